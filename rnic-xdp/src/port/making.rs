@@ -149,18 +149,8 @@ fn start(socket: &mut RouteSocket, name: &str) -> Result<u32, OpenError> {
 
 /// Opens a socket on the client end, in the network namespace of this thread.
 fn bound_socket(memory: &Memory, shape: &PortShape) -> Result<OwnedFd, OpenError> {
-    let wanted = SocketSpec {
-        netdev: CLIENT_END,
-        queue: 0,
-        zero_copy: ZeroCopy::Off("a veth always copies".into()),
-        must_not_copy: false,
-        multi_buffer: shape.chunks > 1,
-        rx_ring: shape.rx_ring,
-        tx_ring: shape.tx_ring,
-        rings: shape.rings(),
-        chunk: shape.chunk,
-        completer: None,
-    };
+    let copies = ZeroCopy::Off("a veth always copies".into());
+    let wanted = SocketSpec::of_port(CLIENT_END, 0, copies, shape);
     let socket = metadata::register(&memory.umem, &wanted, None);
     let socket = socket.map_err(|source| wanted.error(source))?;
     let bound = metadata::bind(&socket, &wanted, wanted.flags(&wanted.zero_copy).bits());

@@ -84,18 +84,7 @@ fn bound(
     zero_copy: ZeroCopy,
 ) -> Result<MadeQueue, OpenError> {
     let memory = Memory::make(&shape)?;
-    let wanted = SocketSpec {
-        netdev: &link.name,
-        queue,
-        zero_copy,
-        must_not_copy: false,
-        multi_buffer: shape.chunks > 1,
-        rx_ring: shape.rx_ring,
-        tx_ring: shape.tx_ring,
-        rings: shape.rings(),
-        chunk: shape.chunk,
-        completer: None,
-    };
+    let wanted = SocketSpec::of_port(&link.name, queue, zero_copy, &shape);
     let socket = metadata::register(&memory.umem, &wanted, None);
     let socket = socket.map_err(|source| wanted.error(source))?;
     let zero_copy = bind(&socket, &wanted).map_err(|source| wanted.error(source))?;

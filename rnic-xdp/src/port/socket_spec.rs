@@ -5,6 +5,7 @@ use std::io;
 use nix::libc;
 use xsk_rs::config::BindFlags;
 
+use super::shape::PortShape;
 use super::umem::UmemRings;
 use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
@@ -46,7 +47,28 @@ pub(super) struct SocketSpec<'a> {
     pub(super) completer: Option<Completer>,
 }
 
-impl SocketSpec<'_> {
+impl<'a> SocketSpec<'a> {
+    /// Describes the socket of a port that is made for another process, whose checksums its engine completes.
+    pub(super) fn of_port(
+        netdev: &'a str,
+        queue: u32,
+        zero_copy: ZeroCopy,
+        shape: &PortShape,
+    ) -> Self {
+        Self {
+            netdev,
+            queue,
+            zero_copy,
+            must_not_copy: false,
+            multi_buffer: shape.chunks > 1,
+            rx_ring: shape.rx_ring,
+            tx_ring: shape.tx_ring,
+            rings: shape.rings(),
+            chunk: shape.chunk,
+            completer: None,
+        }
+    }
+
     /// Returns the flags to bind it with.
     pub(super) fn flags(&self, zero_copy: &ZeroCopy) -> BindFlags {
         let mode = match zero_copy {
