@@ -21,6 +21,9 @@ pub(crate) struct Driver {
     zero_copy: Chunks,
     /// The largest MTU at which it takes a program for frames of several buffers, if that is less than the device's own.
     native_mtu: Option<u32>,
+    /// The largest MTU at which frames survive in receive buffers that were posted before a program was attached, if that is less than
+    /// the device's own.
+    old_buffers_mtu: Option<u32>,
     /// What becomes of LRO and hardware GRO when a program is attached.
     pub(crate) merging: Merging,
     /// Faults of its zero-copy mode that were seen or reported.
@@ -77,6 +80,7 @@ const UNKNOWN: Driver = Driver {
     name: "",
     zero_copy: WHOLE_KIB,
     native_mtu: None,
+    old_buffers_mtu: None,
     merging: Merging::GoesOn,
     faulty_zero_copy: false,
 };
@@ -112,6 +116,7 @@ const DRIVERS: [Driver; 16] = [
         ..driver("mlx5_core", WHOLE_PAGES)
     },
     Driver {
+        old_buffers_mtu: Some(3506),
         merging: Merging::TurnsOff,
         ..driver("virtio_net", WHOLE)
     },
@@ -218,6 +223,11 @@ impl Driver {
             self.name
         ))
     }
+
+    /// Returns whether frames of an MTU are lost in receive buffers that were posted before a program was attached.
+    pub(crate) fn loses_in_old_buffers(self, mtu: u32) -> bool {
+        self.old_buffers_mtu.is_some_and(|largest| mtu > largest)
+    }
 }
 
 /// Returns the octets of the longest frame of an MTU, as a device counts them.
@@ -271,7 +281,10 @@ mod tests {
         for part in ["igb", "3046", "9000"] {
             assert!(why.contains(part), "{why}");
         }
-        assert_eq!(Driver::named("virtio_net").refuses_xdp_at(9000), None);
+        let virtio = Driver::named("virtio_net");
+        assert_eq!(virtio.refuses_xdp_at(9000), None);
+        assert!(virtio.loses_in_old_buffers(9000) && !virtio.loses_in_old_buffers(1500));
+        assert!(!igb.loses_in_old_buffers(9000));
     }
 
     #[test]

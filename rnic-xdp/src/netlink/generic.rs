@@ -21,6 +21,9 @@ const ETHTOOL_BITSET_BITS: u16 = 3;
 const ETHTOOL_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_BITSET_NOMASK: u16 = 1;
+const ETHTOOL_RINGS_GET: u8 = 15;
+const ETHTOOL_RINGS_SET: u8 = 16;
+const ETHTOOL_RINGS_RX: u16 = 6;
 const ETHTOOL_CHANNELS_GET: u8 = 17;
 const ETHTOOL_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_CHANNELS_TX_COUNT: u16 = 7;
@@ -175,13 +178,29 @@ impl Generic {
         link: u32,
     ) -> Result<Vec<Message>, NetlinkError> {
         let family = self.family("ethtool")?;
-        let header = GenericHeader::new(command);
         self.0.request(doing, ReplyMode::One, |flags| {
-            Builder::new(family, flags, &header).nested(
-                ETHTOOL_HEADER,
-                &[(ETHTOOL_HEADER_DEV_INDEX, &link.to_ne_bytes())],
-            )
+            about(family, flags, command, link)
         })
+    }
+
+    /// Returns the number of descriptors in a receive ring. Fails with EOPNOTSUPP if the driver does not state it.
+    pub(crate) fn receive_ring(&mut self, link: u32) -> Result<u32, NetlinkError> {
+        let doing = "read the size of the receive rings";
+        let messages = self.ethtool(doing, ETHTOOL_RINGS_GET, link)?;
+        first(&messages, |attributes| attributes.value(ETHTOOL_RINGS_RX))
+            .ok_or(NetlinkError::BadReply { doing })
+    }
+
+    /// Sets the number of descriptors in each receive ring. Fails with EOPNOTSUPP if the driver cannot.
+    pub(crate) fn set_receive_ring(&mut self, link: u32, size: u32) -> Result<(), NetlinkError> {
+        let family = self.family("ethtool")?;
+        let doing = "set the size of the receive rings";
+        self.0
+            .request(doing, ReplyMode::Acknowledgement(0), |flags| {
+                about(family, flags, ETHTOOL_RINGS_SET, link)
+                    .attribute(ETHTOOL_RINGS_RX, &size.to_ne_bytes())
+            })
+            .map(drop)
     }
 
     /// Returns the number of queues in use. Fails with EOPNOTSUPP if the driver does not support it.
@@ -252,6 +271,13 @@ impl Generic {
         })?;
         first(&messages, read_xdp_features).ok_or(NetlinkError::BadReply { doing })
     }
+}
+
+/// Begins a request of the `ethtool` family about a device.
+fn about(family: u16, flags: u16, command: u8, link: u32) -> Builder {
+    let index = link.to_ne_bytes();
+    Builder::new(family, flags, &GenericHeader::new(command))
+        .nested(ETHTOOL_HEADER, &[(ETHTOOL_HEADER_DEV_INDEX, &index)])
 }
 
 /// Reads a queue, if it has a NAPI instance.

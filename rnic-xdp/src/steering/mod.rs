@@ -14,6 +14,7 @@ use crate::netlink::Link;
 
 mod attach;
 mod below;
+mod buffers;
 mod inspect;
 mod layout;
 mod links;

@@ -6,6 +6,7 @@ use nix::libc;
 use serde::{Deserialize, Serialize};
 
 use super::below::Below;
+use super::buffers;
 use super::occupied::occupied_now;
 use crate::drivers::Driver;
 use crate::error::OpenError;
@@ -63,7 +64,10 @@ pub(crate) fn attach_in_mode<T>(
             });
         }
         (ModeChoice::Native | ModeChoice::Auto, None) => match attach_in(XdpMode::Driver) {
-            Ok(attached) => return Ok((attached, Mode::Native)),
+            Ok(attached) => {
+                buffers::renew(link);
+                return Ok((attached, Mode::Native));
+            }
             Err(error) if choice == ModeChoice::Auto && means_no_native(&error) => {
                 no_native(link, &error)
             }
