@@ -40,7 +40,7 @@ const UNSAFE: [&str; 9] = [
 ];
 
 /// The files that write to the log: none of these is on the path of a frame.
-const LOGS: [&str; 15] = [
+const LOGS: [&str; 16] = [
     "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
     "rnic-verbs/src/events",
@@ -54,6 +54,7 @@ const LOGS: [&str; 15] = [
     "rnic-xdp/src/port/mod",
     "rnic-xdp/src/reserve",
     "rnic-xdp/src/routes/mod",
+    "rnic-xdp/src/steering/buffers",
     "rnic-xdp/src/vlans",
     "rnicd/src",
 ];
