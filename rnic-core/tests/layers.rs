@@ -40,13 +40,14 @@ const UNSAFE: [&str; 9] = [
 ];
 
 /// The files that write to the log: none of these is on the path of a frame.
-const LOGS: [&str; 16] = [
+const LOGS: [&str; 17] = [
     "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
     "rnic-xdp/src/manager/device",
+    "rnic-xdp/src/manager/device_news",
     "rnic-xdp/src/manager/device_queues",
     "rnic-xdp/src/manager/queue_ports",
     "rnic-xdp/src/manager/session",

@@ -39,9 +39,11 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Outcome<ExitCode> {
             }
         }
         Err(why) => {
-            device.push(sharing::not_offered(&why, !has_failures(&host)));
-            let drives_now = rnic_xdp::steering::counters(netdev).is_ok();
-            if !args.no_trial && !drives_now && !has_failures(&device) {
+            // What rnicd shares cannot be had alone.
+            let is_shared = rnic_xdp::steering::is_shared(netdev);
+            let may_have_it_alone = !has_failures(&host) && !is_shared;
+            device.push(sharing::not_offered(&why, may_have_it_alone));
+            if !args.no_trial && !has_failures(&device) {
                 facts::trial(netdev, &mut device);
             }
         }
