@@ -102,12 +102,13 @@
 
 // From the ground up; each file imports only from those below it:
 // address, async_event, objects, port, resource, state < binding, error < driver, events, open_error, private_data, request, ring
-// < config, inspector < device < async_events, cq, open, pd < srq < qp < listener, memory < window
+// < config, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;
 mod binding;
 mod config;
+mod connection_events;
 mod cq;
 mod device;
 mod driver;
@@ -135,6 +136,7 @@ pub use async_event::AsyncEvent;
 pub use async_events::AsyncEvents;
 pub use binding::Binding;
 pub use config::{DeviceConfig, Driving};
+pub use connection_events::ConnectionEvents;
 pub use cq::{Completion, Cq};
 pub use device::Device;
 pub use driver::Driver;
