@@ -1,0 +1,110 @@
+//! The network interfaces that programs see as RDMA devices, and the devices that are opened on them.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
+
+use rnic_verbs::{Device, DeviceConfig};
+use tracing::warn;
+
+use crate::errno::{Errno, ToErrno, lock};
+use crate::interface::Interface;
+
+/// Names the interfaces, separated by commas.
+const NETDEV: &str = "RNIC_NETDEV";
+
+/// A network interface that programs see as an RDMA device.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    /// Its place among the adapters.
+    pub(crate) index: usize,
+    /// The interface.
+    pub(crate) netdev: String,
+    /// The name of the RDMA device.
+    pub(crate) name: String,
+    opened: Mutex<Option<Opened>>,
+}
+
+/// A device, and the process that opened it.
+#[derive(Debug)]
+struct Opened {
+    device: Device,
+    process: u32,
+}
+
+/// Returns all adapters: those that the environment names, or else those that rnicd offers to this user.
+pub(crate) fn adapters() -> &'static [Adapter] {
+    static ADAPTERS: OnceLock<Box<[Adapter]>> = OnceLock::new();
+    if let Some(known) = ADAPTERS.get() {
+        return known;
+    }
+    let netdevs = netdevs();
+    // While there are none, the next call looks again.
+    if netdevs.is_empty() {
+        return &[];
+    }
+    ADAPTERS.get_or_init(|| netdevs.into_iter().enumerate().map(Adapter::new).collect())
+}
+
+fn netdevs() -> Vec<String> {
+    let Ok(named) = std::env::var(NETDEV) else {
+        return rnic_verbs::offered(&DeviceConfig::new("").manager.unwrap_or_default());
+    };
+    let netdevs = named.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let there = |netdev: &&str| {
+        let is_there = Path::new("/sys/class/net").join(netdev).exists()
+            || Interface::read(netdev).index != 0;
+        if !is_there {
+            warn!("{NETDEV}: there is no interface {netdev}");
+        }
+        is_there
+    };
+    netdevs.filter(there).map(str::to_owned).collect()
+}
+
+impl Adapter {
+    fn new((index, netdev): (usize, String)) -> Self {
+        Self {
+            index,
+            name: format!("rnic_{netdev}"),
+            netdev,
+            opened: Mutex::default(),
+        }
+    }
+
+    /// Returns the interface as it is now.
+    pub(crate) fn interface(&self) -> Interface {
+        Interface::read(&self.netdev)
+    }
+
+    /// Returns the addresses of the interface, IPv4 first.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.interface().addresses
+    }
+
+    /// Returns whether the interface has its link.
+    pub(crate) fn is_active(&self) -> bool {
+        self.interface().is_active
+    }
+
+    /// Returns the device. The first call in a process opens it. It stays open until the process ends.
+    pub(crate) fn device(&self) -> Result<Device, Errno> {
+        let mut opened = lock(&self.opened);
+        let process = std::process::id();
+        if let Some(known) = opened.as_ref().filter(|known| known.process == process) {
+            return Ok(known.device.clone());
+        }
+        let device = Device::open_with(&self.config()).map_err(|why| {
+            warn!("cannot open {}: {why}", self.netdev);
+            why.errno()
+        })?;
+        let kept = device.clone();
+        // What was inherited by a fork belongs to the parent.
+        std::mem::forget(opened.replace(Opened { device: kept, process }));
+        Ok(device)
+    }
+
+    fn config(&self) -> DeviceConfig {
+        DeviceConfig::new(&*self.netdev)
+    }
+}

@@ -1,0 +1,1 @@
+//! rdma_cm: connections for programs that know addresses rather than devices.

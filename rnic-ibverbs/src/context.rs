@@ -1,0 +1,1 @@
+//! Contexts: what a program opens of a device.

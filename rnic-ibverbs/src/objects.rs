@@ -1,0 +1,1 @@
+//! The objects behind the pointers of the program.
