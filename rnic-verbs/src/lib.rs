@@ -101,7 +101,7 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, port, resource, state < binding, error < driver, events, open_error, private_data, request, ring
+// address, async_event, objects, offers, port, resource, state < binding, error < driver, events, open_error, private_data, request, ring
 // < config, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
@@ -118,6 +118,7 @@ mod inspector;
 mod listener;
 mod memory;
 mod objects;
+mod offers;
 mod open;
 mod open_error;
 mod pd;
@@ -144,6 +145,7 @@ pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
 pub use events::{ConnectionEvent, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
+pub use offers::offered;
 pub use open_error::OpenError;
 pub use pd::Pd;
 pub use port::Port;
