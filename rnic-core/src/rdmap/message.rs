@@ -129,8 +129,8 @@ impl PayloadSource {
                 let at = TaggedOffset(start.0.wrapping_add(offset.into()));
                 guard
                     .for_reading(*stag, at, to.len(), origin, Access::REMOTE_READ)?
-                    .read(to);
-                Ok(())
+                    .read(to)
+                    .map_err(|fault| fault.by(*stag, Access::REMOTE_READ))
             }
         }
     }

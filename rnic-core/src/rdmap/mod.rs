@@ -391,6 +391,14 @@ impl Rdmap {
         .unwrap_or(RdmapError::Queues)
     }
 
+    /// Handles that a Read Response could not be placed, because the memory of its sink is gone: its Read completes with an
+    /// error. The caller terminates the stream.
+    pub fn sink_faulted(&mut self, sink: Stag) {
+        if let Some(number) = self.requester.outstanding.read_into(sink) {
+            self.requester.memory_revoked(number);
+        }
+    }
+
     /// Handles an acknowledgment of the stream up to `acked`: completes requests.
     pub fn acked(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.requester.acked(acked);

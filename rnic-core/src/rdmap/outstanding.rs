@@ -115,6 +115,14 @@ impl Outstanding {
         Err(RdmapError::SinkStag(header.stag))
     }
 
+    /// Returns the oldest Read whose response goes to `sink`.
+    pub(super) fn read_into(&self, sink: Stag) -> Option<u64> {
+        let reads = &mut self.queue.iter();
+        reads
+            .find(|outstanding| outstanding.is_read() && outstanding.stag == sink)?
+            .number
+    }
+
     /// Takes a delivered segment of a Read Response: it must continue the oldest request, a Read, and end with it. Returns the
     /// request that it completes.
     // rfc: 5040-70, 5040-77 a Read completes only when DDP has delivered its response

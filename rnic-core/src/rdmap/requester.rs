@@ -323,10 +323,13 @@ impl Requester {
         let (number, sink) = self.outstanding.atomic_response(header, &response)?;
         let value = response.original.to_ne_bytes();
         let (stag, offset) = (sink.stag(), sink.tagged_offset());
-        match guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE) {
-            Ok(placement) => placement.write(&value),
-            // The application has revoked its buffer.
-            Err(_) => return Err(self.memory_revoked(number).unwrap_or(RdmapError::Queues)),
+        let place = guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE);
+        match place.map(|place| place.write(&value)) {
+            Ok(Ok(())) => {}
+            // The application has revoked its buffer, or taken it away.
+            Ok(Err(_)) | Err(_) => {
+                return Err(self.memory_revoked(number).unwrap_or(RdmapError::Queues));
+            }
         }
         if let Some(request) = self.request(number) {
             request.progress = Progress::Done;

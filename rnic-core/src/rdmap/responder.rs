@@ -201,9 +201,15 @@ fn atomic_response(
                 header,
                 info,
             })?;
+    let updated = place.update(|original| operation.apply(original));
+    let original = updated.map_err(|fault| RdmapError::AtomicTarget {
+        error: fault.by(stag, Access::REMOTE_ATOMIC).into(),
+        header,
+        info,
+    })?;
     let response = AtomicResponse {
         identifier,
-        original: place.update(|original| operation.apply(original)),
+        original,
     };
     let mut octets = [0; MAX_INLINE];
     let length = response.emit(&mut octets) as u32;

@@ -33,7 +33,7 @@ fn placed_octets_arrive_where_they_were_validated() {
     let placement = guard
         .for_placement(stag, at, 10, PD, Access::REMOTE_WRITE)
         .unwrap();
-    placement.write(b"0123456789");
+    placement.write(b"0123456789").unwrap();
     let mut back = [0; 12];
     region.read(1989, &mut back).unwrap();
     assert_eq!(&back, b"\x000123456789\0");
@@ -41,7 +41,7 @@ fn placed_octets_arrive_where_they_were_validated() {
         .for_reading(stag, at, 4, PD, Access::REMOTE_READ)
         .unwrap();
     let mut back = [0; 4];
-    source.read(&mut back);
+    source.read(&mut back).unwrap();
     assert_eq!(&back, b"0123");
 }
 
@@ -71,7 +71,7 @@ fn an_atomic_begins_again_where_another_comes_between() {
         }
         number_then + 1
     });
-    assert_eq!(found, 1 << 32 | 7);
+    assert_eq!(found, Ok(1 << 32 | 7));
     assert_eq!(number.load(Ordering::Relaxed), 1 << 32 | 8);
 }
 
@@ -87,7 +87,8 @@ fn a_proof_does_not_stretch() {
     guard
         .for_placement(stag, TaggedOffset(0), 8, PD, ALL)
         .unwrap()
-        .write(&[0; 9]);
+        .write(&[0; 9])
+        .unwrap();
 }
 
 // rfc: 5040-98, 5040-99, 5040-105, 5040-106, 5041-77, 5041-78, 5041-86, 5041-87, 5042-7, 5042-8
@@ -287,7 +288,7 @@ proptest! {
                 prop_assert!(outside, "{:?}", found);
             } else {
                 let at = address + start as u128 + (first - base as u128);
-                prop_assert_eq!(found.map(|to| to.addr() as u128), Ok(at));
+                prop_assert_eq!(found.map(|to| to.at.addr() as u128), Ok(at));
             }
         }
     }
@@ -305,7 +306,7 @@ fn writer(table: Arc<StagTable>, stag: Stag, stop: Arc<AtomicBool>) -> thread::J
                 if let Ok(placement) = guard.for_placement(stag, at, 4096, PD, Access::REMOTE_WRITE)
                 {
                     placed += 1;
-                    placement.write(&[placed as u8; 4096]);
+                    placement.write(&[placed as u8; 4096]).unwrap();
                 }
             }
         }
