@@ -61,6 +61,12 @@ pub enum Error {
     /// The asynchronous events of the device have a reader already.
     #[error("the asynchronous events of the device have a reader already; drop that first")]
     AsyncEventsTaken,
+    /// The events of the device wake somebody already.
+    #[error("the events of the device have a waker already; a device has one for its life")]
+    EventsWatched,
+    /// The completion queue has no channel of its own.
+    #[error("the completion queue notifies a waker and has no channel; wait for what that wakes")]
+    NoChannel,
     /// The completion queue holds more completions than the new capacity.
     #[error(
         "the completion queue holds {held} completions, which do not fit {capacity} entries; poll them first or ask for more"

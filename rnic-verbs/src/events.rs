@@ -71,12 +71,14 @@ pub(crate) struct ListenerBox {
 }
 
 /// The ends of a connection, and what was agreed on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The local address.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
     /// IRD and ORD, once it is established.
-    pub(crate) depths: Option<(u16, u16)>,
+    pub depths: Option<(u16, u16)>,
 }
 
 #[derive(Debug)]

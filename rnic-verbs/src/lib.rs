@@ -101,8 +101,8 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, offers, port, resource, state < binding, error < driver, events, open_error, private_data, request, ring
-// < config, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
+// address, async_event, objects, offers, port, resource, state < binding, error < events, open_error, private_data, request, ring,
+// standby < config, driver, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;
@@ -129,6 +129,7 @@ mod request;
 pub mod resource;
 mod ring;
 mod srq;
+mod standby;
 mod state;
 mod window;
 
@@ -142,7 +143,7 @@ pub use cq::{Completion, Cq};
 pub use device::Device;
 pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
-pub use events::{ConnectionEvent, Established};
+pub use events::{ConnectionEvent, Ends, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
 pub use offers::offered;
@@ -152,6 +153,7 @@ pub use port::Port;
 pub use qp::{Qp, QpCaps};
 pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
+pub use standby::Standby;
 pub use state::QpState;
 pub use window::{FastMr, Mw};
 

@@ -191,9 +191,10 @@ impl Qp {
         self.stream
     }
 
-    /// Posts a request to the send queue. Fails before the connection is established, unless the request sends nothing: such a
-    /// request waits, because the peer's first message may need the window that it binds. After the connection has ended, the
-    /// request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must not change until it
+    /// Posts a request to the send queue. Once the queue pair connects or accepts, requests wait until they may be sent. Before that it
+    /// fails, unless the request sends nothing: such a request waits, because the peer's first message may need the window that it
+    /// binds. If connecting fails, what waits goes on to wait: for the next attempt, or for [`fail`](Self::fail), which completes it
+    /// flushed. After the connection has ended, the request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must not change until it
     /// completes.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
@@ -252,11 +253,12 @@ impl Qp {
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
-    /// Fails unless the connection is established, which the application may not have read yet.
+    /// Fails unless it connects or was connected, which the application may not have read yet.
     #[cold]
     fn check_connected(&mut self) -> Result<(), PostError> {
         match self.state() {
-            state if state.is_early() => Err(PostError::NotConnected(state)),
+            QpState::Init => Err(PostError::NotConnected(QpState::Init)),
+            QpState::Connecting => Ok(()),
             _ => {
                 self.was_established = true;
                 Ok(())
@@ -266,7 +268,7 @@ impl Qp {
 
     /// Rings the doorbell: the engine looks at the queues.
     fn ring(&self) {
-        self.inner().host(self.worker).ring(self.number);
+        self.inner().ring(self.worker, self.number);
     }
 
     /// Posts a buffer for one message to the receive queue. Every Send of the peer needs one. Allowed in every state: before
@@ -428,6 +430,24 @@ impl Qp {
     pub fn state(&self) -> QpState {
         drop(self.inner().router.boxes());
         self.state.get()
+    }
+
+    /// Returns its capacities, as they were rounded. `max_recv_wr` is 0 if it takes its receives from a shared queue.
+    pub fn caps(&self) -> QpCaps {
+        let max_recv_wr = match &self.rq {
+            Receives::Own(rq) => rq.capacity(),
+            Receives::Shared(_) => 0,
+        };
+        QpCaps {
+            max_send_wr: self.sq.capacity(),
+            max_recv_wr,
+            ..self.caps
+        }
+    }
+
+    /// Returns the ends of its connection, or of its last one. `None` before it connects or accepts, and after that has failed.
+    pub fn ends(&self) -> Option<Ends> {
+        self.inner().router.boxes().qps.get(&self.number)?.ends
     }
 
     /// Fails unless it is idle. A queue pair connects once, and again only after an attempt that failed.

@@ -153,6 +153,11 @@ impl Srq {
         }
     }
 
+    /// Returns whether queue pairs use it.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.handle) > 1
+    }
+
     pub(crate) fn belongs_to(&self, device: &Arc<Inner>) -> bool {
         Arc::ptr_eq(self.inner(), device)
     }

@@ -176,7 +176,7 @@ fn posting_checks_what_it_can() {
 }
 
 #[test]
-fn receives_posted_early_take_what_comes_and_sends_wait_for_the_connection() {
+fn receives_posted_early_take_what_comes_and_an_idle_queue_pair_sends_nothing() {
     let (near_device, far_device, address) = devices(MIXED);
     let listener = far_device.listen(address).unwrap();
     let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
