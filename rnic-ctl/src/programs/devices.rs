@@ -1,0 +1,163 @@
+//! Which interfaces a program sees as RDMA devices.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use rnic_xdp::facts::{self, Verdict};
+use rnic_xdp::manager::Manager;
+use rnic_xdp::manager::channel::default_socket;
+
+use crate::failure::{Failure, Outcome};
+
+/// The variable that names the interfaces to our libraries.
+pub(super) const VARIABLE: &str = "RNIC_NETDEV";
+
+/// The interfaces, and what rnicd has to do with them.
+pub(super) struct Devices {
+    pub(super) names: Vec<String>,
+    /// What rnicd offers this user, or why it offers nothing.
+    offered: Result<Vec<String>, String>,
+}
+
+impl Devices {
+    /// Chooses those that the command line names, or else the environment, or else rnicd. Without any of these, all of this network
+    /// namespace that can be used, if this user may.
+    pub(super) fn choose(named: &[String]) -> Outcome<Self> {
+        let offered = Manager::connect(&default_socket())
+            .map(|manager| manager.devices().to_vec())
+            .map_err(|error| error.to_string());
+        let mut names = named.to_vec();
+        if names.is_empty() {
+            names = in_environment();
+        }
+        if names.is_empty() {
+            names = offered.clone().unwrap_or_default();
+        }
+        if names.is_empty() {
+            names = usable();
+        }
+        if names.is_empty() {
+            let why = "no Ethernet interface here is up and has an address; `ip address` shows them, --netdev names one";
+            return Err(Failure::environment("choose an interface", why));
+        }
+        Ok(Self { names, offered })
+    }
+
+    /// Fails where a program could not use one of them.
+    pub(super) fn check(&self) -> Outcome {
+        for name in self.names.iter().filter(|name| !self.is_offered(name)) {
+            let failed = |why: String| Failure::environment(format_args!("use {name}"), why);
+            if if_nametoindex(name.as_str()).is_err() {
+                return Err(failed(
+                    "there is no such interface; `ip link` lists them".into(),
+                ));
+            }
+            let rights = facts::host().into_iter().find(|fact| fact.name == "rights");
+            if let Some(rights) = rights.filter(|rights| rights.verdict == Verdict::Fail) {
+                let without = match &self.offered {
+                    Ok(_) => format!(
+                        "rnicd does not share it with this user, who is {} to have it alone",
+                        rights.found
+                    ),
+                    Err(why) => format!(
+                        "{}, and this user is {} to have it alone",
+                        why.split(';').next().unwrap_or(why),
+                        rights.found
+                    ),
+                };
+                return Err(failed(format!(
+                    "{without}; have rnicd share it (/etc/rnic/rnicd.toml), or run this as root"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_offered(&self, name: &str) -> bool {
+        let offered = self.offered.iter().flatten();
+        offered.into_iter().any(|offered| offered == name)
+    }
+}
+
+fn in_environment() -> Vec<String> {
+    split(&std::env::var(VARIABLE).unwrap_or_default())
+}
+
+/// Splits a list with commas.
+pub(super) fn split(list: &str) -> Vec<String> {
+    let names = list.split(',').map(str::trim);
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Returns the Ethernet interfaces that are up and have an address at which others find them, in the order of the kernel.
+fn usable() -> Vec<String> {
+    let mut found: Vec<(u32, String)> = Vec::new();
+    for address in getifaddrs().into_iter().flatten() {
+        let name = &address.interface_name;
+        let is_up = address
+            .flags
+            .contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        let reached = address.address.as_ref().is_some_and(|address| {
+            let v4 = address.as_sockaddr_in().map(|address| address.ip());
+            let v6 = address.as_sockaddr_in6().map(|address| address.ip());
+            v4.is_some_and(is_global_v4) || v6.is_some_and(is_global_v6)
+        });
+        if is_up && reached && is_ethernet(name) && found.iter().all(|(_, known)| known != name) {
+            let index = if_nametoindex(name.as_str()).unwrap_or(u32::MAX);
+            found.push((index, name.clone()));
+        }
+    }
+    found.sort();
+    found.into_iter().map(|(_, name)| name).collect()
+}
+
+fn is_global_v4(address: Ipv4Addr) -> bool {
+    !address.is_loopback() && !address.is_link_local()
+}
+
+fn is_global_v6(address: Ipv6Addr) -> bool {
+    !address.is_loopback() && !address.is_unicast_link_local()
+}
+
+/// ARPHRD_ETHER of <linux/if_arp.h>.
+fn is_ethernet(name: &str) -> bool {
+    let kind = fs::read_to_string(format!("/sys/class/net/{name}/type"));
+    kind.is_ok_and(|kind| kind.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_have_commas() {
+        assert_eq!(split("eth1, eth2,"), ["eth1", "eth2"]);
+        assert_eq!(split(""), [""; 0]);
+    }
+
+    #[test]
+    fn the_loopback_interface_is_not_usable() {
+        assert!(!usable().contains(&"lo".to_owned()));
+        assert!(!is_ethernet("lo"));
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_cannot_be_used() {
+        let devices = Devices {
+            names: vec!["rnic-nowhere".into()],
+            offered: Err("rnicd is not there; start it".into()),
+        };
+        let why = devices.check().unwrap_err().to_string();
+        assert!(why.contains("there is no such interface"), "{why}");
+        let shared = Devices {
+            offered: Ok(devices.names.clone()),
+            ..devices
+        };
+        shared.check().unwrap();
+    }
+}
