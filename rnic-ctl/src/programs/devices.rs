@@ -1,6 +1,5 @@
 //! Which interfaces a program sees as RDMA devices.
 
-use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use nix::ifaddrs::getifaddrs;
@@ -13,6 +12,9 @@ use crate::failure::{Failure, Outcome};
 
 /// The variable that names the interfaces to our libraries.
 pub(super) const VARIABLE: &str = "RNIC_NETDEV";
+
+/// ARPHRD_ETHER of <linux/if_arp.h>.
+const ETHERNET: u16 = 1;
 
 /// The interfaces, and what rnicd has to do with them.
 pub(super) struct Devices {
@@ -96,24 +98,26 @@ pub(super) fn split(list: &str) -> Vec<String> {
 
 /// Returns the Ethernet interfaces that are up and have an address at which others find them, in the order of the kernel.
 fn usable() -> Vec<String> {
-    let mut found: Vec<(u32, String)> = Vec::new();
-    for address in getifaddrs().into_iter().flatten() {
-        let name = &address.interface_name;
-        let is_up = address
-            .flags
-            .contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
-        let reached = address.address.as_ref().is_some_and(|address| {
+    let addresses: Vec<_> = getifaddrs().into_iter().flatten().collect();
+    let is_reached = |name: &str| {
+        let own = addresses.iter().filter(|each| each.interface_name == name);
+        own.filter_map(|each| each.address.as_ref()).any(|address| {
             let v4 = address.as_sockaddr_in().map(|address| address.ip());
             let v6 = address.as_sockaddr_in6().map(|address| address.ip());
             v4.is_some_and(is_global_v4) || v6.is_some_and(is_global_v6)
-        });
-        if is_up && reached && is_ethernet(name) && found.iter().all(|(_, known)| known != name) {
-            let index = if_nametoindex(name.as_str()).unwrap_or(u32::MAX);
-            found.push((index, name.clone()));
-        }
-    }
-    found.sort();
-    found.into_iter().map(|(_, name)| name).collect()
+        })
+    };
+    let links = addresses.iter().filter(|each| {
+        let link = each
+            .address
+            .as_ref()
+            .and_then(|address| address.as_link_addr());
+        let is_up = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+        link.is_some_and(|link| link.hatype() == ETHERNET) && each.flags.contains(is_up)
+    });
+    // Each link has one of these entries, and they come in the order of their indices.
+    let names = links.map(|link| link.interface_name.clone());
+    names.filter(|name| is_reached(name)).collect()
 }
 
 fn is_global_v4(address: Ipv4Addr) -> bool {
@@ -122,12 +126,6 @@ fn is_global_v4(address: Ipv4Addr) -> bool {
 
 fn is_global_v6(address: Ipv6Addr) -> bool {
     !address.is_loopback() && !address.is_unicast_link_local()
-}
-
-/// ARPHRD_ETHER of <linux/if_arp.h>.
-fn is_ethernet(name: &str) -> bool {
-    let kind = fs::read_to_string(format!("/sys/class/net/{name}/type"));
-    kind.is_ok_and(|kind| kind.trim() == "1")
 }
 
 #[cfg(test)]
@@ -143,7 +141,6 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_not_usable() {
         assert!(!usable().contains(&"lo".to_owned()));
-        assert!(!is_ethernet("lo"));
     }
 
     #[test]
