@@ -47,31 +47,43 @@ impl<T> EventQueue<T> {
 
     /// Takes the oldest event. Waits for one, unless the program has made the descriptor non-blocking: then it fails with EAGAIN.
     pub(crate) fn next(&self) -> Result<T, Errno> {
+        self.next_counted(|_| ())
+    }
+
+    /// Takes the oldest event as [`next`](Self::next) does. `count` sees it before [`remove`](Self::remove) can miss it.
+    pub(crate) fn next_counted(&self, count: impl Fn(&T)) -> Result<T, Errno> {
         loop {
-            let mut count = 0u64;
+            let mut one = 0u64;
             // No lock is held here, where the thread may be cancelled.
             // SAFETY: 8 octets can be written there.
-            let got = unsafe { read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
+            let got = unsafe { read(self.fd(), (&raw mut one).cast(), size_of::<u64>()) };
             if got != size_of::<u64>() as isize {
                 return Err(Errno::last());
             }
             // An event that was counted may have been removed since.
-            if let Some(event) = lock(&self.events).pop_front() {
+            let mut events = lock(&self.events);
+            if let Some(event) = events.pop_front() {
+                count(&event);
                 return Ok(event);
             }
         }
     }
 
     /// Removes events, and returns how many: those of an object that is being destroyed.
-    pub(crate) fn remove(&self, mut those: impl FnMut(&T) -> bool) -> usize {
+    pub(crate) fn remove(&self, those: impl FnMut(&T) -> bool) -> usize {
+        self.extract(those).len()
+    }
+
+    /// Takes events out of the queue, in their order.
+    pub(crate) fn extract(&self, those: impl FnMut(&T) -> bool) -> VecDeque<T> {
         let mut events = lock(&self.events);
-        let before = events.len();
-        events.retain(|event| !those(event));
-        let removed = before - events.len();
-        for _ in 0..removed {
+        let (taken, left): (VecDeque<T>, _) =
+            std::mem::take(&mut *events).into_iter().partition(those);
+        *events = left;
+        for _ in 0..taken.len() {
             self.uncount();
         }
-        removed
+        taken
     }
 
     /// Takes one from the count without waiting, whatever the program has made of the descriptor.

@@ -18,9 +18,10 @@
 //!
 //! - `adapter`: `adapters() -> &'static [Adapter]`; of an [`Adapter`](adapter::Adapter) `name`, `netdev`, `index`, `addresses()`,
 //!   `interface()` (link state, MAC, MTU, interface index), `is_active()`, and `device()`, which opens the device once for the process.
-//! - `dispatch`: `Adapter::on_events(handler)` has a function called in the adapter's dispatcher thread whenever connection, listener
-//!   or asynchronous events have arrived.
-//! - `context`: `context_of(adapter)`, the context that rdma_cm gives out; `Context::of(ibv_context)`, whose `adapter` it is.
+//!   `on_events(handler)` has a function called in the adapter's dispatcher thread whenever connection, listener or asynchronous
+//!   events have arrived.
+//! - `device`: `context_of(adapter)`, the context that rdma_cm gives out. `context`: `Context::of(ibv_context)`, whose `adapter` it is.
+//! - `registry`: `QPS.with(adapter, number, what)`, and `qp::with_number`, find the object that an event names.
 //! - `objects`: `Pd::of`, `Cq::of`, `Qp::of`, `Srq::of` give what lies behind the pointers of the program; `Qp::lock()` the
 //!   [`rnic_verbs::Qp`].
 //! - `event_queue`: `EventQueue<T>`, a descriptor that is readable while events wait.
@@ -33,15 +34,38 @@
     reason = "the C ABI: see above"
 )]
 
-// From the ground up; each file imports only from those below it.
+// From the ground up; each file imports only from those below it:
+// abi, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, mr, pd < watch
+// < cq, mw < cq_ex, post < qp_ex < qp < srq < query < operations < device. On them stand cm and rsocket.
 pub mod abi;
+mod absent;
 mod adapter;
+mod asynchronous;
+mod channel;
 mod context;
+mod cq;
+mod cq_ex;
+mod device;
 mod dispatch;
 mod errno;
 mod event_queue;
 mod interface;
+mod kern;
+mod mr;
+mod mw;
 mod objects;
+mod operations;
+mod pd;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod rates;
+mod registry;
+mod srq;
+mod strings;
+mod sysfs;
+mod watch;
 
 mod cm;
 mod rsocket;

@@ -158,10 +158,10 @@ pub use state::QpState;
 pub use window::{FastMr, Mw};
 
 pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
-pub use rnic_core::engine::{EngineConfig, Peers, Prefix};
+pub use rnic_core::engine::{EngineConfig, NetError, Peers, Prefix};
 pub use rnic_core::ids::SrqId;
 pub use rnic_core::ids::{CqId, QpNumber};
-pub use rnic_core::memory::region::{HugePages, Region};
+pub use rnic_core::memory::region::{HugePages, Region, RegionError};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{CongestionAlgorithm, Keepalive, TcpConfig, TcpFacts};
 pub use rnic_core::verbs::srq::SrqLimit;

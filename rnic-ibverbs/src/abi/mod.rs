@@ -4,13 +4,19 @@
 //! They are the newest ones. Older programs know a beginning of each structure, or of [`verbs_context`] an end, and say or test how
 //! long the part is that they know.
 
-#![allow(non_camel_case_types, missing_docs, reason = "the names of the headers, which explain them")]
+#![allow(
+    non_camel_case_types,
+    non_snake_case,
+    missing_docs,
+    reason = "the names of the headers, which explain them"
+)]
 
 #[macro_use]
 mod layout;
 mod attributes;
 mod constants;
 mod context;
+mod kern;
 mod objects;
 mod rdma_cm;
 mod verbs;
@@ -19,16 +25,18 @@ mod work;
 pub use attributes::*;
 pub use constants::*;
 pub use context::*;
+pub use kern::*;
 pub use layout::Layout;
 pub use objects::*;
 pub use rdma_cm::*;
-pub use work::*;
 pub use verbs::*;
+pub use work::*;
 
 /// Every structure, with its members.
 pub const LAYOUTS: &[&[Layout]] = &[
     attributes::LAYOUTS,
     context::LAYOUTS,
+    kern::LAYOUTS,
     objects::LAYOUTS,
     rdma_cm::LAYOUTS,
     verbs::LAYOUTS,
