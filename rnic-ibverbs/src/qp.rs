@@ -13,7 +13,7 @@ use crate::cq::{MAX_ENTRIES, qp_num};
 use crate::errno::{Errno, ToErrno, lock, pointer, result};
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
-use crate::registry::QPS;
+use crate::registry::{QPS, leaving};
 
 /// The most requests of a queue.
 pub(crate) const MAX_WR: u32 = MAX_ENTRIES >> 4;
@@ -166,6 +166,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
+    leaving(Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
     drop(Qp::take(qp));
@@ -236,8 +237,8 @@ fn enter(qp: &Qp, wanted: u32) -> Result<(), Errno> {
         IBV_QPS_SQD if now == QpState::Rts => inner.disconnect().map_err(|why| why.errno()),
         IBV_QPS_RESET | IBV_QPS_INIT if now == QpState::Init => Ok(()),
         _ if wanted == state(now) => Ok(()),
-        // The engine may be further than the program knows.
-        IBV_QPS_RTR if now == QpState::Rts => Ok(()),
+        // The engine may be further than the program knows, and a program that connects moves its queue pair to RTR before.
+        IBV_QPS_RTR if matches!(now, QpState::Init | QpState::Rts) => Ok(()),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -1,7 +1,7 @@
 //! The objects of the program by their numbers, by which the engine names them.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use crate::adapter::Adapter;
 use crate::errno::lock;
@@ -48,5 +48,20 @@ impl<T: Sync> Registry<T> {
         let entry = objects.get(&(adapter.index, number))?;
         // SAFETY: it is removed before it is destroyed, which the lock keeps from happening now.
         Some(what(unsafe { &*entry.0 }))
+    }
+}
+
+/// What is done with a queue pair that is about to be destroyed.
+static LEAVING: OnceLock<fn(&Qp)> = OnceLock::new();
+
+/// Has `what` called with each queue pair that is about to be destroyed, for rdma_cm.
+pub(crate) fn on_leaving(what: fn(&Qp)) {
+    LEAVING.get_or_init(|| what);
+}
+
+/// Tells that a queue pair is about to be destroyed.
+pub(crate) fn leaving(qp: &Qp) {
+    if let Some(what) = LEAVING.get() {
+        what(qp);
     }
 }
