@@ -84,6 +84,8 @@ struct Channel {
     fired: AtomicBool,
     /// The engine is gone: no more notifications come.
     closed: AtomicBool,
+    /// The application has dropped the queue and wants none.
+    dropped: AtomicBool,
 }
 
 /// What a notification does.
@@ -102,14 +104,6 @@ impl Way {
             .map(Self::Descriptor)
             .map_err(|errno| Error::Channel(errno.into()))
     }
-
-    fn tell(&self) {
-        match self {
-            // Fails only if 2^64 - 2 notifications are pending.
-            Self::Descriptor(fd) => drop(fd.write(1)),
-            Self::Waker(waker) => waker.wake_by_ref(),
-        }
-    }
 }
 
 impl Channel {
@@ -118,6 +112,16 @@ impl Channel {
             way,
             fired: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    fn tell(&self) {
+        match &self.way {
+            // Fails only if 2^64 - 2 notifications are pending.
+            Way::Descriptor(fd) => drop(fd.write(1)),
+            Way::Waker(_) if self.dropped.load(Ordering::Acquire) => {}
+            Way::Waker(waker) => waker.wake_by_ref(),
         }
     }
 
@@ -154,7 +158,7 @@ impl Wake for Notifier {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.way.tell();
+        self.0.tell();
         self.0.fired.store(true, Ordering::Release);
     }
 }
@@ -163,7 +167,7 @@ impl Drop for Notifier {
     /// Closes the channel. As long as the application has the queue, only the end of the engine (a panic, say) does this.
     fn drop(&mut self) {
         self.0.closed.store(true, Ordering::Release);
-        self.0.way.tell();
+        self.0.tell();
     }
 }
 
@@ -258,7 +262,8 @@ impl Device {
 
     /// Makes a completion queue that has no channel of its own: a notification that was [armed](Cq::arm) wakes `notify`, and so does
     /// the end of a worker of the device. So many queues can have one channel. The waker is called in the middle of the engine's work: it
-    /// must wake a thread and do nothing else, and must not keep the device.
+    /// must wake a thread and do nothing else, and must not keep the device. One that is being called when the queue is dropped may go on
+    /// for a moment.
     pub fn cq_notifying(&self, capacity: u32, notify: Waker) -> Result<Cq, Error> {
         self.make_cq(capacity, Way::Waker(notify))
     }
@@ -477,6 +482,11 @@ impl Cq {
         }
     }
 
+    /// Returns whether a worker of the device has ended, so that notifications may never come.
+    pub fn has_ended(&self) -> bool {
+        self.channel.is_closed()
+    }
+
     /// Returns whether queue pairs complete there, or will when they are connected.
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.handle) > 1
@@ -501,6 +511,12 @@ impl Cq {
     pub fn capacity(&self) -> u32 {
         let capacities = self.lanes.iter().map(|lane| lane.last().capacity());
         capacities.min().unwrap_or(0)
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.channel.dropped.store(true, Ordering::Release);
     }
 }
 

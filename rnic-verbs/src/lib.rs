@@ -1,8 +1,9 @@
 //! The verbs that an application links: devices, protection domains, memory regions, completion queues, queue
 //! pairs, and connections between them.
 //!
-//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or several. Either threads drive
-//! them, or the application does by [polling](Cq::poll), which is the default; a [`DeviceConfig`] says which.
+//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or several. Threads drive them, or the
+//! application does by [polling](Cq::poll), which is the default, or either, as the application polls or does not
+//! ([`Driving::Standby`]); a [`DeviceConfig`] says which.
 //! From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast
 //! registrations](FastMr), and [`Cq`]s, which receive the completions of requests. Several [`Qp`]s can take their receives from
 //! one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that connected to a
