@@ -179,8 +179,7 @@ impl Id {
         zeros.context = context;
         zeros.ps = ps;
         zeros.qp_type = qp_type;
-        Box::write(made, Made { public: zeros, id });
-        public
+        Box::into_raw(Box::write(made, Made { public: zeros, id })).cast()
     }
 
     /// Returns what is kept of an id of the program.
