@@ -23,3 +23,13 @@ mod resolve;
 mod listen;
 mod connect;
 mod endpoint;
+
+// What rsockets stand on.
+pub(crate) use channel::{rdma_create_event_channel, rdma_destroy_event_channel};
+pub(crate) use connect::{rdma_accept, rdma_connect, rdma_disconnect, rdma_reject};
+pub(crate) use deliver::{rdma_ack_cm_event, rdma_get_cm_event};
+pub(crate) use lifetime::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
+pub(crate) use listen::rdma_listen;
+pub(crate) use options::rdma_set_option;
+pub(crate) use qp::{rdma_create_qp, rdma_destroy_qp};
+pub(crate) use resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};

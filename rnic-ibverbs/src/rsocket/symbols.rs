@@ -33,7 +33,7 @@ fn run<T: From<i8>>(call: impl FnOnce() -> Result<T, Errno>) -> T {
 }
 
 #[unsafe(export_name = "rnic_cm_rsocket")]
-pub extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32) -> i32 {
+pub(super) extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32) -> i32 {
     let within = inside::is_inside();
     run(|| {
         let flags = r#type & (SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -61,7 +61,7 @@ pub extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32) -> i32
 }
 
 #[unsafe(export_name = "rnic_cm_rbind")]
-pub unsafe extern "C-unwind" fn rbind(
+pub(super) unsafe extern "C-unwind" fn rbind(
     socket: i32,
     addr: *const sockaddr,
     addrlen: socklen_t,
@@ -77,7 +77,7 @@ pub unsafe extern "C-unwind" fn rbind(
 }
 
 #[unsafe(export_name = "rnic_cm_rlisten")]
-pub extern "C-unwind" fn rlisten(socket: i32, backlog: i32) -> i32 {
+pub(super) extern "C-unwind" fn rlisten(socket: i32, backlog: i32) -> i32 {
     on(socket, |socket| {
         let mut flow = lock(&socket.flow);
         match flow.phase {
@@ -94,7 +94,7 @@ pub extern "C-unwind" fn rlisten(socket: i32, backlog: i32) -> i32 {
 }
 
 #[unsafe(export_name = "rnic_cm_raccept")]
-pub unsafe extern "C-unwind" fn raccept(
+pub(super) unsafe extern "C-unwind" fn raccept(
     socket: i32,
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
@@ -113,7 +113,7 @@ pub unsafe extern "C-unwind" fn raccept(
 }
 
 #[unsafe(export_name = "rnic_cm_rconnect")]
-pub unsafe extern "C-unwind" fn rconnect(
+pub(super) unsafe extern "C-unwind" fn rconnect(
     socket: i32,
     addr: *const sockaddr,
     addrlen: socklen_t,
@@ -126,12 +126,12 @@ pub unsafe extern "C-unwind" fn rconnect(
 }
 
 #[unsafe(export_name = "rnic_cm_rshutdown")]
-pub extern "C-unwind" fn rshutdown(socket: i32, how: i32) -> i32 {
+pub(super) extern "C-unwind" fn rshutdown(socket: i32, how: i32) -> i32 {
     on(socket, |socket| close::shutdown(socket, how).map(|()| 0))
 }
 
 #[unsafe(export_name = "rnic_cm_rclose")]
-pub extern "C-unwind" fn rclose(socket: i32) -> i32 {
+pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
     on(socket, |socket| {
         close::close(socket);
         Ok(0)
@@ -171,7 +171,7 @@ unsafe fn pieces<'iov>(iov: *const iovec, count: usize) -> &'iov [iovec] {
 }
 
 #[unsafe(export_name = "rnic_cm_rrecv")]
-pub unsafe extern "C-unwind" fn rrecv(
+pub(super) unsafe extern "C-unwind" fn rrecv(
     socket: i32,
     buf: *mut c_void,
     len: usize,
@@ -181,7 +181,7 @@ pub unsafe extern "C-unwind" fn rrecv(
 }
 
 #[unsafe(export_name = "rnic_cm_rrecvfrom")]
-pub unsafe extern "C-unwind" fn rrecvfrom(
+pub(super) unsafe extern "C-unwind" fn rrecvfrom(
     socket: i32,
     buf: *mut c_void,
     len: usize,
@@ -197,7 +197,11 @@ pub unsafe extern "C-unwind" fn rrecvfrom(
 }
 
 #[unsafe(export_name = "rnic_cm_rrecvmsg")]
-pub unsafe extern "C-unwind" fn rrecvmsg(socket: i32, msg: *mut msghdr, flags: i32) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rrecvmsg(
+    socket: i32,
+    msg: *mut msghdr,
+    flags: i32,
+) -> ssize_t {
     unsafe {
         let received = receive(socket, pieces((*msg).msg_iov, (*msg).msg_iovlen), flags);
         if received >= 0 {
@@ -208,17 +212,25 @@ pub unsafe extern "C-unwind" fn rrecvmsg(socket: i32, msg: *mut msghdr, flags: i
 }
 
 #[unsafe(export_name = "rnic_cm_rread")]
-pub unsafe extern "C-unwind" fn rread(socket: i32, buf: *mut c_void, count: usize) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rread(
+    socket: i32,
+    buf: *mut c_void,
+    count: usize,
+) -> ssize_t {
     receive(socket, &piece(buf, count), 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rreadv")]
-pub unsafe extern "C-unwind" fn rreadv(socket: i32, iov: *const iovec, iovcnt: i32) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rreadv(
+    socket: i32,
+    iov: *const iovec,
+    iovcnt: i32,
+) -> ssize_t {
     receive(socket, unsafe { pieces(iov, iovcnt.max(0) as usize) }, 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rsend")]
-pub unsafe extern "C-unwind" fn rsend(
+pub(super) unsafe extern "C-unwind" fn rsend(
     socket: i32,
     buf: *const c_void,
     len: usize,
@@ -228,7 +240,7 @@ pub unsafe extern "C-unwind" fn rsend(
 }
 
 #[unsafe(export_name = "rnic_cm_rsendto")]
-pub unsafe extern "C-unwind" fn rsendto(
+pub(super) unsafe extern "C-unwind" fn rsendto(
     socket: i32,
     buf: *const c_void,
     len: usize,
@@ -243,7 +255,11 @@ pub unsafe extern "C-unwind" fn rsendto(
 }
 
 #[unsafe(export_name = "rnic_cm_rsendmsg")]
-pub unsafe extern "C-unwind" fn rsendmsg(socket: i32, msg: *const msghdr, flags: i32) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rsendmsg(
+    socket: i32,
+    msg: *const msghdr,
+    flags: i32,
+) -> ssize_t {
     unsafe {
         if !(*msg).msg_control.is_null() && (*msg).msg_controllen != 0 {
             return on(socket, |_| Err(Errno::EOPNOTSUPP));
@@ -253,17 +269,25 @@ pub unsafe extern "C-unwind" fn rsendmsg(socket: i32, msg: *const msghdr, flags:
 }
 
 #[unsafe(export_name = "rnic_cm_rwrite")]
-pub unsafe extern "C-unwind" fn rwrite(socket: i32, buf: *const c_void, count: usize) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rwrite(
+    socket: i32,
+    buf: *const c_void,
+    count: usize,
+) -> ssize_t {
     send(socket, &piece(buf, count), 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rwritev")]
-pub unsafe extern "C-unwind" fn rwritev(socket: i32, iov: *const iovec, iovcnt: i32) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn rwritev(
+    socket: i32,
+    iov: *const iovec,
+    iovcnt: i32,
+) -> ssize_t {
     send(socket, unsafe { pieces(iov, iovcnt.max(0) as usize) }, 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rpoll")]
-pub unsafe extern "C-unwind" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: i32) -> i32 {
+pub(super) unsafe extern "C-unwind" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: i32) -> i32 {
     run(|| {
         let fds = if nfds == 0 {
             &mut []
@@ -276,7 +300,7 @@ pub unsafe extern "C-unwind" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: i
 }
 
 #[unsafe(export_name = "rnic_cm_rselect")]
-pub unsafe extern "C-unwind" fn rselect(
+pub(super) unsafe extern "C-unwind" fn rselect(
     nfds: i32,
     readfds: *mut fd_set,
     writefds: *mut fd_set,
@@ -304,7 +328,7 @@ pub unsafe extern "C-unwind" fn rselect(
 }
 
 #[unsafe(export_name = "rnic_cm_rgetpeername")]
-pub unsafe extern "C-unwind" fn rgetpeername(
+pub(super) unsafe extern "C-unwind" fn rgetpeername(
     socket: i32,
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
@@ -320,7 +344,7 @@ pub unsafe extern "C-unwind" fn rgetpeername(
 }
 
 #[unsafe(export_name = "rnic_cm_rgetsockname")]
-pub unsafe extern "C-unwind" fn rgetsockname(
+pub(super) unsafe extern "C-unwind" fn rgetsockname(
     socket: i32,
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
@@ -334,7 +358,7 @@ pub unsafe extern "C-unwind" fn rgetsockname(
 }
 
 #[unsafe(export_name = "rnic_cm_rsetsockopt")]
-pub unsafe extern "C-unwind" fn rsetsockopt(
+pub(super) unsafe extern "C-unwind" fn rsetsockopt(
     socket: i32,
     level: i32,
     optname: i32,
@@ -352,7 +376,7 @@ pub unsafe extern "C-unwind" fn rsetsockopt(
 }
 
 #[unsafe(export_name = "rnic_cm_rgetsockopt")]
-pub unsafe extern "C-unwind" fn rgetsockopt(
+pub(super) unsafe extern "C-unwind" fn rgetsockopt(
     socket: i32,
     level: i32,
     optname: i32,
@@ -375,12 +399,12 @@ pub unsafe extern "C-unwind" fn rgetsockopt(
 
 /// The argument is there for some commands only. Where it is not, the register of the calling convention has something else.
 #[unsafe(export_name = "rnic_cm_rfcntl")]
-pub unsafe extern "C-unwind" fn rfcntl(socket: i32, cmd: i32, arg: i64) -> i32 {
+pub(super) unsafe extern "C-unwind" fn rfcntl(socket: i32, cmd: i32, arg: i64) -> i32 {
     on(socket, |socket| options::fcntl(socket, cmd, arg))
 }
 
 #[unsafe(export_name = "rnic_cm_riomap")]
-pub unsafe extern "C-unwind" fn riomap(
+pub(super) unsafe extern "C-unwind" fn riomap(
     socket: i32,
     buf: *mut c_void,
     len: usize,
@@ -401,7 +425,7 @@ pub unsafe extern "C-unwind" fn riomap(
 }
 
 #[unsafe(export_name = "rnic_cm_riounmap")]
-pub unsafe extern "C-unwind" fn riounmap(socket: i32, buf: *mut c_void, len: usize) -> i32 {
+pub(super) unsafe extern "C-unwind" fn riounmap(socket: i32, buf: *mut c_void, len: usize) -> i32 {
     on(socket, |socket| {
         lock(&socket.mappings).remove(buf, len)?;
         Ok(0)
@@ -409,7 +433,7 @@ pub unsafe extern "C-unwind" fn riounmap(socket: i32, buf: *mut c_void, len: usi
 }
 
 #[unsafe(export_name = "rnic_cm_riowrite")]
-pub unsafe extern "C-unwind" fn riowrite(
+pub(super) unsafe extern "C-unwind" fn riowrite(
     socket: i32,
     buf: *const c_void,
     count: usize,
