@@ -63,7 +63,8 @@ unsafe fn create(
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
         max_sge: MAX_SGE,
-        max_inline: init.cap.max_inline_data as usize,
+        // rdma-core's examples send inline without having asked for it.
+        max_inline: MAX_INLINE,
         signal_all: init.sq_sig_all != 0,
     };
     let made = {
@@ -80,6 +81,7 @@ unsafe fn create(
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
     init.cap.max_recv_wr = real.max_recv_wr;
+    init.cap.max_inline_data = real.max_inline as u32;
     let number = inner.number();
     let mut abi = operations;
     abi.qp_base = ibv_qp {

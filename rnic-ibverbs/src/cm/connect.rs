@@ -80,12 +80,8 @@ unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<
     let number = given.map_or(0, |given| given.qp_num);
     let connected = with_queue_pair(id, begun.adapter, number, |qp| start(this, qp, &begun));
     if let Err(errno) = connected {
-        let mut state = this.state();
-        state.phase = Phase::RouteResolved;
-        if let Some(qp) = state.connection.take() {
-            drop(state);
-            table::forget_connection(begun.adapter, qp);
-        }
+        table::forget_connection_of(begun.adapter, this);
+        this.state().phase = Phase::RouteResolved;
         return Err(errno);
     }
     this.state().connect_data.clear();
@@ -126,7 +122,6 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Begun
 
 /// Has the queue pair connect.
 fn start(this: &Arc<Id>, qp: &Qp, begun: &Begun) -> Result<(), Errno> {
-    this.state().connection = Some(qp.number);
     table::remember_connection(begun.adapter, qp.number, this)?;
     let connect = |local| {
         let options = begun.options.clone();
@@ -173,18 +168,13 @@ unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(
     };
     let number = given.map_or(0, |given| given.qp_num);
     let accepted = with_queue_pair(id, adapter, number, |qp| {
-        this.state().connection = Some(qp.number);
         table::remember_connection(adapter, qp.number, this)?;
         asked.accept(&mut qp.lock(), options).map_err(errno_of)
     });
     if let Err(errno) = accepted {
         // The peer was rejected.
-        let mut state = this.state();
-        state.phase = Phase::Over;
-        if let Some(qp) = state.connection.take() {
-            drop(state);
-            table::forget_connection(adapter, qp);
-        }
+        table::forget_connection_of(adapter, this);
+        this.state().phase = Phase::Over;
         return Err(errno);
     }
     complete(id)
@@ -233,7 +223,7 @@ unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let (adapter, connection, knows_end) = {
         let mut state = this.state();
         let was_connected = matches!(state.phase, Phase::Connecting | Phase::Connected)
-            || (state.phase == Phase::Over && state.connection.is_some());
+            || (state.phase == Phase::Over && state.was_begun);
         if !was_connected || std::mem::replace(&mut state.disconnected, true) {
             return Err(Errno::EINVAL);
         }

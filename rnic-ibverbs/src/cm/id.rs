@@ -103,7 +103,12 @@ pub(super) struct State {
     /// What a peer asked for, or what was asked of it.
     pub(super) initiator_depth: u16,
     pub(super) responder_resources: u16,
+    /// The queue pair that it has connected, or is connecting.
     pub(super) connection: Option<QpNumber>,
+    /// It has begun to connect, or was accepted.
+    pub(super) was_begun: bool,
+    /// A peer has asked for it.
+    pub(super) is_passive: bool,
     /// The program has asked for the end of the connection.
     pub(super) disconnected: bool,
     /// The program has got the event of the end.
@@ -217,8 +222,7 @@ impl Id {
 
     /// Waits until a connection that the program has ended is over.
     pub(super) fn wait_over(&self, at_most: Duration) {
-        let ending =
-            |state: &mut State| state.disconnected && state.phase == Phase::Connected;
+        let ending = |state: &mut State| state.disconnected && state.phase == Phase::Connected;
         let waited = self.over.wait_timeout_while(self.state(), at_most, ending);
         drop(waited);
     }

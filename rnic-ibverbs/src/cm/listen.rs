@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rnic_verbs::{Device, Error, Listener, Peers, Prefix};
 
@@ -18,6 +19,9 @@ use crate::errno::{Errno, fail};
 
 /// How many requests may wait to be read, if the program does not say, and at most.
 const BACKLOG: i32 = 1024;
+
+/// How long a worker of the device may take to listen.
+const LONGEST_LISTEN: Duration = Duration::from_secs(1);
 
 #[unsafe(export_name = "rnic_cm_rdma_listen")]
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: i32) -> i32 {
@@ -81,7 +85,10 @@ fn listen_on(
     } else {
         device.listen(local)
     };
-    table::remember_listener(adapter, listener.map_err(errno_of)?, id)
+    table::remember_listener(adapter, listener.map_err(errno_of)?, id)?;
+    // Peers may come once this returns: workers carry out commands in their order, so that this one's answer comes when they listen.
+    device.snapshot(LONGEST_LISTEN).map_err(errno_of)?;
+    Ok(())
 }
 
 fn limited(device: &Device, local: SocketAddr, own: &[IpAddr]) -> Result<Listener, Error> {
@@ -132,7 +139,10 @@ unsafe fn next_request(listening: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Er
         if !state.is_sync {
             return Err(Errno::EINVAL);
         }
-        (state.queue.clone().ok_or(Errno::EINVAL)?, state.qp_attributes)
+        (
+            state.queue.clone().ok_or(Errno::EINVAL)?,
+            state.qp_attributes,
+        )
     };
     lifetime::acknowledge_kept(listening);
     let event = next_of(&queue)?;
@@ -147,7 +157,11 @@ unsafe fn next_request(listening: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Er
         None => Ok(()),
         Some(mut attributes) => {
             let made = rdma_create_qp(asked, (*listening).pd, &raw mut attributes.0);
-            if made == 0 { Ok(()) } else { Err(Errno::last()) }
+            if made == 0 {
+                Ok(())
+            } else {
+                Err(Errno::last())
+            }
         }
     });
     match made {

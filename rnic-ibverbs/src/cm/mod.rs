@@ -3,26 +3,26 @@
 //! What the kernel does for others is done here: ids go through its states, and their events are those of an iWARP device there. The
 //! manual pages of librdmacm describe the functions.
 
-// From the ground up; each file imports only from those below it.
-mod address;
-mod event;
-mod id;
-mod given;
-mod verbs;
-mod outcome;
-mod channel;
-mod request;
-mod deliver;
-mod table;
+// From the ground up; each file imports only from those below it: address, event < id < given, verbs < outcome, channel < request
+// < deliver, table < addrinfo, devices, lifetime, options, qp < resolve < listen, connect < endpoint
 mod addrinfo;
-mod devices;
-mod lifetime;
-mod options;
-mod qp;
-mod resolve;
-mod listen;
+mod channel;
 mod connect;
+mod deliver;
+mod devices;
 mod endpoint;
+mod event;
+mod given;
+mod id;
+mod lifetime;
+mod listen;
+mod options;
+mod outcome;
+mod qp;
+mod request;
+mod resolve;
+mod table;
+mod verbs;
 
 // What rsockets stand on.
 pub(crate) use channel::{rdma_create_event_channel, rdma_destroy_event_channel};

@@ -104,7 +104,10 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
 
 /// No id is in a group.
 #[unsafe(export_name = "rnic_cm_rdma_leave_multicast")]
-pub(crate) unsafe extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, addr: *mut sockaddr) -> i32 {
+pub(crate) unsafe extern "C" fn rdma_leave_multicast(
+    _id: *mut rdma_cm_id,
+    addr: *mut sockaddr,
+) -> i32 {
     if address::read(addr).is_none() {
         return fail(Errno::EINVAL);
     }

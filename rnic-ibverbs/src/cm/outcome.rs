@@ -36,6 +36,12 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
         ConnectionEvent::Failed(reason) => {
             state.phase = Phase::Over;
             let (event, errno) = failure(&reason);
+            // Nobody rejects who has accepted.
+            let event = if state.is_passive {
+                RDMA_CM_EVENT_CONNECT_ERROR
+            } else {
+                event
+            };
             What::new(event, -(errno as i32))
         }
         ConnectionEvent::Disconnected(_) if state.phase == Phase::Connected => {
@@ -70,9 +76,7 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
         EndReason::QpNotIdle => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EINVAL),
         EndReason::Local
         | EndReason::TerminateSent { .. }
-        | EndReason::TerminateReceived { .. } => {
-            (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ECONNABORTED)
-        }
+        | EndReason::TerminateReceived { .. } => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ECONNABORTED),
     }
 }
 
@@ -82,9 +86,7 @@ pub(super) fn tell_destroyed(id: &Arc<Id>) {
     state.connection = None;
     let event = match state.phase {
         Phase::Connected => What::new(RDMA_CM_EVENT_DISCONNECTED, 0),
-        Phase::Connecting => {
-            What::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32))
-        }
+        Phase::Connecting => What::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32)),
         _ => return,
     };
     state.phase = Phase::Over;

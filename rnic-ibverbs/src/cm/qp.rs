@@ -56,14 +56,17 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Resu
     } else if (*attr.pd).context != (*id).verbs {
         return Err(Errno::EINVAL);
     }
-    let differ = |own: *mut ibv_cq, given: *mut ibv_cq| {
-        !own.is_null() && !given.is_null() && own != given
-    };
+    let differ =
+        |own: *mut ibv_cq, given: *mut ibv_cq| !own.is_null() && !given.is_null() && own != given;
     if differ((*id).recv_cq, attr.recv_cq) || differ((*id).send_cq, attr.send_cq) {
         return Err(Errno::EINVAL);
     }
     let wanted = |own: *mut ibv_cq, given: *mut ibv_cq, entries| {
-        if own.is_null() && given.is_null() { entries } else { 0 }
+        if own.is_null() && given.is_null() {
+            entries
+        } else {
+            0
+        }
     };
     let send = wanted((*id).send_cq, attr.send_cq, attr.cap.max_send_wr);
     let recv = wanted((*id).recv_cq, attr.recv_cq, attr.cap.max_recv_wr);

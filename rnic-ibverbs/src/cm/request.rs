@@ -57,6 +57,7 @@ pub(super) unsafe fn make_id(
         local: Some(local),
         remote: Some(peer),
         request: Some(asked),
+        is_passive: true,
         initiator_depth: what.initiator_depth,
         responder_resources: what.responder_resources,
         options,

@@ -107,6 +107,13 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
         (Ok(this), Some(wanted)) => bind(id, this, wanted),
         _ => Err(Errno::EINVAL),
     };
+    if bound.is_ok() && (*id).verbs.is_null() {
+        // Opening devices takes its time, and programs tell their peers the port before they listen.
+        for adapter in adapters() {
+            // Listening says what is wrong.
+            let _ = adapter.device();
+        }
+    }
     bound.map_or_else(fail, |()| 0)
 }
 
@@ -215,7 +222,10 @@ unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_resolve_route")]
-pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: i32) -> i32 {
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
+    id: *mut rdma_cm_id,
+    _timeout_ms: i32,
+) -> i32 {
     resolve_route(id).map_or_else(fail, |()| 0)
 }
 

@@ -45,34 +45,29 @@ static TABLES: Mutex<Vec<Arc<Table>>> = Mutex::new(Vec::new());
 
 /// Returns the table of an adapter, if there is one.
 fn known(adapter: &Adapter) -> Option<Arc<Table>> {
+    find(&lock(&TABLES), adapter)
+}
+
+fn find(tables: &[Arc<Table>], adapter: &Adapter) -> Option<Arc<Table>> {
     let process = std::process::id();
-    let tables = lock(&TABLES);
-    let mut tables = tables.iter();
     let this = |table: &&Arc<Table>| table.adapter == adapter.index && table.process == process;
-    tables.find(this).cloned()
+    tables.iter().find(this).cloned()
 }
 
 /// Returns the table of an adapter, and opens its device.
 fn table(adapter: &'static Adapter) -> Result<Arc<Table>, Errno> {
     let device = adapter.device()?;
-    if let Some(known) = known(adapter) {
-        return Ok(known);
-    }
-    let Some(events) = device.connection_events() else {
-        // Another thread has made it meanwhile.
-        return known(adapter).ok_or(Errno::EBUSY);
+    let new = {
+        let mut tables = lock(&TABLES);
+        if let Some(known) = find(&tables, adapter) {
+            return Ok(known);
+        }
+        let events = device.connection_events().ok_or(Errno::EBUSY)?;
+        let new = Arc::new(Table::new(adapter, events));
+        // What a fork inherited stays: it belongs to the parent.
+        tables.push(new.clone());
+        new
     };
-    let new = Arc::new(Table {
-        adapter: adapter.index,
-        process: std::process::id(),
-        events: Mutex::new(events),
-        connections: Mutex::default(),
-        listeners: Mutex::default(),
-        asking: Mutex::default(),
-        ids: Mutex::default(),
-    });
-    // What a fork inherited stays: it belongs to the parent.
-    lock(&TABLES).push(new.clone());
     on_leaving(leaving);
     adapter.on_events(dispatch);
     Ok(new)
@@ -87,6 +82,18 @@ fn dispatch(adapter: &'static Adapter) {
 }
 
 impl Table {
+    fn new(adapter: &Adapter, events: ConnectionEvents) -> Self {
+        Self {
+            adapter: adapter.index,
+            process: std::process::id(),
+            events: Mutex::new(events),
+            connections: Mutex::default(),
+            listeners: Mutex::default(),
+            asking: Mutex::default(),
+            ids: Mutex::default(),
+        }
+    }
+
     fn hand_on_events(&self) {
         let mut is_gone = false;
         loop {
@@ -136,7 +143,11 @@ impl Table {
 
 /// Looks after the connection of a queue pair that is about to be destroyed. What the engine reports then does not come any more.
 fn leaving(qp: &Qp) {
-    let find = || lock(&known(qp.adapter)?.connections).get(&qp.number).cloned();
+    let find = || {
+        lock(&known(qp.adapter)?.connections)
+            .get(&qp.number)
+            .cloned()
+    };
     let Some(id) = find() else { return };
     // Destroying it would cut the end in order short.
     id.wait_over(LONGEST_END);
@@ -151,6 +162,11 @@ pub(super) fn remember_connection(
     id: &Arc<Id>,
 ) -> Result<(), Errno> {
     let table = table(adapter)?;
+    {
+        let mut state = id.state();
+        state.connection = Some(qp);
+        state.was_begun = true;
+    }
     lock(&table.connections).insert(qp, id.clone());
     let mut ids = lock(&table.ids);
     ids.retain(|known| known.strong_count() > 0);
@@ -158,9 +174,23 @@ pub(super) fn remember_connection(
     Ok(())
 }
 
-/// Undoes [`remember_connection`]. Returns the id.
-pub(super) fn forget_connection(adapter: &Adapter, qp: QpNumber) -> Option<Arc<Id>> {
-    lock(&known(adapter)?.connections).remove(&qp)
+/// Tells an id no more of the events of this queue pair.
+pub(super) fn forget_connection(adapter: &Adapter, qp: QpNumber) {
+    if let Some(table) = known(adapter) {
+        lock(&table.connections).remove(&qp);
+    }
+}
+
+/// Undoes [`remember_connection`], if that was done.
+pub(super) fn forget_connection_of(adapter: &Adapter, id: &Arc<Id>) {
+    let begun = {
+        let mut state = id.state();
+        state.was_begun = false;
+        state.connection.take()
+    };
+    if let Some(qp) = begun {
+        forget_connection(adapter, qp);
+    }
 }
 
 /// Has an id told of the requests to a listener.

@@ -51,7 +51,12 @@ fn long_data() -> Vec<u8> {
 unsafe fn sync_server() {
     let found = look_up(None, PORT, RAI_PASSIVE);
     let mut listening = null_mut();
-    ok(rdma_create_ep(&mut listening, found, null_mut(), &mut qp_attributes()));
+    ok(rdma_create_ep(
+        &mut listening,
+        found,
+        null_mut(),
+        &mut qp_attributes(),
+    ));
     rdma_freeaddrinfo(found);
     // Any address is none of a device.
     assert!((*listening).verbs.is_null());
@@ -62,7 +67,10 @@ unsafe fn sync_server() {
     ok(rdma_get_request(listening, &mut id));
     let asked = copy((*id).event);
     assert_eq!((asked.id, asked.listen_id), (id, listening));
-    assert_eq!((asked.event, asked.status), (RDMA_CM_EVENT_CONNECT_REQUEST, 0));
+    assert_eq!(
+        (asked.event, asked.status),
+        (RDMA_CM_EVENT_CONNECT_REQUEST, 0)
+    );
     assert_eq!(asked.data, long_data());
     // The peer's ORD and IRD.
     assert_eq!(asked.depths, (5, 3));
@@ -85,7 +93,12 @@ unsafe fn sync_server() {
 unsafe fn sync_client() {
     let found = look_up(Some(SERVER), PORT, RAI_NUMERICHOST);
     let mut id = null_mut();
-    ok(rdma_create_ep(&mut id, found, null_mut(), &mut qp_attributes()));
+    ok(rdma_create_ep(
+        &mut id,
+        found,
+        null_mut(),
+        &mut qp_attributes(),
+    ));
     rdma_freeaddrinfo(found);
     let mut message = [0; 16];
     receive(id, &mut message);
@@ -105,7 +118,12 @@ unsafe fn sync_client() {
 unsafe fn listen(channel: *mut rdma_event_channel) -> *mut rdma_cm_id {
     let mut listening = null_mut();
     let context = (0x77 as *mut u8).cast();
-    ok(rdma_create_id(channel, &mut listening, context, RDMA_PS_TCP));
+    ok(rdma_create_id(
+        channel,
+        &mut listening,
+        context,
+        RDMA_PS_TCP,
+    ));
     let address = Address::new(&format!("{SERVER}:{PORT}"));
     ok(rdma_bind_addr(listening, address.pointer()));
     ok(rdma_listen(listening, 10));
@@ -127,7 +145,10 @@ unsafe fn async_server(migrating: bool) {
     let asked = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
     let id = asked.id;
     assert_eq!(asked.listen_id, listening);
-    assert_eq!(((*id).context, (*id).channel), ((*listening).context, channel));
+    assert_eq!(
+        ((*id).context, (*id).channel),
+        ((*listening).context, channel)
+    );
     assert_eq!((*id).verbs, (*listening).verbs);
     assert_eq!(rdma_get_src_port(id), PORT.to_be());
     ok(rdma_create_qp(id, null_mut(), &mut qp_attributes()));
@@ -146,8 +167,6 @@ unsafe fn async_server(migrating: bool) {
     ok(rdma_destroy_id(id));
     if !migrating {
         ok(rdma_destroy_id(listening));
-        // The port is free again at once.
-        ok(rdma_destroy_id(listen(channel)));
     }
     rdma_destroy_event_channel(channel);
 }
@@ -164,7 +183,10 @@ unsafe fn resolved(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_
     // The local address is that of the route, and has a port.
     assert_ne!(rdma_get_src_port(id), 0);
     let source = (*id).route.addr.src_addr.sin.sin_addr.s_addr;
-    assert_eq!(u32::from_be(source), u32::from(CLIENT.parse::<std::net::Ipv4Addr>().unwrap()));
+    assert_eq!(
+        u32::from_be(source),
+        u32::from(CLIENT.parse::<std::net::Ipv4Addr>().unwrap())
+    );
     // An address is resolved once, and connecting needs a route.
     fails(
         rdma_resolve_addr(id, null_mut(), server.pointer(), 2000),
@@ -231,7 +253,10 @@ unsafe fn reject_client() {
         let id = resolved(channel, port);
         ok(rdma_connect(id, null_mut()));
         let rejected = next(channel, RDMA_CM_EVENT_REJECTED);
-        assert_eq!((rejected.status, &*rejected.data), (-errno, data.as_bytes()));
+        assert_eq!(
+            (rejected.status, &*rejected.data),
+            (-errno, data.as_bytes())
+        );
         rdma_destroy_qp(id);
         ok(rdma_destroy_id(id));
     }
@@ -274,8 +299,16 @@ unsafe fn bind() {
     // The port is taken.
     let (taken, done) = bound(&format!("0.0.0.0:{port}"));
     fails(done, libc::EADDRINUSE);
+    // It is free again at once.
+    ok(rdma_destroy_id(any));
+    let (any, done) = bound(&format!("0.0.0.0:{port}"));
+    ok(done);
+    ok(rdma_listen(any, 0));
     // An id that could not be bound can be bound elsewhere, and no other twice.
-    ok(rdma_bind_addr(taken, Address::new(&format!("{CLIENT}:0")).pointer()));
+    ok(rdma_bind_addr(
+        taken,
+        Address::new(&format!("{CLIENT}:0")).pointer(),
+    ));
     assert!(!(*taken).verbs.is_null());
     fails(
         rdma_bind_addr(taken, Address::new("0.0.0.0:0").pointer()),
@@ -293,12 +326,20 @@ unsafe fn bind() {
     // No way leads there.
     let unreachable = new();
     fails(
-        rdma_resolve_addr(unreachable, null_mut(), Address::new("192.0.2.7:1").pointer(), 1),
+        rdma_resolve_addr(
+            unreachable,
+            null_mut(),
+            Address::new("192.0.2.7:1").pointer(),
+            1,
+        ),
         libc::ENETUNREACH,
     );
     // Families do not mix.
     let server = Address::new("[fd78::1]:7");
-    fails(rdma_resolve_addr(taken, null_mut(), server.pointer(), 1), libc::EINVAL);
+    fails(
+        rdma_resolve_addr(taken, null_mut(), server.pointer(), 1),
+        libc::EINVAL,
+    );
     ok(rdma_resolve_addr(v6, null_mut(), server.pointer(), 1));
     assert_eq!(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED).id, v6);
     for id in [any, taken, v6, loopback, elsewhere, unreachable] {
@@ -324,7 +365,10 @@ unsafe fn acknowledge() {
     });
     // What would be wrong comes soon; what is right does not come.
     thread::sleep(std::time::Duration::from_millis(200));
-    assert!(is_done.try_recv().is_err(), "destroyed with an event in use");
+    assert!(
+        is_done.try_recv().is_err(),
+        "destroyed with an event in use"
+    );
     ok(rdma_ack_cm_event(event));
     destroying.join().unwrap();
     // DISCONNECTED, which had not been read, went with the id.
