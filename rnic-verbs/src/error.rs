@@ -156,10 +156,8 @@ pub enum PostError {
     /// More than a message can carry.
     #[error("{0} octets do not fit one message, 4294967295 do; send several")]
     TooLong(u64),
-    /// A Read places its data in one piece of registered memory (RFC 5040 section 4.4 names one sink).
-    #[error(
-        "an RDMA Read needs one piece of registered memory to read into; post one Read for each piece"
-    )]
+    /// A Read places its data in registered memory, and has none in the request.
+    #[error("an RDMA Read needs registered memory to read into, and has no inline data")]
     ReadSink,
     /// An atomic brings the 8 octets that it found to one piece of registered memory.
     #[error(

@@ -151,7 +151,7 @@ pub use offers::offered;
 pub use open_error::OpenError;
 pub use pd::Pd;
 pub use port::Port;
-pub use qp::{Qp, QpCaps};
+pub use qp::{DEFAULT_INLINE, DEFAULT_SGE, Qp, QpCaps};
 pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
 pub use standby::Standby;

@@ -15,6 +15,8 @@ mod guarded;
 mod mapping;
 pub mod place;
 pub mod prefetch;
+#[doc(hidden)]
+pub mod program;
 mod random;
 pub mod region;
 pub mod ring;

@@ -388,6 +388,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::program::{PAGE, ProgramMemory, TakeAway};
 
     #[test]
     fn copies_stay_within_the_region() {
@@ -438,5 +439,53 @@ mod tests {
         let region = Region::allocate_unlocked(4096, HugePages::None).unwrap();
         let file = region.file().unwrap().try_clone_to_owned().unwrap();
         assert!(nix::unistd::ftruncate(&file, 0).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_program_may_start_anywhere_and_is_taken_as_it_is() {
+        let mut octets = vec![7_u8; 10_000];
+        let start = octets.as_mut_ptr().wrapping_add(13);
+        // SAFETY: the octets outlive the region, and are not used while it exists.
+        let region = unsafe { Region::foreign(start, 5001, true) }.unwrap();
+        assert!(region.is_foreign() && region.file().is_none() && !region.is_locked());
+        assert_eq!(region.base_address(), start.addr() as u64);
+        assert!(matches!(region.atomic(3), Err(RegionError::NotOwned)));
+        region.write(5000, b"x").unwrap();
+        region.fill(0, 600, 9).unwrap();
+        assert!(region.write(5001, b"x").is_err());
+        assert_eq!(region.load(599).unwrap(), 9);
+        drop(region);
+        assert_eq!((octets[12], octets[13], octets[612]), (7, 9, 9));
+        assert_eq!((octets[613], octets[5013]), (7, b'x'));
+    }
+
+    #[test]
+    fn memory_with_holes_or_without_the_rights_is_refused() {
+        let refused = |region| matches!(region, Err(RegionError::Foreign { .. }));
+        let pages = ProgramMemory::map(3 * PAGE, false);
+        pages.take_away(2 * PAGE, TakeAway::Unmap);
+        assert!(refused(pages.region(PAGE, PAGE + 1, true)));
+        assert!(refused(pages.region(PAGE, PAGE + 1, false)));
+        let pages = ProgramMemory::map(2 * PAGE, false);
+        pages.take_away(PAGE, TakeAway::MakeReadOnly);
+        assert!(refused(pages.region(0, PAGE + 1, true)));
+        let region = pages.region(PAGE, PAGE, false).unwrap();
+        assert!(matches!(region.write(0, b"x"), Err(RegionError::ReadOnly)));
+        assert_eq!(region.load(0).unwrap(), 0);
+        assert!(refused(pages.region(0, usize::MAX, true)));
+        assert!(matches!(pages.region(0, 0, true), Err(RegionError::Empty)));
+    }
+
+    #[test]
+    fn memory_that_was_taken_away_is_an_error() {
+        let pages = ProgramMemory::map(2 * PAGE, true);
+        let region = pages.region(0, 2 * PAGE, true).unwrap();
+        pages.take_away(PAGE, TakeAway::Truncate);
+        let gone = |done| matches!(done, Err(RegionError::Fault { .. }));
+        assert!(gone(region.write(PAGE - 5, b"0123456789")));
+        assert!(gone(region.read(PAGE - 5, &mut [0; 10])));
+        assert!(gone(region.fill(0, 2 * PAGE, 1)));
+        assert!(gone(region.load(PAGE).map(|_| ())));
+        assert_eq!(region.load(PAGE - 1).unwrap(), 1);
     }
 }

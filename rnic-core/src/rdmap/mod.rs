@@ -380,6 +380,25 @@ impl Rdmap {
         }
     }
 
+    /// Copies octets `offset..offset + to.len()` of a message. Memory is checked each time, because it may have been revoked since the
+    /// message began.
+    #[inline]
+    pub fn read(
+        &self,
+        outbound: &Outbound,
+        qp: &QueuePair,
+        guard: &Guard<'_>,
+        offset: u32,
+        to: &mut [u8],
+    ) -> Result<(), TagError> {
+        match outbound.source {
+            PayloadSource::Queued(number) => {
+                self.requester.read_queued(number, qp, guard, offset, to)
+            }
+            _ => outbound.source.read(guard, qp.origin(), offset, to),
+        }
+    }
+
     /// Handles that the source of a message was revoked after `cut` octets were sent: the message cannot be finished. Returns
     /// the error to terminate the stream with.
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {

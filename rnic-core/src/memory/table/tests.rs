@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
+use crate::memory::binding::Binding;
+use crate::memory::program::{ProgramMemory, TakeAway};
 use crate::memory::region::HugePages;
 
 const PD: PdId = PdId(3);
@@ -425,4 +427,35 @@ fn a_worker_that_is_gone_holds_nobody_up() {
     std::mem::forget(worker.enter());
     drop(worker);
     assert_eq!(table.revoke(stag), Ok(()));
+}
+
+#[test]
+fn memory_that_may_only_be_read_is_registered_without_rights_to_write() {
+    let pages = ProgramMemory::map(4096, false);
+    pages.take_away(0, TakeAway::MakeReadOnly);
+    let region = Arc::new(pages.region(0, 4096, false).unwrap());
+    let table = Arc::new(StagTable::new(16, [1; 32]));
+    let register = |access| table.register(region.clone(), 0..4096, TaggedOffset(0), access, PD);
+    for access in [
+        Access::LOCAL_WRITE,
+        Access::REMOTE_WRITE,
+        Access::REMOTE_ATOMIC | Access::REMOTE_READ,
+    ] {
+        assert_eq!(register(access), Err(TableError::ReadOnly(access)));
+    }
+    register(Access::REMOTE_READ | Access::MW_BIND).unwrap();
+    let worker = table.worker();
+    let fast = table.allocate_fast(region.clone(), PD).unwrap();
+    let stag = table.new_key(fast);
+    let binding = |access: Access| Binding {
+        stag: stag.0,
+        length: 4096,
+        access: access.0,
+        ..Binding::default()
+    };
+    let guard = worker.enter();
+    let register = |access| guard.fast_register(&binding(access), PD, StreamId(1));
+    let refused = register(Access::LOCAL_WRITE);
+    assert_eq!(refused, Err(BindError::Rights(Access::LOCAL_WRITE.0)));
+    register(Access::REMOTE_READ).unwrap();
 }
