@@ -1,17 +1,18 @@
 //! Addresses as C has them.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Mutex;
 
 use nix::libc::{self, AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockname, setsockopt,
     socket, sockopt,
 };
-use std::os::fd::AsRawFd;
 
 use crate::abi::rdma_sockaddr;
-use crate::errno::Errno;
+use crate::errno::{Errno, lock};
 
 /// Reads an address of the program. Returns `None` if its family is none that rdma_cm knows over iWARP.
 pub(super) unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
@@ -78,6 +79,26 @@ pub(super) fn source_for(remote: SocketAddr) -> Result<IpAddr, Errno> {
     remote.set_port(9);
     connect(probe.as_raw_fd(), &SockaddrStorage::from(remote))?;
     Ok(name_of(&probe)?.ip())
+}
+
+/// The addresses on which this process has listened and does no more. Connections that were accepted there may hold the port still.
+static FORMER: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
+
+/// Notes that nothing listens at an address any more.
+pub(super) fn is_former(address: SocketAddr) {
+    lock(&FORMER).insert(address);
+}
+
+/// Reserves a TCP port in the kernel as [`reserve`] does. A port that connections of former listeners hold needs no socket: the engine
+/// shares it with them.
+pub(super) fn reserve_again(
+    wanted: SocketAddr,
+    reuse: bool,
+) -> Result<(Option<OwnedFd>, SocketAddr), Errno> {
+    match reserve(wanted, reuse) {
+        Err(Errno::EADDRINUSE) if lock(&FORMER).contains(&plain(wanted)) => Ok((None, wanted)),
+        reserved => reserved.map(|(socket, bound)| (Some(socket), bound)),
+    }
 }
 
 /// Reserves a TCP port in the kernel, for as long as the socket lives. Returns it with the address.

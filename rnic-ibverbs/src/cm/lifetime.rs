@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::abi::*;
 use crate::adapter::adapters;
+use crate::cm::address::is_former;
 use crate::cm::addrinfo::rdma_freeaddrinfo;
 use crate::cm::channel::{self, rdma_destroy_event_channel};
 use crate::cm::deliver::{next_of, rdma_ack_cm_event};
@@ -84,6 +85,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32 {
     end_connection(&last);
     if last.phase == Phase::Listening {
         stop_listening(&this);
+        last.local.into_iter().for_each(is_former);
     }
     // A peer that waits for an answer is rejected.
     drop(last.request.take());

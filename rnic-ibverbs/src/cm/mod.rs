@@ -5,6 +5,7 @@
 
 // From the ground up; each file imports only from those below it: address, event < id < given, verbs < outcome, channel < request
 // < deliver, table < addrinfo, devices, lifetime, options, qp < resolve < listen, connect < endpoint
+mod address;
 mod addrinfo;
 mod channel;
 mod connect;

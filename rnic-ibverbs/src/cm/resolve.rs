@@ -7,7 +7,7 @@ use nix::libc::sockaddr;
 
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
-use crate::cm::address::{self, any_like, plain, reserve, source_for};
+use crate::cm::address::{self, any_like, plain, reserve, reserve_again, source_for};
 use crate::cm::event::What;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
@@ -85,14 +85,14 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
             }
         }
     };
-    let (socket, bound) = reserve(local, state.options.reuse_address)?;
+    let (socket, bound) = reserve_again(local, state.options.reuse_address)?;
     if let Some(adapter) = place.adapter {
         verbs::attach(id, adapter)?;
     }
     state.adapter = place.adapter;
     state.local = Some(plain(bound));
     state.any_port = wanted.port() == 0;
-    state.reserved = Some(socket);
+    state.reserved = socket;
     state.phase = Phase::Bound;
     let mut shown = wanted;
     shown.set_port(bound.port());

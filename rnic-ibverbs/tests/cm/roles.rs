@@ -167,6 +167,8 @@ unsafe fn async_server(migrating: bool) {
     ok(rdma_destroy_id(id));
     if !migrating {
         ok(rdma_destroy_id(listening));
+        // The connection may hold the port still, and another listener gets it all the same.
+        ok(rdma_destroy_id(listen(channel)));
     }
     rdma_destroy_event_channel(channel);
 }
