@@ -156,10 +156,12 @@ impl Socket {
             Phase::Connected | Phase::Disconnected => {
                 let readable = flow.incoming.readable() || !flow.readable || ended;
                 let writable = flow.outgoing.room() > 0 || !flow.writable || ended;
+                // Programs take a hang-up for the end of all, so who asks for data gets those first.
+                let over = ended && !(flow.incoming.readable() && wanted & POLLIN != 0);
                 when(readable, wanted & POLLIN)
                     | when(writable, wanted & POLLOUT)
-                    | when(ended, POLLHUP)
-                    | when(flow.lost, POLLERR)
+                    | when(over, POLLHUP)
+                    | when(over && flow.lost, POLLERR)
             }
         }
     }
