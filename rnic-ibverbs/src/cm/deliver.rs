@@ -54,7 +54,7 @@ unsafe fn give(waiting: Waiting) -> Option<*mut rdma_cm_event> {
             id.count_done(1);
             return None;
         };
-        return Some(Given::new(&what, child, public, id));
+        return Some(Given::give(&what, child, public, id));
     }
     match what.event {
         RDMA_CM_EVENT_ESTABLISHED => id.show_port(),
@@ -63,7 +63,7 @@ unsafe fn give(waiting: Waiting) -> Option<*mut rdma_cm_event> {
         RDMA_CM_EVENT_DISCONNECTED => id.state().knows_end = true,
         _ => {}
     }
-    Some(Given::new(&what, public, null_mut(), id))
+    Some(Given::give(&what, public, null_mut(), id))
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_ack_cm_event")]

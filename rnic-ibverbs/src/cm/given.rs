@@ -21,7 +21,7 @@ pub(super) struct Given {
 
 impl Given {
     /// Makes the event for the program.
-    pub(super) fn new(
+    pub(super) fn give(
         what: &What,
         id: *mut rdma_cm_id,
         listen_id: *mut rdma_cm_id,

@@ -35,7 +35,8 @@ unsafe fn set(
         (LEVEL_ID, ID_TOS | ID_ACK_TIMEOUT, 1) => Ok(()),
         (LEVEL_ID, ID_REUSEADDR, 4) => {
             let reuse = value.cast::<i32>().read_unaligned() != 0;
-            if !is_idle && !(reuse && state.phase != Phase::Listening) {
+            let may = is_idle || (reuse && state.phase != Phase::Listening);
+            if !may {
                 return Err(Errno::EINVAL);
             }
             state.options.reuse_address = reuse;

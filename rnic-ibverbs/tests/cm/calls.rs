@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::net::SocketAddr;
 use std::ptr::{null, null_mut};
 
-pub use rnic_ibverbs::abi::*;
+pub(crate) use rnic_ibverbs::abi::*;
 
 unsafe extern "C" {
     fn rnic_cm_rdma_event_str(event: u32) -> *const c_char;
@@ -19,68 +19,71 @@ unsafe extern "C" {
 
 unsafe extern "C" {
     #[link_name = "rnic_cm_rdma_create_event_channel"]
-    pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
+    pub(crate) fn rdma_create_event_channel() -> *mut rdma_event_channel;
     #[link_name = "rnic_cm_rdma_destroy_event_channel"]
-    pub fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+    pub(crate) fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
     #[link_name = "rnic_cm_rdma_create_id"]
-    pub fn rdma_create_id(
+    pub(crate) fn rdma_create_id(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,
         context: *mut c_void,
         ps: u32,
     ) -> i32;
     #[link_name = "rnic_cm_rdma_destroy_id"]
-    pub fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32;
+    pub(crate) fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32;
     #[link_name = "rnic_cm_rdma_bind_addr"]
-    pub fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *const c_void) -> i32;
+    pub(crate) fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *const c_void) -> i32;
     #[link_name = "rnic_cm_rdma_resolve_addr"]
-    pub fn rdma_resolve_addr(
+    pub(crate) fn rdma_resolve_addr(
         id: *mut rdma_cm_id,
         src: *const c_void,
         dst: *const c_void,
         timeout_ms: i32,
     ) -> i32;
     #[link_name = "rnic_cm_rdma_resolve_route"]
-    pub fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: i32) -> i32;
+    pub(crate) fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: i32) -> i32;
     #[link_name = "rnic_cm_rdma_create_qp"]
-    pub fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
-    -> i32;
+    pub(crate) fn rdma_create_qp(
+        id: *mut rdma_cm_id,
+        pd: *mut ibv_pd,
+        attr: *mut ibv_qp_init_attr,
+    ) -> i32;
     #[link_name = "rnic_cm_rdma_destroy_qp"]
-    pub fn rdma_destroy_qp(id: *mut rdma_cm_id);
+    pub(crate) fn rdma_destroy_qp(id: *mut rdma_cm_id);
     #[link_name = "rnic_cm_rdma_connect"]
-    pub fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> i32;
+    pub(crate) fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> i32;
     #[link_name = "rnic_cm_rdma_listen"]
-    pub fn rdma_listen(id: *mut rdma_cm_id, backlog: i32) -> i32;
+    pub(crate) fn rdma_listen(id: *mut rdma_cm_id, backlog: i32) -> i32;
     #[link_name = "rnic_cm_rdma_get_request"]
-    pub fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> i32;
+    pub(crate) fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> i32;
     #[link_name = "rnic_cm_rdma_accept"]
-    pub fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> i32;
+    pub(crate) fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> i32;
     #[link_name = "rnic_cm_rdma_reject"]
-    pub fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> i32;
+    pub(crate) fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> i32;
     #[link_name = "rnic_cm_rdma_disconnect"]
-    pub fn rdma_disconnect(id: *mut rdma_cm_id) -> i32;
+    pub(crate) fn rdma_disconnect(id: *mut rdma_cm_id) -> i32;
     #[link_name = "rnic_cm_rdma_migrate_id"]
-    pub fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> i32;
+    pub(crate) fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> i32;
     #[link_name = "rnic_cm_rdma_get_cm_event"]
-    pub fn rdma_get_cm_event(
+    pub(crate) fn rdma_get_cm_event(
         channel: *mut rdma_event_channel,
         event: *mut *mut rdma_cm_event,
     ) -> i32;
     #[link_name = "rnic_cm_rdma_ack_cm_event"]
-    pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> i32;
+    pub(crate) fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> i32;
     #[link_name = "rnic_cm_rdma_create_ep"]
-    pub fn rdma_create_ep(
+    pub(crate) fn rdma_create_ep(
         id: *mut *mut rdma_cm_id,
         res: *mut rdma_addrinfo,
         pd: *mut ibv_pd,
         attr: *mut ibv_qp_init_attr,
     ) -> i32;
     #[link_name = "rnic_cm_rdma_destroy_ep"]
-    pub fn rdma_destroy_ep(id: *mut rdma_cm_id);
+    pub(crate) fn rdma_destroy_ep(id: *mut rdma_cm_id);
     #[link_name = "rnic_cm_rdma_freeaddrinfo"]
-    pub fn rdma_freeaddrinfo(res: *mut rdma_addrinfo);
+    pub(crate) fn rdma_freeaddrinfo(res: *mut rdma_addrinfo);
     #[link_name = "rnic_cm_rdma_get_src_port"]
-    pub fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
+    pub(crate) fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
     #[link_name = "ibv_get_cq_event"]
     fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
@@ -92,67 +95,67 @@ unsafe extern "C" {
 }
 
 /// Returns errno after a call.
-pub fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
 /// Fails unless a call succeeded.
 #[track_caller]
-pub fn ok(outcome: i32) {
+pub(crate) fn ok(outcome: i32) {
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Fails unless a call failed with this errno.
 #[track_caller]
-pub fn fails(outcome: i32, with: i32) {
+pub(crate) fn fails(outcome: i32, with: i32) {
     assert_eq!((outcome, errno()), (-1, with));
 }
 
-pub fn name(event: u32) -> String {
+pub(crate) fn name(event: u32) -> String {
     let name = unsafe { CStr::from_ptr(rnic_cm_rdma_event_str(event)) };
     name.to_str().unwrap().to_owned()
 }
 
 /// An address as C has it.
-pub struct Address(rdma_sockaddr);
+pub(crate) struct Address(rdma_sockaddr);
 
 impl Address {
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let mut there: rdma_sockaddr = unsafe { std::mem::zeroed() };
         match text.parse().unwrap() {
-            SocketAddr::V4(v4) => unsafe {
+            SocketAddr::V4(v4) => {
                 there.sin.sin_family = nix::libc::AF_INET as u16;
                 there.sin.sin_port = v4.port().to_be();
                 there.sin.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-            },
-            SocketAddr::V6(v6) => unsafe {
+            }
+            SocketAddr::V6(v6) => {
                 there.sin6.sin6_family = nix::libc::AF_INET6 as u16;
                 there.sin6.sin6_port = v6.port().to_be();
                 there.sin6.sin6_addr.s6_addr = v6.ip().octets();
-            },
+            }
         }
         Self(there)
     }
 
-    pub fn pointer(&self) -> *const c_void {
+    pub(crate) fn pointer(&self) -> *const c_void {
         (&raw const self.0).cast()
     }
 }
 
 /// An event, copied and acknowledged.
 #[derive(Debug, PartialEq)]
-pub struct Event {
-    pub id: *mut rdma_cm_id,
-    pub listen_id: *mut rdma_cm_id,
-    pub event: u32,
-    pub status: i32,
-    pub data: Vec<u8>,
+pub(crate) struct Event {
+    pub(crate) id: *mut rdma_cm_id,
+    pub(crate) listen_id: *mut rdma_cm_id,
+    pub(crate) event: u32,
+    pub(crate) status: i32,
+    pub(crate) data: Vec<u8>,
     /// Responder resources and initiator depth.
-    pub depths: (u8, u8),
+    pub(crate) depths: (u8, u8),
 }
 
 /// Copies an event.
-pub unsafe fn copy(event: *mut rdma_cm_event) -> Event {
+pub(crate) unsafe fn copy(event: *mut rdma_cm_event) -> Event {
     let conn = (*event).param.conn;
     let data = match conn.private_data_len {
         0 => Vec::new(),
@@ -170,7 +173,7 @@ pub unsafe fn copy(event: *mut rdma_cm_event) -> Event {
 
 /// Takes and acknowledges the next event, which must be this one.
 #[track_caller]
-pub unsafe fn next(channel: *mut rdma_event_channel, expected: u32) -> Event {
+pub(crate) unsafe fn next(channel: *mut rdma_event_channel, expected: u32) -> Event {
     let mut event = null_mut();
     ok(rdma_get_cm_event(channel, &mut event));
     let copied = copy(event);
@@ -180,7 +183,7 @@ pub unsafe fn next(channel: *mut rdma_event_channel, expected: u32) -> Event {
 }
 
 /// Looks an address up for an endpoint.
-pub unsafe fn look_up(node: Option<&str>, port: u16, flags: i32) -> *mut rdma_addrinfo {
+pub(crate) unsafe fn look_up(node: Option<&str>, port: u16, flags: i32) -> *mut rdma_addrinfo {
     let node = node.map(|node| CString::new(node).unwrap());
     let port = CString::new(port.to_string()).unwrap();
     let mut hints: rdma_addrinfo = std::mem::zeroed();
@@ -195,7 +198,7 @@ pub unsafe fn look_up(node: Option<&str>, port: u16, flags: i32) -> *mut rdma_ad
     found
 }
 
-pub fn qp_attributes() -> ibv_qp_init_attr {
+pub(crate) fn qp_attributes() -> ibv_qp_init_attr {
     let mut attributes: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
     attributes.cap = ibv_qp_cap {
         max_send_wr: 4,
@@ -209,7 +212,7 @@ pub fn qp_attributes() -> ibv_qp_init_attr {
     attributes
 }
 
-pub fn parameters(data: &[u8], depths: (u8, u8)) -> rdma_conn_param {
+pub(crate) fn parameters(data: &[u8], depths: (u8, u8)) -> rdma_conn_param {
     let mut parameters: rdma_conn_param = unsafe { std::mem::zeroed() };
     parameters.private_data = data.as_ptr().cast();
     parameters.private_data_len = data.len() as u8;
@@ -218,7 +221,7 @@ pub fn parameters(data: &[u8], depths: (u8, u8)) -> rdma_conn_param {
 }
 
 /// Posts a buffer for a message.
-pub unsafe fn receive(id: *mut rdma_cm_id, buffer: &mut [u8]) {
+pub(crate) unsafe fn receive(id: *mut rdma_cm_id, buffer: &mut [u8]) {
     let access = IBV_ACCESS_LOCAL_WRITE as i32;
     let mr = ibv_reg_mr((*id).pd, buffer.as_mut_ptr().cast(), buffer.len(), access);
     assert!(!mr.is_null());
@@ -235,7 +238,7 @@ pub unsafe fn receive(id: *mut rdma_cm_id, buffer: &mut [u8]) {
 }
 
 /// Sends a message inline.
-pub unsafe fn send(id: *mut rdma_cm_id, message: &[u8]) {
+pub(crate) unsafe fn send(id: *mut rdma_cm_id, message: &[u8]) {
     let mut piece = ibv_sge {
         addr: message.as_ptr() as u64,
         length: message.len() as u32,
@@ -251,7 +254,7 @@ pub unsafe fn send(id: *mut rdma_cm_id, message: &[u8]) {
 }
 
 /// Waits for a completion as `rdma_get_recv_comp` and `rdma_get_send_comp` do. Returns its status and length.
-pub unsafe fn completion(
+pub(crate) unsafe fn completion(
     id: *mut rdma_cm_id,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,

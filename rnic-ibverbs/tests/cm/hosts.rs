@@ -6,17 +6,17 @@ use std::process::{Child, Command, Stdio};
 use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
 
 /// Names the role that a process plays.
-pub const ROLE: &str = "RNIC_TEST_ROLE";
+pub(crate) const ROLE: &str = "RNIC_TEST_ROLE";
 
 /// The hosts' addresses.
-pub const SERVER: &str = "10.78.0.1";
-pub const CLIENT: &str = "10.78.0.2";
+pub(crate) const SERVER: &str = "10.78.0.1";
+pub(crate) const CLIENT: &str = "10.78.0.2";
 
 /// What a server prints when clients may come.
-pub const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
 /// Plays two roles against each other, each in a process of its own. Both must succeed.
-pub fn play(name: &str, server: &str, client: &str) {
+pub(crate) fn play(name: &str, server: &str, client: &str) {
     if !is_root(name) {
         return;
     }

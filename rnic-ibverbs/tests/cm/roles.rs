@@ -11,20 +11,20 @@ use crate::hosts::{CLIENT, READY, SERVER};
 
 const PORT: u16 = 7471;
 
-pub const IDLE: &str = "idle";
-pub const SYNC_SERVER: &str = "sync-server";
-pub const SYNC_CLIENT: &str = "sync-client";
-pub const ASYNC_SERVER: &str = "async-server";
-pub const ASYNC_CLIENT: &str = "async-client";
-pub const REJECT_SERVER: &str = "reject-server";
-pub const REJECT_CLIENT: &str = "reject-client";
-pub const MIGRATE_SERVER: &str = "migrate-server";
-pub const BIND: &str = "bind";
-pub const ACKNOWLEDGE: &str = "acknowledge";
-pub const HASTY_CLIENT: &str = "hasty-client";
+pub(crate) const IDLE: &str = "idle";
+pub(crate) const SYNC_SERVER: &str = "sync-server";
+pub(crate) const SYNC_CLIENT: &str = "sync-client";
+pub(crate) const ASYNC_SERVER: &str = "async-server";
+pub(crate) const ASYNC_CLIENT: &str = "async-client";
+pub(crate) const REJECT_SERVER: &str = "reject-server";
+pub(crate) const REJECT_CLIENT: &str = "reject-client";
+pub(crate) const MIGRATE_SERVER: &str = "migrate-server";
+pub(crate) const BIND: &str = "bind";
+pub(crate) const ACKNOWLEDGE: &str = "acknowledge";
+pub(crate) const HASTY_CLIENT: &str = "hasty-client";
 
 /// Plays a role.
-pub fn play(role: &str) {
+pub(crate) fn play(role: &str) {
     unsafe {
         match role {
             IDLE => println!("\n{READY}"),
