@@ -95,13 +95,12 @@ fn asked(listener: &Arc<Socket>, event: &Event) {
         accepted
     };
     if accepted.is_ok() {
-        let fd = socket.fd;
-        index::insert(socket);
+        index::insert(&socket);
         if Reactor::get()
-            .and_then(|reactor| reactor.watch(fd))
+            .and_then(|reactor| reactor.watch(socket.fd))
             .is_err()
         {
-            index::remove(fd);
+            index::remove(&socket);
         }
     }
 }
@@ -164,5 +163,5 @@ pub(super) fn forget(socket: &Socket) {
     if let Ok(reactor) = Reactor::get() {
         reactor.unwatch(socket.fd);
     }
-    index::remove(socket.fd);
+    index::remove(socket);
 }

@@ -19,18 +19,24 @@ pub(super) fn get(fd: RawFd) -> Result<Arc<Socket>, Errno> {
     find(fd).ok_or(Errno::EBADF)
 }
 
-/// Adds a socket.
-pub(super) fn insert(socket: Arc<Socket>) {
+/// Adds a socket by all numbers that it has.
+pub(super) fn insert(socket: &Arc<Socket>) {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
-    let at = socket.fd as usize;
-    if sockets.len() <= at {
-        sockets.resize(at + 1, None);
+    for number in socket.numbers() {
+        let at = number as usize;
+        if sockets.len() <= at {
+            sockets.resize(at + 1, None);
+        }
+        sockets[at] = Some(socket.clone());
     }
-    sockets[at] = Some(socket);
 }
 
 /// Removes a socket, which is gone when all calls on it have returned.
-pub(super) fn remove(fd: RawFd) -> Option<Arc<Socket>> {
+pub(super) fn remove(socket: &Socket) {
     let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
-    sockets.get_mut(usize::try_from(fd).ok()?)?.take()
+    for number in socket.numbers() {
+        if let Some(place) = sockets.get_mut(number as usize) {
+            *place = None;
+        }
+    }
 }

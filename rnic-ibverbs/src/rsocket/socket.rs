@@ -8,9 +8,11 @@
 //! | `flow` | what messages and completions change; held for short times | |
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use nix::libc;
 
 use super::config::{Config, Sizes};
 use super::endpoint::Endpoint;
@@ -115,8 +117,10 @@ pub(super) struct Options {
 /// The socket. Dropping it destroys its objects.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// Its number.
+    /// The descriptor of its event channel, and its number unless it was accepted.
     pub(super) fd: RawFd,
+    /// The number of one that was accepted.
+    accepted_as: OnceLock<OwnedFd>,
     /// AF_INET or AF_INET6.
     pub(super) domain: i32,
     pub(super) send: Mutex<SendSide>,
@@ -193,6 +197,7 @@ impl Socket {
         };
         Self {
             fd: identifier.fd(),
+            accepted_as: OnceLock::new(),
             domain,
             send: Mutex::default(),
             receive: Mutex::default(),
@@ -211,6 +216,28 @@ impl Socket {
     /// Returns whether calls return at once.
     pub(super) fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Gives a connection that the application accepts its number: a duplicate of the descriptor, which the application's thread
+    /// makes now. librspreload.so has opened a descriptor of its own before, and its `select` takes a smaller number of ours for one of
+    /// the kernel's.
+    pub(super) fn number_accepted(&self) -> Result<RawFd, Errno> {
+        // SAFETY: the call takes and returns numbers.
+        let number = unsafe { libc::fcntl(self.fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if number < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: it was made just now.
+        let number = self
+            .accepted_as
+            .get_or_init(|| unsafe { OwnedFd::from_raw_fd(number) });
+        Ok(number.as_raw_fd())
+    }
+
+    /// Returns all numbers by which it is found.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = RawFd> {
+        let accepted_as = self.accepted_as.get().map(AsRawFd::as_raw_fd);
+        [self.fd].into_iter().chain(accepted_as)
     }
 
     /// Makes the endpoint, and returns what the peer must know of it.

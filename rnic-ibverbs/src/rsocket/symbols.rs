@@ -55,7 +55,7 @@ pub(super) extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32)
         };
         let fd = socket.fd;
         reactor.watch(fd)?;
-        index::insert(socket);
+        index::insert(&socket);
         Ok(fd)
     })
 }
@@ -104,11 +104,16 @@ pub(super) unsafe extern "C-unwind" fn raccept(
             Phase::Listening => flow.accepted.pop_front().map(Ok),
             _ => Some(Err(Errno::EINVAL)),
         })?;
+        let number = accepted.number_accepted().inspect_err(|_| {
+            // Somebody can accept it later, when there are descriptors again.
+            lock(&socket.flow).accepted.push_front(accepted.clone());
+        })?;
+        index::insert(&accepted);
         if !addr.is_null() && !addrlen.is_null() {
             let peer = lock(&accepted.identifier).peer();
             unsafe { address::write(&peer, addr, addrlen) }?;
         }
-        Ok(accepted.fd)
+        Ok(number)
     })
 }
 
