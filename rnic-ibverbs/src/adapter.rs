@@ -134,6 +134,13 @@ impl Adapter {
         Ok(device)
     }
 
+    /// Returns the device if this process has opened it.
+    pub(crate) fn opened(&self) -> Option<Device> {
+        let opened = self.opened.try_lock().ok()?;
+        let known = opened.as_ref()?;
+        (known.process == std::process::id()).then(|| known.device.clone())
+    }
+
     fn open(&'static self, process: u32) -> Result<Opened, Errno> {
         let dispatcher = dispatcher(|| self.dispatch())?;
         let failed = |why: &dyn std::fmt::Display| warn!("cannot open {}: {why}", self.netdev);

@@ -12,6 +12,7 @@ use crate::adapter::{Adapter, adapters};
 use crate::asynchronous;
 use crate::context::{Context, shared};
 use crate::errno::{Errno, fail_ptr, pointer, result};
+use crate::exit;
 use crate::operations::operations;
 use crate::query;
 use crate::watch;
@@ -95,6 +96,7 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     let context = Context::open(device.adapter, device.pointer(), operations())?;
     device.adapter.on_events(asynchronous::deliver);
     watch::start();
+    exit::register();
     Ok(context)
 }
 

@@ -35,7 +35,7 @@
 )]
 
 // From the ground up; each file imports only from those below it:
-// abi, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, mr, pd < watch
+// abi, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch
 // < cq, mw < cq_ex, post < qp_ex < qp < srq < query < operations < device. On them stand cm and rsocket.
 pub mod abi;
 mod absent;
@@ -49,6 +49,7 @@ mod device;
 mod dispatch;
 mod errno;
 mod event_queue;
+mod exit;
 mod interface;
 mod kern;
 mod mr;

@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nix::libc;
 use rnic_verbs::{Access, Error, Region, RegionError};
 
 use crate::abi::*;
@@ -66,9 +65,10 @@ unsafe fn register(wanted: Wanted) -> Result<rnic_verbs::Mr, Errno> {
     let region = Region::foreign(wanted.addr.cast(), wanted.length, writable).map_err(|why| {
         match why {
             RegionError::Foreign { source, .. } => match source.raw_os_error() {
-                Some(libc::EINVAL) => Errno::EINVAL,
                 // A hole, or memory that may not be written.
-                _ => Errno::EFAULT,
+                Some(_) => Errno::EFAULT,
+                // There is no way to survive its loss on this processor.
+                None => Errno::EOPNOTSUPP,
             },
             _ => Errno::EINVAL,
         }

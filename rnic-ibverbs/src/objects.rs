@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -291,6 +291,15 @@ impl Qp {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Qp> {
         lock(&self.qp)
+    }
+
+    /// Locks it unless somebody else has.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, rnic_verbs::Qp>> {
+        match self.qp.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

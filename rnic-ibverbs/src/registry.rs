@@ -49,6 +49,17 @@ impl<T: Sync> Registry<T> {
         // SAFETY: it is removed before it is destroyed, which the lock keeps from happening now.
         Some(what(unsafe { &*entry.0 }))
     }
+
+    /// Calls `what` with each object, unless somebody holds the lock at the moment.
+    pub(crate) fn each(&self, mut what: impl FnMut(&T)) {
+        let Ok(objects) = self.0.try_lock() else {
+            return;
+        };
+        for entry in objects.values() {
+            // SAFETY: as in `with`.
+            what(unsafe { &*entry.0 });
+        }
+    }
 }
 
 /// What is done with a queue pair that is about to be destroyed.

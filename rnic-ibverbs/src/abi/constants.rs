@@ -338,6 +338,7 @@ pub const IBV_ACCESS_HUGETLB: u32 = 0x80;
 pub const IBV_ACCESS_FLUSH_GLOBAL: u32 = 0x100;
 pub const IBV_ACCESS_FLUSH_PERSISTENT: u32 = 0x200;
 /// Bits that a device may ignore.
+pub const IBV_ACCESS_RELAXED_ORDERING: u32 = 0x10_0000;
 pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
