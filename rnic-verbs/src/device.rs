@@ -3,13 +3,14 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
+use rnic_core::engine::{Command, HostEnd, Net, Peers, Snapshot, Turn, WorkerGone};
 use rnic_core::ids::{CqId, PdId, QpNumber, SrqId, StreamId};
 use rnic_core::memory::table::StagTable;
 use rnic_core::verbs::{cq::MAX_CQS, srq::MAX_SRQS};
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) objects: Arc<Objects>,
     inline: Option<Mutex<Box<dyn Turn>>>,
     standby: Option<Standby>,
+    /// The ports that were listened on, and who could connect.
+    pub(crate) listened: Mutex<Vec<(SocketAddr, Peers, Weak<Held>)>>,
     numbers: Mutex<Numbers>,
     next_pd: AtomicU32,
     next_stream: AtomicU64,
@@ -53,6 +56,9 @@ pub(crate) struct Inner {
     /// Declared last: the thread ends after the objects above sent their last commands.
     thread: Option<Box<dyn Any + Send + Sync>>,
 }
+
+/// What a [`PortLease`](rnic_core::connection::PortLease) holds.
+type Held = dyn Any + Send + Sync;
 
 /// Numbers of objects. A number is used again only when all others were used, the longest unused first.
 struct Numbers {
@@ -132,6 +138,7 @@ impl Device {
                 port,
                 inline,
                 standby,
+                listened: Mutex::default(),
                 numbers: Mutex::new(numbers),
                 next_pd: AtomicU32::new(1),
                 next_stream: AtomicU64::new(0),

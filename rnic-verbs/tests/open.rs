@@ -156,6 +156,32 @@ fn a_device_that_stands_by_serves_its_peer_while_the_application_does_nothing() 
     }
 }
 
+/// Perftest listens for its control connection, and then at the same port for its data.
+#[test]
+fn a_listener_may_follow_another_whose_connections_live() {
+    if !is_root("a_listener_may_follow_another_whose_connections_live") {
+        return;
+    }
+    let (east, west) = namespaces(1);
+    let near = open(&east, "east", Driving::Standby);
+    let far = open(&west, "west", Driving::Standby);
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let address = ADDRESS.parse().unwrap();
+        let listener = west.run(|| far.listen(address)).unwrap();
+        let second = west.run(|| far.listen(address)).unwrap_err();
+        assert!(matches!(second, Error::Net(NetError::InUse(_))), "{second}");
+        let (mut client, mut server) = (End::new(&near), End::new(&far));
+        let options = ConnectionOptions::default;
+        east.run(|| client.qp.connect(address, None, options()))
+            .unwrap();
+        let request = listener.next_request(SOON).unwrap().expect("a request");
+        request.accept(&mut server.qp, options()).unwrap();
+        client.qp.wait_established(SOON).unwrap();
+        ends.push((client, server));
+    }
+}
+
 /// Waits for a completion.
 fn next(cq: &mut Cq) -> Completion {
     cq.next_completion(SOON).unwrap().expect("a completion")
