@@ -59,6 +59,11 @@ impl Manager {
         self.devices.iter().any(|device| device == netdev)
     }
 
+    /// Returns the devices that this user may have ports of.
+    pub fn devices(&self) -> &[String] {
+        &self.devices
+    }
+
     /// Asks for a port of a device.
     pub fn open(mut self, config: &PortConfig) -> Result<(XdpPort, ManagedNet), OpenError> {
         config.check()?;

@@ -113,7 +113,9 @@ impl Bed {
         self.host.run(|| {
             shared.add_client(port, ifindex, &free()).unwrap();
             shared.attach_police(ifindex).unwrap();
-            shared.add_lease(port, &at(number), &Peers::all()).unwrap();
+            shared
+                .add_lease(port, &at(number), &Peers::all(), false)
+                .unwrap();
         });
     }
 }
