@@ -427,7 +427,7 @@ fn queues_may_be_long_and_their_requests_large() {
     let full = PostError::SendQueueFull(LONG);
     assert_eq!(near.qp.post_send(&SendRequest::write(to)), Err(full));
     for n in 0..LONG {
-        assert_eq!(near.done().wr_id(), n.into());
+        assert_eq!(near.done().wr_id(), u64::from(n));
     }
     assert_eq!(far.mr.copy(0, MAX_INLINE).unwrap(), data);
     assert_eq!(far.mr.copy(1000, 2 * MAX_SGE).unwrap(), [5; 2 * MAX_SGE]);
