@@ -226,10 +226,13 @@ fn source(
     guard: &Guard<'_>,
 ) -> Result<PayloadSource, WcStatus> {
     if wr.is_inline() {
-        return match wr.length as usize {
-            len if len <= SHORT_INLINE => Ok(PayloadSource::Octets(wr.short_payload())),
-            len if len <= MAX_INLINE => Ok(PayloadSource::Queued(number)),
-            _ => Err(WcStatus::LocalLengthError),
+        let len = wr.length as usize;
+        return if len <= SHORT_INLINE {
+            Ok(PayloadSource::Octets(wr.short_payload()))
+        } else if len <= MAX_INLINE {
+            Ok(PayloadSource::Queued(number))
+        } else {
+            Err(WcStatus::LocalLengthError)
         };
     }
     let list = sges(wr)?;
