@@ -64,38 +64,10 @@ static __always_inline struct steer_link *find_vlan(struct steer_key *key)
 	return find_link(*vlan);
 }
 
-/* Returns whether a segment is of a connection of the kernel. One that the kernel has ended waits for nothing that matters. */
-static __always_inline int is_kernels(struct xdp_md *context, const struct steer_key *to, const __be32 *peer,
-				      const struct headers *headers)
-{
-	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *found;
-	int is_connected;
-
-	if (to->family == STEER_IPV4) {
-		tuple.ipv4.saddr = peer[0];
-		tuple.ipv4.daddr = to->address[0];
-		__builtin_memcpy(&tuple.ipv4.sport, headers->source_port, sizeof(tuple.ipv4.sport));
-		__builtin_memcpy(&tuple.ipv4.dport, to->port, sizeof(tuple.ipv4.dport));
-		found = bpf_skc_lookup_tcp(context, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	} else {
-		__builtin_memcpy(tuple.ipv6.saddr, peer, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, to->address, sizeof(tuple.ipv6.daddr));
-		__builtin_memcpy(&tuple.ipv6.sport, headers->source_port, sizeof(tuple.ipv6.sport));
-		__builtin_memcpy(&tuple.ipv6.dport, to->port, sizeof(tuple.ipv6.dport));
-		found = bpf_skc_lookup_tcp(context, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
-	}
-	if (!found)
-		return 0;
-	is_connected = found->state != BPF_TCP_LISTEN && found->state != BPF_TCP_TIME_WAIT;
-	bpf_sk_release(found);
-	return is_connected;
-}
-
 /* Returns STEER_REDIRECTED if a frame goes to the target, or why it passes. */
 static __always_inline int judge(struct xdp_md *context, int shared, struct steer_target *target)
 {
-	struct steer_key key = {}, to;
+	struct steer_key key = {};
 	__be32 peer[4] = {};
 	struct headers headers;
 	struct steer_link *link;
@@ -107,14 +79,11 @@ static __always_inline int judge(struct xdp_md *context, int shared, struct stee
 	if (shared && (is_loopback(key.family, key.address) || is_loopback(key.family, peer)))
 		return STEER_LOOPBACK;
 	link = find_vlan(&key);
-	to = key;
 	if (!find(&key, shared, target))
 		return STEER_NOT_STEERED;
 	verdict = let_in(target->peers, &key, peer);
 	if (verdict != STEER_REDIRECTED)
 		return verdict;
-	if (target->peers & STEER_BESIDE_KERNEL && is_kernels(context, &to, peer, &headers))
-		return STEER_NOT_STEERED;
 	return is_ours(link, headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
 }
 

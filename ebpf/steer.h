@@ -18,11 +18,6 @@
 /* Values of steer_target.peers. */
 #define STEER_ALL_PEERS 1
 #define STEER_SOME_PEERS 2 /* those in steer_peers */
-/*
- * Beside one of these: the kernel had connections at this port already, and keeps them. (perftest has one there, by which both sides
- * say when to listen and to connect.)
- */
-#define STEER_BESIDE_KERNEL 4
 
 /* Local TCP ports. */
 #define STEER_PORTS 65536
@@ -74,8 +69,8 @@ struct steer_peer {
 
 /*
  * Value of steer_ports, by local port: one of the port's entries in steer_map, and the number of others. A steered port seldom
- * has more than one, and comparing takes a fraction of the time of hashing. That entry is one for all peers, and not beside the
- * kernel: all that are limited are among the others.
+ * has more than one, and comparing takes a fraction of the time of hashing. That entry is one for all peers: entries that are
+ * limited to some peers are among the others.
  */
 struct steer_port {
 	__be32 address[4]; /* as in the key; written while the family is 0 */

@@ -64,7 +64,7 @@ static __always_inline int let_in(__u32 peers, const struct steer_key *key, cons
 {
 	struct steer_peer peer = { .bits = 8 * (sizeof(peer.local) + sizeof(peer.address)), .local = *key };
 
-	if (peers & STEER_ALL_PEERS)
+	if (peers == STEER_ALL_PEERS)
 		return STEER_REDIRECTED;
 	__builtin_memcpy(peer.address, address, sizeof(peer.address));
 	return bpf_map_lookup_elem(&steer_peers, &peer) ? STEER_REDIRECTED : STEER_STRANGER;

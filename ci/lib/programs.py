@@ -160,6 +160,10 @@ class Hosts:
             call(*self.inside(side, "ethtool", "-K", side, "gro", "on"))
             call(*ip, "link", "set", "lo", "up")
             call(*ip, "link", "set", side, "up")
+        for side in SIDES:
+            # The kernel tells of a carrier a little later.
+            while "state UP" not in call("ip", "-n", self.namespace(side), "link", "show", side):
+                time.sleep(0.02)
 
     def _share(self):
         bpf = self.directory / "bpf"

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, getsockopt, setsockopt,
-    socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
+    sockopt,
 };
 use rnic_core::engine::{NetError, Peers};
 
@@ -90,27 +90,7 @@ impl Locals {
 
     /// Binds a kernel socket, which reserves the port.
     pub(crate) fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
-        self.reserve(wanted, false)
-    }
-
-    /// Binds a kernel socket for a listener. Connections of the kernel at that port are no obstacle, if nobody listens there any more:
-    /// they stay the kernel's. A server of the kernel's TCP can so become one of ours, on the port that its clients know.
-    pub(crate) fn bind_listener(
-        &self,
-        wanted: SocketAddr,
-    ) -> Result<(OwnedFd, SocketAddr), NetError> {
-        match self.reserve(wanted, false) {
-            Err(NetError::InUse(_)) => self.reserve(wanted, true),
-            reserved => reserved,
-        }
-    }
-
-    fn reserve(
-        &self,
-        wanted: SocketAddr,
-        beside_kernel: bool,
-    ) -> Result<(OwnedFd, SocketAddr), NetError> {
-        bound(wanted, self.device, beside_kernel).map_err(|errno| match errno {
+        bound(wanted, self.device).map_err(|errno| match errno {
             Errno::EADDRINUSE => NetError::InUse(wanted),
             Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
             Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
@@ -237,17 +217,8 @@ fn scope(address: SocketAddr, device: u32) -> Option<u32> {
     }
 }
 
-/// Returns whether a socket was bound to a port at which the kernel may have connections.
-pub(crate) fn is_beside_kernel(socket: &OwnedFd) -> bool {
-    getsockopt(socket, sockopt::ReuseAddr).unwrap_or(false)
-}
-
 /// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one.
-fn bound(
-    wanted: SocketAddr,
-    device: u32,
-    beside_kernel: bool,
-) -> Result<(OwnedFd, SocketAddr), Errno> {
+fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = match wanted {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -256,9 +227,6 @@ fn bound(
     if wanted.is_ipv6() {
         // Steering entries are of one family each.
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
-    }
-    if beside_kernel {
-        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     }
     let mut with_scope = wanted;
     if let (SocketAddr::V6(address), Some(link)) = (&mut with_scope, scope(wanted, device)) {

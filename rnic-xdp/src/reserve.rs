@@ -11,7 +11,7 @@ use rnic_core::engine::{Net, NetError, Peers};
 use tracing::debug;
 
 use crate::error::OpenError;
-use crate::locals::{Locals, is_beside_kernel, other};
+use crate::locals::{Locals, other};
 use crate::placement::{Arrival, FlowRule, Placement};
 use crate::port::numa::on_node;
 use crate::port::{ControlHandle, XdpPort};
@@ -99,7 +99,6 @@ impl XdpNet {
         peers: &Peers,
         rule: Option<FlowRule>,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let beside_kernel = is_beside_kernel(&socket);
         let mut lease = Lease {
             entries: Vec::with_capacity(vlans.len()),
             peers: peers.clone(),
@@ -111,7 +110,7 @@ impl XdpNet {
         };
         for &vlan in vlans {
             let entry = Entry { local, vlan };
-            self.steered.add(&entry, peers, beside_kernel).map_err(|error| match error.raw_os_error() {
+            self.steered.add(&entry, peers).map_err(|error| match error.raw_os_error() {
                 Some(libc::EEXIST) => NetError::InUse(local),
                 Some(libc::E2BIG) => other(
                     local,
@@ -140,7 +139,7 @@ impl Net for XdpNet {
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let vlans = self.locals.vlans_of_listener(local)?;
-        let (socket, local) = self.locals.bind_listener(local)?;
+        let (socket, local) = self.locals.bind(local)?;
         self.locals.check_listener(local, peers)?;
         self.steer(socket, local, &vlans, peers, None)
     }

@@ -101,16 +101,8 @@ pub(super) fn reserve_again(
     }
 }
 
-/// Reserves a TCP port in the kernel, for as long as the socket lives. Returns it with the address. Connections of the kernel at that
-/// port are no obstacle: perftest has one at the port on which it will listen.
+/// Reserves a TCP port in the kernel, for as long as the socket lives. Returns it with the address.
 pub(super) fn reserve(wanted: SocketAddr, reuse: bool) -> Result<(OwnedFd, SocketAddr), Errno> {
-    match bound(wanted, reuse) {
-        Err(Errno::EADDRINUSE) if wanted.port() != 0 => bound(wanted, true),
-        bound => bound,
-    }
-}
-
-fn bound(wanted: SocketAddr, reuse: bool) -> Result<(OwnedFd, SocketAddr), Errno> {
     let socket = open(wanted, SockType::Stream)?;
     if wanted.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;

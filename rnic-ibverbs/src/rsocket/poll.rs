@@ -16,8 +16,9 @@ use crate::errno::{Errno, lock};
 struct Watched {
     /// Those of sockets, with their places.
     sockets: Vec<(usize, Arc<Socket>)>,
-    /// The others.
-    others: Vec<(usize, pollfd)>,
+    /// The others, and their places.
+    others: Vec<pollfd>,
+    places: Vec<usize>,
 }
 
 impl Watched {
@@ -25,11 +26,15 @@ impl Watched {
         let mut watched = Self {
             sockets: Vec::new(),
             others: Vec::new(),
+            places: Vec::new(),
         };
         for (place, fd) in fds.iter().enumerate() {
             match index::find(fd.fd) {
                 Some(socket) => watched.sockets.push((place, socket)),
-                None => watched.others.push((place, entry(fd.fd, fd.events))),
+                None => {
+                    watched.others.push(entry(fd.fd, fd.events));
+                    watched.places.push(place);
+                }
             }
         }
         watched
@@ -53,10 +58,11 @@ impl Watched {
             fds[*place].revents = events;
             ready += usize::from(events != 0);
         }
-        for (place, other) in &mut self.others {
-            poll_fds(std::slice::from_mut(other), Some(Duration::ZERO))?;
+        if !self.others.is_empty() {
+            ready += poll_fds(&mut self.others, Some(Duration::ZERO))?;
+        }
+        for (other, place) in self.others.iter().zip(&self.places) {
             fds[*place].revents = other.revents;
-            ready += usize::from(other.revents != 0);
         }
         Ok(ready)
     }
@@ -67,7 +73,7 @@ impl Watched {
             let channel = socket.endpoint.get().map_or(-1, Endpoint::fd);
             entry(channel, POLLIN)
         });
-        let others = self.others.iter().map(|(_, other)| *other);
+        let others = self.others.iter().copied();
         let mut all: Vec<pollfd> = [entry(waiter.fd(), POLLIN)]
             .into_iter()
             .chain(channels)
@@ -86,13 +92,16 @@ impl Watched {
 /// poll(2), for sockets too.
 pub(super) fn poll(fds: &mut [pollfd], most: Option<Duration>) -> Result<usize, Errno> {
     let mut watched = Watched::new(fds);
+    if watched.sockets.is_empty() {
+        return poll_fds(fds, most);
+    }
     let ready = watched.check(fds, false)?;
     if ready > 0 || most == Some(Duration::ZERO) {
         return Ok(ready);
     }
     let begin = Instant::now();
     let polling = Config::get().polling;
-    while !watched.sockets.is_empty() && begin.elapsed() < most.unwrap_or(polling).min(polling) {
+    while begin.elapsed() < most.unwrap_or(polling).min(polling) {
         let ready = watched.check(fds, false)?;
         if ready > 0 {
             return Ok(ready);

@@ -9,7 +9,7 @@ use rnic_core::engine::{NetError, Peers};
 use super::device::SharedDevice;
 use super::queue_ports::end_rules;
 use super::reservation::disarm;
-use crate::locals::{is_beside_kernel, other};
+use crate::locals::other;
 use crate::sharing::SharingError;
 use crate::steering::Entry;
 
@@ -25,7 +25,7 @@ impl SharedDevice {
             true => BTreeSet::from([0]),
             false => self.locals.vlans_of_listener(local)?,
         };
-        let (socket, local) = self.locals.bind_listener(local)?;
+        let (socket, local) = self.locals.bind(local)?;
         self.locals.check_listener(local, peers)?;
         let leased = self.steer(port, (local, socket), &vlans, peers)?;
         self.place_listener(port, local)?;
@@ -97,10 +97,8 @@ impl SharedDevice {
         let dead_end = dead_end.ok_or_else(|| other(local, "the port has ended"))?;
         let harmless = disarm(&socket, dead_end);
         harmless.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))?;
-        let beside_kernel = is_beside_kernel(&socket);
         for (done, &vlan) in vlans.iter().enumerate() {
-            let entry = Entry { local, vlan };
-            let added = self.steering.add_lease(port, &entry, peers, beside_kernel);
+            let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
             let Err(error) = added else {
                 continue;
             };

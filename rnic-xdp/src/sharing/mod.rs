@@ -272,14 +272,12 @@ impl SharedSteering {
     }
 
     /// Leases a local address and TCP port to a client: from there it may send, and segments of these peers come to it. The port
-    /// must be reserved in the kernel, which also keeps two clients from leases that overlap. What the kernel has a connection for at this
-    /// address stays there if `beside_kernel` is set.
+    /// must be reserved in the kernel, which also keeps two clients from leases that overlap.
     pub fn add_lease(
         &mut self,
         port: u32,
         entry: &Entry,
         peers: &Peers,
-        beside_kernel: bool,
     ) -> Result<(), SharingError> {
         let queue = self.queues.of(port);
         if queue.is_none() {
@@ -291,9 +289,7 @@ impl SharedSteering {
             let Entry { local, vlan } = *entry;
             return Err(SharingError::LeaseTaken { local, vlan, port });
         }
-        let added = self
-            .ports
-            .add_for(recipient(port, queue), entry, peers, beside_kernel);
+        let added = self.ports.add_for(recipient(port, queue), entry, peers);
         added.map_err(failed)
     }
 

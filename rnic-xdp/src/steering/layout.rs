@@ -44,8 +44,6 @@ pub(crate) type TargetWords = [u32; 2];
 /// Which peers may connect to an entry: all, or those in the map of peers.
 pub(crate) const ALL_PEERS: u32 = 1;
 pub(crate) const SOME_PEERS: u32 = 2;
-/// Beside one of these: the kernel keeps the connections that it has at the port.
-pub(crate) const BESIDE_KERNEL: u32 = 4;
 
 /// The number of the port of entries whose frames go to the socket of their receive queue.
 pub(crate) const OWN_SOCKETS: u32 = 0;

@@ -8,8 +8,8 @@ use aya::maps::{Array, HashMap, MapData, MapError};
 use rnic_core::engine::Peers;
 
 use super::layout::{
-    self, ALL_PEERS, BESIDE_KERNEL, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries,
-    PortOctets, SOME_PEERS, TargetWords, key, port_in,
+    self, ALL_PEERS, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries, PortOctets,
+    SOME_PEERS, TargetWords, key, port_in,
 };
 use super::load::Maps;
 use super::maps::io_error;
@@ -45,26 +45,18 @@ impl SteeredPorts {
         }))))
     }
 
-    /// Steers segments of these peers to an entry, and from there to the sockets of this process. What the kernel has a connection for
-    /// stays there if `beside_kernel` is set.
-    pub(crate) fn add(&self, entry: &Entry, peers: &Peers, beside_kernel: bool) -> io::Result<()> {
-        self.add_for(OWN_SOCKETS, entry, peers, beside_kernel)
+    /// Steers segments of these peers to an entry, and from there to the sockets of this process.
+    pub(crate) fn add(&self, entry: &Entry, peers: &Peers) -> io::Result<()> {
+        self.add_for(OWN_SOCKETS, entry, peers)
     }
 
     /// Steers segments of these peers to an entry, and from there to this [recipient](layout::recipient).
-    pub(crate) fn add_for(
-        &self,
-        recipient: u32,
-        entry: &Entry,
-        peers: &Peers,
-        beside_kernel: bool,
-    ) -> io::Result<()> {
+    pub(crate) fn add_for(&self, recipient: u32, entry: &Entry, peers: &Peers) -> io::Result<()> {
         let mut maps = self.lock();
         let which = match peers.limits() {
             None => ALL_PEERS,
             Some(_) => SOME_PEERS,
         };
-        let which = which | if beside_kernel { BESIDE_KERNEL } else { 0 };
         let entries = &mut maps.entries;
         let value = [which, recipient];
         entries.insert(key(entry), value, NEW).map_err(io_error)?;
@@ -92,7 +84,7 @@ impl SteeredPorts {
         let mut maps = self.lock();
         let written = maps.remove_from_port(entry);
         let key = key(entry);
-        let limited = maps.entries.get(&key, 0).map_err(io_error)?[0] & SOME_PEERS != 0;
+        let limited = maps.entries.get(&key, 0).map_err(io_error)?[0] == SOME_PEERS;
         let removed = maps.entries.remove(&key).map_err(io_error);
         let swept = match limited {
             true => maps.sweep_peers(&key),

@@ -113,9 +113,7 @@ impl Bed {
         self.host.run(|| {
             shared.add_client(port, ifindex, &free()).unwrap();
             shared.attach_police(ifindex).unwrap();
-            shared
-                .add_lease(port, &at(number), &Peers::all(), false)
-                .unwrap();
+            shared.add_lease(port, &at(number), &Peers::all()).unwrap();
         });
     }
 }

@@ -48,9 +48,7 @@ fn share(pins: &str) {
     shared.set_addresses(&[([10, 77, 0, 1].into(), 0)]).unwrap();
     shared.add_client(1, index, &free()).unwrap();
     shared.attach_police(index).unwrap();
-    shared
-        .add_lease(1, &at(4420), &Peers::all(), false)
-        .unwrap();
+    shared.add_lease(1, &at(4420), &Peers::all()).unwrap();
     // No destructor runs.
     std::process::exit(0);
 }
@@ -150,9 +148,9 @@ fn another_process_finds_clients_and_leases() {
     bed.host.run(|| {
         shared.add_client(1, index, &limited).unwrap();
         shared.add_client(1023, other, &free()).unwrap();
-        shared.add_lease(1, &at(4420), &some, false).unwrap();
-        shared.add_lease(1, &six, &Peers::all(), false).unwrap();
-        shared.add_lease(1023, &at(4421), &some, false).unwrap();
+        shared.add_lease(1, &at(4420), &some).unwrap();
+        shared.add_lease(1, &six, &Peers::all()).unwrap();
+        shared.add_lease(1023, &at(4421), &some).unwrap();
     });
     drop(shared);
     let mut shared = bed.open(ModeChoice::Native).unwrap();

@@ -121,7 +121,7 @@ fn clients_and_leases_that_cannot_be_are_refused() {
         assert!(error.contains("no device with index 9999"), "{error}");
         let error = text(shared.attach_police(9999));
         assert!(error.contains("no device with index 9999"), "{error}");
-        let error = text(shared.add_lease(1, &at(80), &Peers::all(), false));
+        let error = text(shared.add_lease(1, &at(80), &Peers::all()));
         assert!(error.contains("no client has port 1"), "{error}");
         // Nothing is left of those.
         assert!(shared.clients().unwrap().is_empty());
@@ -132,8 +132,8 @@ fn clients_and_leases_that_cannot_be_are_refused() {
         let error = text(shared.add_client(2, index, &free()));
         assert!(error.contains("is that of port 1 already"), "{error}");
 
-        shared.add_lease(1, &at(80), &Peers::all(), false).unwrap();
-        let error = text(shared.add_lease(1, &at(80), &Peers::all(), false));
+        shared.add_lease(1, &at(80), &Peers::all()).unwrap();
+        let error = text(shared.add_lease(1, &at(80), &Peers::all()));
         let expected = "10.77.0.1:80 in VLAN 0 is leased already, by port 1";
         assert_eq!(error, expected);
         for (port, number) in [(2, 80), (1, 81)] {

@@ -37,7 +37,7 @@ fn frames_pass_in(choice: ModeChoice) {
     bed.host.run(|| {
         let local = "127.0.0.1:4422".parse().unwrap();
         let entry = Entry { local, vlan: 0 };
-        shared.add_lease(2, &entry, &Peers::all(), false).unwrap();
+        shared.add_lease(2, &entry, &Peers::all()).unwrap();
     });
     exchange(&mut wire, &mut one, "10.77.0.1:4420");
     exchange(&mut wire, &mut two, "10.77.0.1:4421");
@@ -122,7 +122,7 @@ fn frames_of_a_client_that_is_gone_reach_nobody() {
         count(&bed, &shared, 1, PoliceVerdict::NotLeased) == 1
     });
     bed.host.run(|| {
-        let lease = shared.add_lease(1, &at(4420), &Peers::all(), false);
+        let lease = shared.add_lease(1, &at(4420), &Peers::all());
         lease.unwrap();
     });
     let _ = wire.receive();
