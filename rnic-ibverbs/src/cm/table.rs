@@ -1,6 +1,7 @@
 //! What the engine's events are for: the connections and listeners of each adapter, and the ids that they belong to.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,12 +14,18 @@ use crate::cm::event::What;
 use crate::cm::id::Id;
 use crate::cm::outcome;
 use crate::cm::request;
+use crate::dispatch::spawn;
 use crate::errno::{Errno, lock};
 use crate::objects::Qp;
 use crate::registry::on_leaving;
 
 /// How long a connection that the program has ended may take to be over before its queue pair is destroyed.
 const LONGEST_END: Duration = Duration::from_secs(2);
+
+/// How long a listener that was destroyed goes on if it has connections. Programs that agree on something over the first connection and
+/// then listen again at the same port, as perftest does, have peers that come back at once. They wait for the next listener, or are
+/// rejected in the end.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The connections and listeners on an adapter.
 struct Table {
@@ -28,6 +35,8 @@ struct Table {
     events: Mutex<ConnectionEvents>,
     connections: Mutex<HashMap<QpNumber, Arc<Id>>>,
     listeners: Mutex<Vec<Listening>>,
+    /// Listeners that were destroyed and [linger](LINGER).
+    lingering: Mutex<Vec<Arc<Listener>>>,
     /// Held while listeners are asked, so that who removes one knows when it is not used any more.
     asking: Mutex<()>,
     /// Ids on the device.
@@ -89,6 +98,7 @@ impl Table {
             events: Mutex::new(events),
             connections: Mutex::default(),
             listeners: Mutex::default(),
+            lingering: Mutex::default(),
             asking: Mutex::default(),
             ids: Mutex::default(),
         }
@@ -129,6 +139,32 @@ impl Table {
                     }
                 }
             }
+        }
+    }
+
+    /// Whether a connection that came by this listener lives.
+    fn has_connections_of(&self, listener: &Listener) -> bool {
+        let ids: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let port = listener.local_address().port();
+        ids.iter().any(|id| {
+            let state = id.state();
+            state.is_passive && state.local.is_some_and(|local| local.port() == port)
+        })
+    }
+
+    /// Keeps a listener for a while.
+    fn linger(self: &Arc<Self>, listener: Arc<Listener>) {
+        lock(&self.lingering).push(listener.clone());
+        let (table, weak) = (self.clone(), Arc::downgrade(&listener));
+        let expire = move || {
+            std::thread::sleep(LINGER);
+            if let Some(listener) = weak.upgrade() {
+                lock(&table.lingering).retain(|one| !Arc::ptr_eq(one, &listener));
+            }
+        };
+        // Without a thread it ends now.
+        if spawn("rnic-linger", expire).is_err() {
+            lock(&self.lingering).retain(|one| !Arc::ptr_eq(one, &listener));
         }
     }
 
@@ -196,11 +232,11 @@ pub(super) fn forget_connection_of(adapter: &Adapter, id: &Arc<Id>) {
 /// Has an id told of the requests to a listener.
 pub(super) fn remember_listener(
     adapter: &'static Adapter,
-    listener: Listener,
+    listener: Arc<Listener>,
     id: &Arc<Id>,
 ) -> Result<(), Errno> {
     let listening = Listening {
-        listener: Arc::new(listener),
+        listener,
         id: id.clone(),
     };
     lock(&table(adapter)?.listeners).push(listening);
@@ -209,7 +245,17 @@ pub(super) fn remember_listener(
     Ok(())
 }
 
-/// Drops the listeners of an id. Returns whether there were any.
+/// Returns the listener at an address that was destroyed a moment ago, and has gone on since.
+pub(super) fn take_lingering(adapter: &Adapter, local: SocketAddr) -> Option<Arc<Listener>> {
+    let table = known(adapter)?;
+    let mut lingering = lock(&table.lingering);
+    let at = lingering
+        .iter()
+        .position(|one| one.local_address() == local)?;
+    Some(lingering.swap_remove(at))
+}
+
+/// Drops the listeners of an id, unless they [linger](LINGER). Returns whether there were any that do not.
 pub(super) fn forget_listeners(adapter: &Adapter, id: &Arc<Id>) -> bool {
     let Some(table) = known(adapter) else {
         return false;
@@ -220,5 +266,11 @@ pub(super) fn forget_listeners(adapter: &Adapter, id: &Arc<Id>) -> bool {
         listeners.extract_if(.., of_id).collect()
     };
     drop(lock(&table.asking));
-    !forgotten.is_empty()
+    let listeners = forgotten.into_iter().map(|one| one.listener);
+    let (lingering, ended): (Vec<_>, Vec<_>) =
+        listeners.partition(|listener| table.has_connections_of(listener));
+    for listener in lingering {
+        table.linger(listener);
+    }
+    !ended.is_empty()
 }
