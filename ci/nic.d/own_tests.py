@@ -7,7 +7,7 @@ import subprocess
 from nic_cases import ROOT, case, expect
 
 # By the file in rnic-xdp/tests.
-TESTS = ("opening", "police_program", "steer_program", "waking")
+TESTS = ("opening", "police_program", "port_program", "steer_program", "waking")
 # They take a minute or two each there.
 LONG_TESTS = (
     "addresses", "device", "made_port", "manager", "multi_buffer", "path_mtu", "port", "queues", "shared_device",

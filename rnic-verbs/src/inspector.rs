@@ -20,7 +20,7 @@ use crate::events::{Ends, Router};
 use crate::objects::{Objects, QpFacts, ReceiveFacts};
 use crate::resource::{
     ConnectionResource, CqResource, ListenerResource, MpaResource, MrResource, PdResource,
-    QpResource, Resource, SrqResource, Summary, TcpResource,
+    QpResource, Resource, SrqResource, Summary,
 };
 use crate::state::QpState;
 
@@ -119,16 +119,18 @@ impl Inspector {
     }
 
     fn summary(&self) -> Summary {
-        let (qps, mrs) = (self.qps().len() as u32, self.stags().len() as u32);
+        let (qps, mrs) = (self.qps(), self.stags().len() as u32);
+        let is_connected = |qp: &&QpNow| matches!(qp.state, QpState::Rts | QpState::Sqd);
         let pds = self.pds().len() as u32;
         let lists = self.objects.lock();
         Summary {
             pd: pds,
             cq: lists.cqs.len() as u32,
-            qp: qps,
+            qp: qps.len() as u32,
             srq: lists.srqs.len() as u32,
             mr: mrs,
             listener: lists.listeners.len() as u32,
+            connected: Some(qps.iter().filter(is_connected).count() as u32),
         }
     }
 
@@ -339,36 +341,8 @@ fn connection(facts: &ConnectionFacts, depths: Option<(u16, u16)>) -> Resource {
             ird,
             ord,
         }),
-        tcp: tcp(facts),
+        tcp: (&facts.tcp).into(),
     }))
-}
-
-fn tcp(facts: &ConnectionFacts) -> TcpResource {
-    let tcp = &facts.tcp;
-    let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
-    let (rtt, rttvar) = tcp.rtt.unzip();
-    TcpResource {
-        congestion: tcp.congestion.to_string(),
-        rtt: rtt.map(millis),
-        rttvar: rttvar.map(millis),
-        minrtt: tcp.min_rtt.map(millis),
-        rto: millis(tcp.rto),
-        mss: tcp.mss,
-        cwnd: tcp.cwnd,
-        ssthresh: tcp.ssthresh,
-        bytes_sent: tcp.counters.octets_sent,
-        bytes_acked: tcp.acked,
-        bytes_received: tcp.received,
-        retransmits: tcp.counters.retransmits,
-        unacked: tcp.unacked,
-        lost: tcp.lost,
-        send_window: tcp.send_window,
-        receive_window: tcp.receive_window,
-        pacing_rate: tcp.pacing_rate,
-        delivery_rate: tcp.delivery_rate.map(|rate| rate.octets_per_second),
-        last_sent: tcp.last_sent.map(millis),
-        last_received: millis(tcp.last_received),
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+mod tcp;
+
+pub use tcp::TcpResource;
+
 /// What a process says of its device. The last line is [`End`](Self::End): without it, something is missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -55,6 +59,8 @@ pub struct Summary {
     pub mr: u32,
     /// Listeners.
     pub listener: u32,
+    /// Queue pairs that are connected. A version that did not say it has none.
+    pub connected: Option<u32>,
 }
 
 /// A protection domain.
@@ -199,50 +205,4 @@ pub struct MpaResource {
     pub ird: Option<u16>,
     /// Reads that this side may have outstanding.
     pub ord: Option<u16>,
-}
-
-/// TCP's facts of a connection, named as `ss -ti` names them. Times are in milliseconds, sizes in octets, rates in octets a second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TcpResource {
-    /// What steers the congestion window.
-    pub congestion: String,
-    /// The smoothed round-trip time, once measured.
-    pub rtt: Option<f64>,
-    /// Its variation.
-    pub rttvar: Option<f64>,
-    /// The least of the last minutes.
-    pub minrtt: Option<f64>,
-    /// The retransmission timeout.
-    pub rto: f64,
-    /// Payload of a full segment.
-    pub mss: u16,
-    /// The congestion window.
-    pub cwnd: u64,
-    /// The slow-start threshold, once there was a loss.
-    pub ssthresh: Option<u64>,
-    /// Octets sent for the first time.
-    pub bytes_sent: u64,
-    /// Octets that the peer has acknowledged.
-    pub bytes_acked: u64,
-    /// Octets received in order.
-    pub bytes_received: u64,
-    /// Segments sent again, from the beginning.
-    pub retransmits: u64,
-    /// Octets sent and not acknowledged.
-    pub unacked: u64,
-    /// Octets thought lost and not sent again yet.
-    pub lost: u64,
-    /// What the peer's window has room for beyond.
-    pub send_window: u64,
-    /// What the peer may send before it hears of more.
-    pub receive_window: u64,
-    /// What new data is paced at, if it is.
-    pub pacing_rate: Option<u64>,
-    /// How fast octets reached the peer in the last round trip.
-    pub delivery_rate: Option<u64>,
-    /// The time since data was last sent.
-    pub last_sent: Option<f64>,
-    /// The time since anything was received.
-    pub last_received: f64,
 }

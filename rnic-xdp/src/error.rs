@@ -26,6 +26,14 @@ pub enum OpenError {
         /// The device.
         netdev: String,
     },
+    /// The device has no MAC address.
+    #[error(
+        "{netdev} is no Ethernet device: it has no MAC address, as loopback devices and tunnels have none; choose another"
+    )]
+    NoEthernet {
+        /// The device.
+        netdev: String,
+    },
     /// A capability is missing.
     #[error(
         "not permitted to {doing}; run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN"

@@ -54,13 +54,13 @@ pub mod police_skeleton {
 /// The program on a client's end, compiled from `ebpf/port.bpf.c`.
 #[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
 #[allow(clippy::undocumented_unsafe_blocks)]
-pub(crate) mod port_skeleton {
+pub mod port_skeleton {
     include!(concat!(env!("OUT_DIR"), "/port.skel.rs"));
 }
 
 /// The programs that show what AF_XDP sockets send, compiled from `ebpf/capture.bpf.c`.
 #[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
 #[allow(clippy::undocumented_unsafe_blocks)]
-pub(crate) mod capture_skeleton {
+pub mod capture_skeleton {
     include!(concat!(env!("OUT_DIR"), "/capture.skel.rs"));
 }

@@ -40,10 +40,7 @@ impl Server {
             }
             Show::Ports { after } => Answer::Ports(self.port_states(after, sees)),
             Show::Leases { after } => Answer::Leases(self.lease_states(after, sees)),
-            Show::Users { after } => {
-                self.check_root(key, "see the users")?;
-                Answer::Users(self.user_states(after))
-            }
+            Show::Users { after } => Answer::Users(self.user_states(after, sees)),
             Show::Usage { after } => {
                 self.check_root(key, "see what users have sent")?;
                 Answer::Usage(self.usage_states(after))
@@ -198,7 +195,7 @@ impl Server {
         Page::of(leases)
     }
 
-    fn user_states(&self, after: Option<u32>) -> Page<UserState> {
+    fn user_states(&self, after: Option<u32>, sees: impl Fn(u32) -> bool) -> Page<UserState> {
         // The groups decide on the limits; those of a connection are newer than those of a port.
         let mut users = BTreeMap::new();
         let ports = self.devices.iter().flat_map(|shared| shared.ports.values());
@@ -206,7 +203,8 @@ impl Server {
         let peers = self.clients.iter().map(|(_, client)| &client.peer);
         users.extend(peers.map(|peer| (peer.uid, &peer.gids)));
         let behind = users.range((behind(after), Bound::Unbounded));
-        Page::of(behind.map(|(&uid, gids)| self.user_state(uid, gids)))
+        let seen = behind.filter(|(uid, _)| sees(**uid));
+        Page::of(seen.map(|(&uid, gids)| self.user_state(uid, gids)))
     }
 
     /// What ports count and what ended ports had counted are read at once, so that no port is in both or in none.

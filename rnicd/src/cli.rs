@@ -18,7 +18,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", default_value = PATH)]
     config: PathBuf,
 
-    /// Say what is wrong with the configuration, or with FILE, and with what rnic-ctl has set over it; print nothing if it is right
+    /// Say what is wrong with the configuration, or with FILE, and with what rnic-ctl has set over it; print nothing if it is right. The
+    /// names in it are looked up once the rest is right
     #[arg(long, value_name = "FILE", num_args = 0..=1, group = "what")]
     pub(crate) check: Option<Option<PathBuf>>,
 

@@ -76,12 +76,13 @@ impl Server {
     pub(crate) fn open_device(&mut self, name: &str) -> Result<(), String> {
         let device = self.settings.shared_device(name);
         let mode = device.map(|device| device.mode().value).unwrap_or_default();
-        let opened = open(&self.places, name, mode, &self.quotas);
+        let opened = open(&self.places, &mut self.pins, name, mode, &self.quotas);
         let shared = opened.map_err(|why| format!("{name} cannot be shared now: {why}"))?;
         info!(
-            "shares {name}: XDP {}, {} ports",
+            "shares {name}: XDP {}, {} port{}",
             shared.device.mode(),
-            shared.ports.len()
+            shared.ports.len(),
+            if shared.ports.len() == 1 { "" } else { "s" }
         );
         self.complaints
             .retain(|complaint| !complaint.starts_with(name));

@@ -2,10 +2,11 @@
 //! how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, usage, client
+// claim, config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, usage, client
 // < settings, shared < made, open, server < devices, administration < changes, inspection < patience < requests < serve < unshare
 mod administration;
 mod changes;
+pub mod claim;
 mod client;
 pub mod config;
 mod devices;

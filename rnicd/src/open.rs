@@ -1,7 +1,7 @@
 //! Opens a device for sharing, with the ports that a former rnicd has made.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io;
 
 use rnic_xdp::OpenError;
 use rnic_xdp::manager::SharedDevice;
@@ -9,21 +9,28 @@ use rnic_xdp::sharing::SharingError;
 use rnic_xdp::steering::ModeChoice;
 use tracing::warn;
 
+use crate::claim::Claim;
 use crate::places::Places;
 use crate::quota::{Quotas, Resource};
 use crate::record::Records;
 use crate::shared::{Lease, Port, Shared, found};
 use crate::usage::Usage;
 
-/// Takes a device, with the ports that a former rnicd has made.
+/// Takes a device, with the ports that a former rnicd has made. `pins` is the claim of the directory of the pinned maps, once there is
+/// one: a BPF file system may be mounted at any time.
 pub(crate) fn open(
     places: &Places,
+    pins: &mut Option<Claim>,
     name: &str,
     choice: ModeChoice,
     quotas: &Quotas,
 ) -> Result<Shared, SharingError> {
     let failed = |doing| move |source| SharingError::Open(OpenError::System { doing, source });
-    fs::create_dir_all(&places.pins).map_err(failed("make the directory of the pinned maps"))?;
+    let has_pins = pins.as_ref().is_some_and(Claim::holds);
+    if !has_pins {
+        let claimed = Claim::make(&places.pins).map_err(io::Error::other);
+        *pins = Some(claimed.map_err(failed("have the directory of the pinned maps"))?);
+    }
     let mut device = SharedDevice::open(name, choice, &places.pins.join(name))?;
     let records = Records::open(places.records(name));
     let records = records.map_err(failed("keep records of ports"))?;

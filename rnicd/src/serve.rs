@@ -14,8 +14,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
+use crate::claim::{Claim, ClaimError};
 use crate::config::ConfigError;
 use crate::notify::{self, ActivationError};
 pub use crate::places::Places;
@@ -34,6 +35,9 @@ pub enum ServeError {
     /// What systemd passed is no socket for clients.
     #[error(transparent)]
     Activation(#[from] ActivationError),
+    /// Another rnicd has its directories, or they cannot be made.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     /// The socket could not be made.
     #[error("cannot listen at {}: {source}", path.display())]
     Listen {
@@ -97,8 +101,11 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
     if let Some(why) = settings.damage() {
         error!("{why}; until then {} alone counts", places.config.display());
     }
+    let _state = Claim::make(&places.state)?;
+    let pins = pins(places)?;
     let listener = listener(places, activated, &settings)?;
     let mut server = Server::new(listener, places.clone(), settings);
+    server.pins = pins;
     server.open_missing();
     let mut status = server.status();
     say(notify::ready(&status));
@@ -128,6 +135,18 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
     info!("ends; ports and their connections go on");
     say(notify::stopping());
     Ok(())
+}
+
+/// Claims the directory of the pinned maps, if it can be made yet.
+fn pins(places: &Places) -> Result<Option<Claim>, ClaimError> {
+    match Claim::make(&places.pins) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(taken @ ClaimError::Taken { .. }) => Err(taken),
+        Err(error) => {
+            debug!("{error}");
+            Ok(None)
+        }
+    }
 }
 
 /// Raises the limit of descriptors as far as it goes: each connection has one.

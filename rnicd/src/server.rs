@@ -16,6 +16,7 @@ use rustix::net::{SocketFlags, accept_with};
 use slab::Slab;
 use tracing::{debug, info, warn};
 
+use crate::claim::Claim;
 use crate::client::{Client, Received, event, now};
 use crate::places::Places;
 use crate::quota::Quotas;
@@ -43,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) clients: Slab<Client>,
     pub(crate) quotas: Quotas,
     pub(crate) places: Places,
+    /// The claim of the directory of the pinned maps, once there is one.
+    pub(crate) pins: Option<Claim>,
     pub(crate) settings: Settings,
     /// When to look for devices that are missing.
     pub(crate) look_at: Instant,
@@ -72,6 +75,7 @@ impl Server {
             clients: Slab::new(),
             quotas: Quotas::default(),
             places,
+            pins: None,
             settings,
             look_at: Instant::now(),
             complaints: Vec::new(),

@@ -10,6 +10,7 @@ use rnic_xdp::manager::channel::Channel;
 use rnic_xdp::manager::{protocol, unshare as unshare_device};
 use rnic_xdp::sharing::SharingError;
 
+use crate::claim::{Claim, ClaimError};
 use crate::config::Config;
 use crate::places::Places;
 use crate::record::{Record, Records};
@@ -20,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Why something is still shared.
 #[derive(Debug, thiserror::Error)]
 pub enum UnshareError {
+    /// Another rnicd has the directories.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     /// rnicd serves, and would go on sharing.
     #[error("another rnicd serves {}; end it first (`systemctl stop rnicd.socket rnicd`)", path.display())]
     Running {
@@ -46,6 +50,9 @@ pub enum UnshareError {
 
 /// Ends the sharing of every device that rnicd has shared under these places, and all ports. It is no error if there is none.
 pub fn unshare(places: &Places) -> Result<(), UnshareError> {
+    // Held until all is removed. What does not exist, nobody has.
+    let _state = Claim::of(&places.state)?;
+    let _pins = Claim::of(&places.pins)?;
     let path = socket(places);
     if Channel::connect(&path, PATIENCE).is_ok() {
         return Err(UnshareError::Running { path });

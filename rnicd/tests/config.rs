@@ -236,6 +236,14 @@ fn every_fault_has_its_line_and_a_remedy() {
 }
 
 #[test]
+fn what_is_wrong_in_a_list_is_named_with_its_line() {
+    let text = "[defaults]\npeers = [\n  \"192.0.2.0/24\",\n  \"192.0.2.0/33\",\n]";
+    let [fault] = faults(text).try_into().unwrap();
+    let expected = "4: peers in [defaults] is wrong at \"192.0.2.0/33\"; it must be a list of ";
+    assert!(fault.starts_with(expected), "{fault}");
+}
+
+#[test]
 fn every_value_has_its_form() {
     let count = "a number from 0 to 4294967295, such as 4";
     let rate =
@@ -322,7 +330,13 @@ fn every_value_has_its_form() {
         ),
     ] {
         for value in values {
-            let expected = format!("2: {key} in [defaults] is wrong; it must be {form}");
+            // What is wrong in a list is named.
+            let element = value
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'));
+            let element = element.filter(|_| form.starts_with("a list"));
+            let at = element.map_or_else(String::new, |element| format!(" at {element}"));
+            let expected = format!("2: {key} in [defaults] is wrong{at}; it must be {form}");
             assert_eq!(
                 faults(&format!("[defaults]\n{key} = {value}")),
                 [expected],

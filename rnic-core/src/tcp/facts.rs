@@ -1,6 +1,5 @@
 //! A connection as an administrator sees it: what `ss -ti` shows of the kernel's.
 
-use core::fmt;
 use core::time::Duration;
 
 use super::{CongestionAlgorithm, DeliveryRate, State, Tcp};
@@ -146,99 +145,5 @@ impl Tcp {
             last_received: now.since(self.liveness.last_received_at),
             counters: self.counters,
         }
-    }
-}
-
-impl TcpFacts {
-    /// Returns what the congestion window lets through in a second, in bits.
-    pub fn send_rate(&self) -> Option<f64> {
-        let (rtt, _) = self.rtt.filter(|(rtt, _)| !rtt.is_zero())?;
-        Some(self.cwnd as f64 * 8.0 / rtt.as_secs_f64())
-    }
-
-    fn segments(&self, octets: u64) -> u64 {
-        octets.div_ceil(u64::from(self.mss.max(1)))
-    }
-}
-
-/// One line in the manner of `ss -ti`: times in milliseconds, windows in segments, what is zero left out.
-impl fmt::Display for TcpFacts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        write!(f, "{:?} {}", self.state, self.congestion)?;
-        for (used, name) in self
-            .options
-            .into_iter()
-            .zip(["sack", "wscale", "ts", "ecn"])
-        {
-            if used {
-                write!(f, " {name}")?;
-            }
-        }
-        write!(f, " rto:{:.0}", millis(self.rto))?;
-        if self.backoff > 0 {
-            write!(f, " backoff:{}", self.backoff)?;
-        }
-        if let Some((rtt, rttvar)) = self.rtt {
-            write!(f, " rtt:{:.3}/{:.3}", millis(rtt), millis(rttvar))?;
-        }
-        if let Some(min_rtt) = self.min_rtt {
-            write!(f, " minrtt:{:.3}", millis(min_rtt))?;
-        }
-        write!(f, " mss:{} pmss:{}", self.mss, self.path_mss)?;
-        write!(f, " cwnd:{}", self.cwnd / u64::from(self.mss.max(1)))?;
-        if let Some(ssthresh) = self.ssthresh {
-            write!(f, " ssthresh:{}", ssthresh / u64::from(self.mss.max(1)))?;
-        }
-        let counted = &self.counters;
-        for (name, count) in [
-            ("bytes_sent", counted.octets_sent),
-            ("bytes_acked", self.acked),
-            ("bytes_received", self.received),
-            ("segs_out", counted.segments_sent),
-            ("segs_in", counted.segments_received),
-        ] {
-            write!(f, " {name}:{count}")?;
-        }
-        if let Some(rate) = self.send_rate() {
-            write!(f, " send {:.1}Mbps", rate / 1e6)?;
-        }
-        if let Some(rate) = self.pacing_rate {
-            write!(f, " pacing_rate {:.1}Mbps", rate as f64 * 8.0 / 1e6)?;
-        }
-        if let Some(rate) = self.delivery_rate {
-            let megabits = rate.octets_per_second as f64 * 8.0 / 1e6;
-            write!(f, " delivery_rate {megabits:.1}Mbps")?;
-            if rate.application_limited {
-                f.write_str(" app_limited")?;
-            }
-        }
-        if let Some(age) = self.last_sent {
-            write!(f, " lastsnd:{:.0}", millis(age))?;
-        }
-        write!(f, " lastrcv:{:.0}", millis(self.last_received))?;
-        if let Some(timer) = self.timer {
-            write!(f, " timer:{:.0}", millis(timer))?;
-        }
-        if self.retransmitted > 0 || counted.retransmits > 0 {
-            let now = self.segments(self.retransmitted);
-            write!(f, " retrans:{now}/{}", counted.retransmits)?;
-        }
-        for (name, count) in [
-            ("unacked", self.segments(self.unacked)),
-            ("lost", self.segments(self.lost)),
-            ("sacked", self.segments(self.sacked)),
-            ("reord_seen", counted.reordering_seen),
-            ("rcv_ooopack", counted.out_of_order),
-        ] {
-            if count > 0 {
-                write!(f, " {name}:{count}")?;
-            }
-        }
-        write!(
-            f,
-            " snd_wnd:{} rcv_wnd:{}",
-            self.send_window, self.receive_window
-        )
     }
 }

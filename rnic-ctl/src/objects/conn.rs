@@ -7,7 +7,7 @@ use rnic_verbs::resource::Resource;
 use serde_json::Value;
 
 use super::access::Style;
-use super::filter::Filter;
+use super::filter::CONNECTIONS;
 use super::line::Line;
 use super::said::{self, Asking};
 use crate::failure::Outcome;
@@ -15,8 +15,8 @@ use crate::failure::Outcome;
 /// Shows the connections of clients, as `ss` does those of the kernel.
 ///
 /// A line has what rnicd knows of the client, and behind "client:" what the client says of its connection, which rnicd cannot check. With -d
-/// lines below have what was agreed on in MPA start-up, and TCP's facts as `ss -ti` names them: times in milliseconds, sizes in octets,
-/// rates in octets a second. A client whose program drives its connections by polling answers when it polls next. If a client does not
+/// lines below have what was agreed on in MPA start-up, and TCP in the words of `ss -ti`: times in milliseconds, windows in segments. -j
+/// has sizes and windows in octets, rates in octets a second. A client whose program drives its connections by polling answers when it polls next. If a client does not
 /// answer, the exit code is 1, and -j has an object with "error" in its place. Users other than root see their own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ConnArgs {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &ConnArgs, style: Style) -> Outcome<ExitCode> {
         Some(Verb::Show { filter }) => filter.as_slice(),
         None => &[],
     };
-    let filter = Filter::parse(words)?;
+    let filter = CONNECTIONS.parse(words)?;
     said::show(&args.asking, style, ("connection", &filter), line)
 }
 
@@ -57,5 +57,8 @@ fn line(resource: Resource) -> Option<Line> {
         Some(mpa) => brief.below("mpa", said::line(&mpa, &[])),
         None => brief.with("mpa", Value::Null),
     };
-    Some(with_mpa.below("tcp", said::line(&connection.tcp, &[])))
+    let mut tcp = connection.tcp;
+    let fields = said::line(&tcp, &[]);
+    tcp.congestion = said::word(&tcp.congestion);
+    Some(with_mpa.below_as("tcp", fields, &tcp.to_string()))
 }

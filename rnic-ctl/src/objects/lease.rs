@@ -1,11 +1,13 @@
 //! `rnic-ctl lease`: the local addresses and TCP ports that ports of rnicd have leased.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
 use rnic_xdp::manager::states::LeaseState;
 
 use super::access::{Access, Style, failed};
+use super::filter::LEASES;
 use super::line::Line;
 use super::words::{Users, time};
 use crate::failure::Outcome;
@@ -27,8 +29,9 @@ enum Verb {
     /// Show the leases, or those of one port
     #[command(visible_alias = "list")]
     Show {
-        /// The number of the port
-        port: Option<u32>,
+        /// The number of the port, or what must be so of it: dev NAME, port N, pid N, user NAME
+        #[arg(value_name = "FILTER")]
+        filter: Vec<String>,
     },
     /// Take a lease away from its port, as root: nothing arrives there and nothing is sent from there any more
     Revoke {
@@ -42,19 +45,24 @@ enum Verb {
 
 /// Runs the command.
 pub(crate) fn run(args: &LeaseArgs, style: Style) -> Outcome {
-    let wanted = match args.verb {
+    const SHOW: &str = "show the leases";
+    let words = match &args.verb {
         Some(Verb::Revoke { port, local }) => {
-            let revoked = args.access.connect()?.revoke(port, local);
+            let revoked = args.access.connect()?.revoke(*port, *local);
             return revoked.map_err(failed("revoke a lease"));
         }
-        Some(Verb::Show { port }) => port,
-        None => None,
+        Some(Verb::Show { filter }) => filter.as_slice(),
+        None => &[],
     };
-    let leases = args.access.connect()?.leases();
-    let leases = leases.map_err(failed("show the leases"))?.into_iter();
+    let filter = LEASES.parse(words)?;
+    let mut administrator = args.access.connect()?;
+    let leases = administrator.leases().map_err(failed(SHOW))?;
+    let ports = filter.ports(&mut administrator, SHOW)?;
+    let ports: BTreeSet<_> = ports.iter().map(|port| port.port).collect();
     let mut users = Users::default();
     let lines: Vec<_> = leases
-        .filter(|lease| wanted.is_none_or(|port| port == lease.port))
+        .into_iter()
+        .filter(|lease| ports.contains(&lease.port))
         .map(|lease| line(&lease, &mut users))
         .collect();
     args.access.print(style, &lines)

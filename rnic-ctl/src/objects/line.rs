@@ -15,12 +15,14 @@ enum Shown {
 }
 
 /// Where text has a part of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// Behind the rest, and behind its own name.
     Behind,
     /// With `-d`, on a line of its own.
     Below,
+    /// The same, in other words.
+    BelowAs(String),
 }
 
 /// An object. A key with a dot in it, such as "kernel.mtu", is "kernel_mtu" in text, and in JSON "mtu" in the object "kernel".
@@ -64,6 +66,13 @@ impl Line {
         self
     }
 
+    /// Adds an object that is part of this one, of which text has these words on a line of its own with `-d`.
+    pub(super) fn below_as(mut self, name: &'static str, part: Line, words: &str) -> Self {
+        let words = Place::BelowAs(printable(words));
+        self.1.push((name, part, words));
+        self
+    }
+
     fn add(mut self, key: impl Into<String>, value: impl Into<Value>, shown: Shown) -> Self {
         self.0.push((key.into(), value.into(), shown));
         self
@@ -83,11 +92,11 @@ impl Line {
             shown.map(|(key, value, _)| format!("{} {}", key.replace('.', "_"), word(value)));
         let mut text = words.collect::<Vec<_>>().join(" ");
         for (name, part, place) in &self.1 {
-            let part = part.text(details);
             match place {
-                Place::Behind => text.push_str(&format!(" {name}: {part}")),
-                Place::Below if details => text.push_str(&format!("\n\t{part}")),
-                Place::Below => {}
+                Place::Behind => text.push_str(&format!(" {name}: {}", part.text(details))),
+                Place::Below if details => text.push_str(&format!("\n\t{}", part.text(details))),
+                Place::BelowAs(words) if details => text.push_str(&format!("\n\t{words}")),
+                Place::Below | Place::BelowAs(_) => {}
             }
         }
         text
@@ -165,6 +174,17 @@ mod tests {
         assert_eq!(line.text(true), "port 7 client: qpn 1\n\trtt 7 mss 9");
         let json = r#"{"port":7,"client":{"qpn":1,"tcp":{"rtt":7,"mss":9}}}"#;
         assert_eq!(line.json().to_string(), json);
+        let line = Line::default()
+            .with("qpn", 1)
+            .below_as("tcp", part(), "rtt:7\u{1b}");
+        assert_eq!(
+            (line.text(false), line.text(true)),
+            ("qpn 1".into(), "qpn 1\n\trtt:7\\u{1b}".into())
+        );
+        assert_eq!(
+            line.json().to_string(),
+            r#"{"qpn":1,"tcp":{"rtt":7,"mss":9}}"#
+        );
     }
 
     #[test]

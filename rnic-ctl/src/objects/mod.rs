@@ -2,7 +2,7 @@
 //! their own objects and connections.
 
 // From the ground up:
-// words < line < settings, access < dev, port, lease, client, user, monitor, steer, filter < rates, said < stat, top, conn, res, metrics
+// words < line < settings, access < dev, client, user, monitor, filter < port, lease, steer, rates, said < stat, top, conn, res, metrics
 mod access;
 pub(crate) mod client;
 pub(crate) mod conn;

@@ -1,10 +1,11 @@
 //! `rnic-ctl monitor`: what happens to the devices, ports and leases of rnicd.
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
-use rnic_xdp::manager::TimedEvent;
 use rnic_xdp::manager::states::{Event, PortEnd};
+use rnic_xdp::manager::{Administrator, AskError, TimedEvent};
 use serde_json::Value;
 
 use super::access::{Access, Style, failed};
@@ -14,13 +15,15 @@ use super::words::{Users, time};
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
 
+const WHAT: &str = "follow what happens";
 /// How soon Ctrl-C is noticed at the latest.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Shows what happens until Ctrl-C, as root.
 ///
 /// It shows ports opened and ended, leases added and ended, devices that go up and down, and what clients were refused. The first line
-/// says that it listens. If it reads too slowly, a line says how many events it has missed.
+/// says that it listens. If it reads too slowly, a line says how many events it has missed. When rnicd ends, a line says so; what happens
+/// until the next one listens is not seen.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MonitorArgs {
     #[command(flatten)]
@@ -31,18 +34,41 @@ pub(crate) struct MonitorArgs {
 pub(crate) fn run(args: &MonitorArgs, style: Style, interrupt: &Interrupt) -> Outcome {
     let style = args.access.style(style);
     let mut administrator = args.access.connect()?;
-    administrator
-        .monitor()
-        .map_err(failed("follow what happens"))?;
+    administrator.monitor().map_err(failed(WHAT))?;
     style.print(&Line::default().with("event", "listening"))?;
     let mut users = Users::default();
     while !interrupt.is_signalled() {
-        let event = administrator.next_event(PATIENCE);
-        if let Some(event) = event.map_err(failed("follow what happens"))? {
-            style.print(&line(&event, &mut users))?;
+        match administrator.next_event(PATIENCE) {
+            Ok(Some(event)) => style.print(&line(&event, &mut users))?,
+            Ok(None) => {}
+            Err(why) => {
+                let away = Line::default().with("event", "rnicd_away");
+                style.print(&away.with("why", why.to_string()))?;
+                let Some(again) = again(args, interrupt)? else {
+                    break;
+                };
+                administrator = again;
+                style.print(&Line::default().with("event", "listening"))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Waits for the next rnicd, until Ctrl-C.
+fn again(args: &MonitorArgs, interrupt: &Interrupt) -> Outcome<Option<Administrator>> {
+    while !interrupt.is_signalled() {
+        let connected = args.access.administrator().and_then(|mut administrator| {
+            administrator.monitor()?;
+            Ok(administrator)
+        });
+        match connected {
+            Ok(administrator) => return Ok(Some(administrator)),
+            Err(why @ AskError::Refused(_)) => return Err(failed(WHAT)(why)),
+            Err(_) => sleep(PATIENCE),
+        }
+    }
+    Ok(None)
 }
 
 fn line((at, event): &TimedEvent, users: &mut Users) -> Line {

@@ -3,11 +3,12 @@
 use clap::{Args, Subcommand};
 use rnic_xdp::manager::states::{PortState, QueueState};
 
-use super::access::{Access, Style, failed};
+use super::access::{Access, Style};
 use super::dev::kernel;
+use super::filter::PORTS;
 use super::line::Line;
 use super::words::{Users, time};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 
 /// Shows the ports of rnicd, which are clients' shares of devices.
 ///
@@ -27,37 +28,20 @@ enum Verb {
     /// Show the ports, or one of them
     #[command(visible_alias = "list")]
     Show {
-        /// The number of the port
-        port: Option<u32>,
+        /// The number of the port, or what must be so: dev NAME, port N, pid N, user NAME
+        #[arg(value_name = "FILTER")]
+        filter: Vec<String>,
     },
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &PortArgs, style: Style) -> Outcome {
-    let wanted = args.verb.as_ref().and_then(|Verb::Show { port }| *port);
-    let ports = ports(&args.access, wanted)?;
+    let words = args.verb.as_ref().map(|Verb::Show { filter }| filter);
+    let filter = PORTS.parse(words.map_or(&[], Vec::as_slice))?;
+    let ports = filter.ports(&mut args.access.connect()?, "show the ports")?;
     let mut users = Users::default();
     let lines: Vec<_> = ports.iter().map(|port| line(port, &mut users)).collect();
     args.access.print(style, &lines)
-}
-
-/// Asks for all ports, or for one.
-fn ports(access: &Access, wanted: Option<u32>) -> Outcome<Vec<PortState>> {
-    let ports = access.connect()?.ports();
-    select(ports.map_err(failed("show the ports"))?, wanted)
-}
-
-/// Leaves one port of all, if one is wanted.
-pub(super) fn select(mut ports: Vec<PortState>, wanted: Option<u32>) -> Outcome<Vec<PortState>> {
-    if let Some(wanted) = wanted {
-        ports.retain(|port| port.port == wanted);
-        if ports.is_empty() {
-            let why =
-                format!("you see no port {wanted}; `rnic-ctl port show` lists those that you see");
-            return Err(Failure::operation("show the ports", why));
-        }
-    }
-    Ok(ports)
 }
 
 fn line(port: &PortState, users: &mut Users) -> Line {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rnic_verbs::resource::Resource;
 
 use super::access::Style;
-use super::filter::Filter;
+use super::filter::{QPS, RESOURCES};
 use super::line::Line;
 use super::said::{self, Asking};
 use crate::failure::Outcome;
@@ -32,7 +32,7 @@ enum Verb {
     Show {
         /// The kind of objects
         kind: Option<Kind>,
-        /// Show only what is so: dev NAME, port N, pid N, user NAME, qpn N, state STATE
+        /// Show only what is so: dev NAME, port N, pid N, user NAME; of queue pairs also qpn N, state STATE
         #[arg(value_name = "FILTER")]
         filter: Vec<String>,
     },
@@ -74,7 +74,11 @@ pub(crate) fn run(args: &ResArgs, style: Style) -> Outcome<ExitCode> {
         Some(Verb::Show { kind, filter }) => (*kind, filter.as_slice()),
         None => (None, [].as_slice()),
     };
-    let filter = Filter::parse(words)?;
+    let filters = match kind {
+        Some(Kind::Qp) => QPS,
+        _ => RESOURCES,
+    };
+    let filter = filters.parse(words)?;
     let what = kind.map_or("summary", Kind::name);
     said::show(&args.asking, style, (what, &filter), line)
 }

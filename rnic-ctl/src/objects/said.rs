@@ -59,12 +59,7 @@ pub(super) fn show(
     let mut administrator = asking.access.connect()?;
     let mut users = Users::default();
     let before = leases(&mut administrator)?;
-    let clients = ask(
-        &mut administrator,
-        asking.timeout,
-        (what, filter),
-        &mut users,
-    )?;
+    let clients = ask(&mut administrator, asking.timeout, (what, filter))?;
     // Connections come and go meanwhile: what was leased before or is leased now, is.
     let leases = [before, leases(&mut administrator)?].concat();
     let (mut lines, mut code) = (Vec::new(), ExitCode::SUCCESS);
@@ -105,11 +100,9 @@ fn ask(
     administrator: &mut Administrator,
     within: Duration,
     (what, filter): (&str, &Filter),
-    users: &mut Users,
 ) -> Outcome<Vec<Client>> {
     const WHAT: &str = "ask clients";
-    let mut ports = administrator.ports().map_err(failed(WHAT))?;
-    ports.retain(|port| filter.admits_port(port, users));
+    let ports = filter.ports(administrator, WHAT)?;
     let numbers: Vec<_> = ports.iter().map(|port| port.port).collect();
     let answers = administrator.inspect(&numbers, what, within);
     let answers = answers.map_err(failed(WHAT))?;
@@ -123,7 +116,11 @@ fn ask(
 }
 
 /// Reads what a client says, and why it is not all.
-fn read(answer: &Inspected, what: &str, within: Duration) -> (Vec<Resource>, Option<String>) {
+pub(super) fn read(
+    answer: &Inspected,
+    what: &str,
+    within: Duration,
+) -> (Vec<Resource>, Option<String>) {
     let mut said = Vec::new();
     let mut fault = None;
     let mut lines = answer.said.split_inclusive(|&octet| octet == b'\n');
@@ -233,6 +230,12 @@ fn note(port: &PortState, fault: &str) {
     out::note(format_args!("rnic-ctl: {}", printable(&text)));
 }
 
+/// Returns a word of a client in a form that is safe, and not too long.
+pub(super) fn word(text: &str) -> String {
+    let text: String = text.chars().take(MOST_CHARACTERS).collect();
+    printable(&text)
+}
+
 /// Makes a line of the fields of an object, of which text has the others with `-d`.
 pub(super) fn line(object: &impl Serialize, details: &[&str]) -> Line {
     let Ok(Value::Object(fields)) = serde_json::to_value(object) else {
@@ -242,10 +245,7 @@ pub(super) fn line(object: &impl Serialize, details: &[&str]) -> Line {
         .into_iter()
         .fold(Line::default(), |line, (key, value)| {
             let value = match value {
-                Value::String(text) => {
-                    let text: String = text.chars().take(MOST_CHARACTERS).collect();
-                    printable(&text).into()
-                }
+                Value::String(text) => word(&text).into(),
                 other => other,
             };
             match details.contains(&key.as_str()) {

@@ -1,11 +1,15 @@
 //! `rnic-ctl steer`: what the XDP programs of this host take from the kernel, asked of the kernel itself.
 
 use clap::{Args, Subcommand};
+use nix::unistd::geteuid;
 use rnic_xdp::steering::{Entry, SteeringError, steered, steered_devices};
 
 use super::access::{Access, Style};
+use super::filter::STEERED;
 use super::line::Line;
 use crate::failure::{Failure, Outcome};
+
+const WHAT: &str = "show what is steered";
 
 /// Shows the local addresses and ports whose frames go to rnic, of rnicd's clients and of processes that have an interface alone.
 #[derive(Clone, Debug, Args)]
@@ -22,25 +26,38 @@ enum Verb {
     /// Show them, or those of one interface, as root
     #[command(visible_alias = "list")]
     Show {
-        /// The interface
-        dev: Option<String>,
+        /// The interface, or what must be so: dev NAME, and of rnicd's clients port N, pid N, user NAME
+        #[arg(value_name = "FILTER")]
+        filter: Vec<String>,
     },
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &SteerArgs, style: Style) -> Outcome {
-    let wanted = args
-        .verb
-        .as_ref()
-        .and_then(|Verb::Show { dev }| dev.clone());
-    let devices = match wanted {
-        Some(dev) => vec![dev],
+    let words = args.verb.as_ref().map(|Verb::Show { filter }| filter);
+    let filter = STEERED.parse(words.map_or(&[], Vec::as_slice))?;
+    let devices = match &filter.dev {
+        Some(dev) => vec![dev.clone()],
         None => steered_devices().map_err(failed)?,
+    };
+    // The kernel shows programs to root alone.
+    if devices.is_empty() && !geteuid().is_root() {
+        return Err(Failure::environment(WHAT, "only root may (`sudo`)"));
+    }
+    // The kernel knows no processes and users.
+    let ports = match filter.is_of_clients() {
+        true => Some(filter.ports(&mut args.access.connect()?, WHAT)?),
+        false => None,
+    };
+    let admits = |number: Option<u32>| {
+        let ports = ports.as_ref();
+        ports.is_none_or(|ports| ports.iter().any(|port| Some(port.port) == number))
     };
     let mut lines = Vec::new();
     for dev in &devices {
         let entries = steered(dev).map_err(failed)?;
-        lines.extend(entries.iter().map(|entry| line(dev, entry)));
+        let entries = entries.iter().filter(|(_, port)| admits(*port));
+        lines.extend(entries.map(|entry| line(dev, entry)));
     }
     args.access.print(style, &lines)
 }
@@ -54,7 +71,6 @@ fn line(dev: &str, (entry, port): &(Entry, Option<u32>)) -> Line {
 }
 
 fn failed(why: SteeringError) -> Failure {
-    const WHAT: &str = "show what is steered";
     match why {
         SteeringError::NotDriven(_) | SteeringError::OtherProgram { .. } => {
             Failure::operation(WHAT, why)

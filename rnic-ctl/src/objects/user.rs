@@ -1,6 +1,7 @@
 //! `rnic-ctl user`: what users hold of rnicd, and may have.
 
 use clap::{Args, Subcommand};
+use nix::unistd::geteuid;
 use rnic_xdp::manager::states::{Configured, UserState};
 
 use super::access::{Access, Style, failed};
@@ -11,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Shows what users hold of each resource, and may hold, and changes what they may.
 ///
-/// It shows the users that have ports or are connected. With -d also who has set the limits.
+/// It shows the users that have ports or are connected; users other than root see themselves. With -d also who has set the limits.
 ///
 /// What root sets counts at once and over rnicd.toml, until the system ends, for new ports and leases: what users hold already stays
 /// as it was granted. `rnicd --show-config` marks it.
@@ -71,9 +72,12 @@ fn show(args: &UserArgs, wanted: Option<&str>, style: Style) -> Outcome {
     if let Some(wanted) = wanted {
         users.retain(|user| user.uid.to_string() == wanted || names.name(user.uid) == wanted);
         if users.is_empty() {
-            let why = format!(
-                "{wanted} has no port and is not connected; `rnicd --show-config` shows the limits of all users"
-            );
+            let why = match geteuid().is_root() {
+                true => format!(
+                    "{wanted} has no port and is not connected; `rnicd --show-config` shows the limits of all users"
+                ),
+                false => format!("you do not see {wanted}: only root sees others (`sudo`)"),
+            };
             return Err(Failure::operation("show the users", why));
         }
     }

@@ -64,6 +64,19 @@ impl Running {
         self
     }
 
+    /// Waits for another line of standard output, after [`until_it_says`](Self::until_it_says).
+    pub(crate) fn until_it_says_more(mut self) -> Self {
+        let said = self.said.as_mut().unwrap();
+        let read = said.read_line(&mut self.first).unwrap();
+        assert!(read > 0, "it says no more: {}", self.first);
+        self
+    }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> &str {
+        &self.first
+    }
+
     /// Its number. `ip netns exec` becomes the command that it starts.
     pub(crate) fn id(&self) -> u32 {
         self.child.as_ref().unwrap().id()

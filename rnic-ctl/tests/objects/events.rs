@@ -80,6 +80,27 @@ fn the_monitor_shows_what_happens_in_order() {
 }
 
 #[test]
+fn the_monitor_outlives_rnicd() {
+    if !is_root("the_monitor_outlives_rnicd") {
+        return;
+    }
+    let mut world = World::new("");
+    let monitor = Running::start(world.root("monitor")).until_it_says("event listening\n");
+    world.stop();
+    let monitor = monitor.until_it_says("event rnicd_away why ");
+    world.restart();
+    let monitor = monitor.until_it_says("\nevent listening\n");
+    world.until("the device is shared again", || {
+        let output = world.root("dev show").output().ok()?;
+        (!output.stdout.is_empty()).then_some(())
+    });
+    succeed(&mut world.root("user set nobody rate 1Gbit"));
+    let monitor = monitor.until_it_says("event settings_changed ");
+    monitor.interrupt();
+    monitor.succeed("monitor");
+}
+
+#[test]
 fn a_reader_that_is_too_slow_learns_how_much_it_missed() {
     if !is_root("a_reader_that_is_too_slow_learns_how_much_it_missed") {
         return;

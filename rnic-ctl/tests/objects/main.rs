@@ -9,6 +9,7 @@ mod events;
 mod exposition;
 mod inspection;
 mod lists;
+mod live;
 mod metrics;
 mod terminal;
 mod top;

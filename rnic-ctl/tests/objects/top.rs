@@ -12,7 +12,7 @@ use crate::world::{World, succeed};
 fn client(terminal: &Terminal) -> Option<Vec<String>> {
     let lines = terminal.lines().into_iter();
     let rows = lines.map(|line| line.split_whitespace().map(str::to_owned).collect());
-    let mut rows = rows.filter(|row: &Vec<_>| row.len() == 11);
+    let mut rows = rows.filter(|row: &Vec<_>| row.len() == 12);
     rows.find(|row| row[..3] == ["1", "nic", "nobody"])
 }
 
@@ -29,7 +29,7 @@ fn the_screen_shows_who_sends_and_receives() {
     let row = world.until("the client has rates", || {
         let row = client(&top)?;
         // Frames and octets, received and sent.
-        row[6..10]
+        row[7..11]
             .iter()
             .all(|rate| rate != "0" && rate != "-")
             .then_some(row)
@@ -38,10 +38,13 @@ fn the_screen_shows_who_sends_and_receives() {
         (&row[3], row[4].as_str(), row[5].as_str()),
         (&pid, "rnic-ctl", "1")
     );
+    world.until("the client says how many connections it has", || {
+        (client(&top)?[6] == "1").then_some(())
+    });
     let lines = top.lines();
     assert_eq!(
         lines[0],
-        "rnic-ctl top: 1 devices, 1 clients of 1 users, 1 leases; every 0.2 s"
+        "rnic-ctl top: 1 device, 1 client of 1 user, 1 lease; every 0.2 s"
     );
     assert!(
         lines[3].starts_with("nic ") && lines[3].contains(" up    native "),
@@ -120,7 +123,10 @@ fn looks_can_be_printed() {
     let printed = succeed(&mut world.root("top -b -n 3 -d 0.2")).stdout;
     let printed = String::from_utf8(printed).unwrap();
     assert_eq!(printed.matches("PROGRAM").count(), 3, "{printed}");
-    let json = world.ask("top -b -n 1");
+    let json = world.until("the client says how many connections it has", || {
+        let json = world.ask("top -b -n 1");
+        (json["clients"][0]["connections"] == 1).then_some(json)
+    });
     for (list, name, value) in [
         ("devices", "dev", "nic"),
         ("clients", "program", "rnic-ctl"),

@@ -1,4 +1,5 @@
-//! What every command prints, compared with `transcript.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that file anew.
+//! What every command prints, compared with `transcript.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that file anew. Those that show
+//! connections, make them or look at the host are in `live.rs`.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,10 +15,11 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/objects/transcrip
 
 /// Keys whose values differ from run to run, or from host to host: not all have hugepages. The kernel itself sends and receives on
 /// the device.
-const VARYING: [&str; 19] = [
+const VARYING: [&str; 20] = [
     "hugepages",
     "hugepages_held",
     "clients_pid",
+    "clients_connections",
     "devices_rx_frames_per_second",
     "devices_rx_octets_per_second",
     "devices_tx_frames_per_second",
@@ -105,6 +107,18 @@ fn record(transcript: &mut String, prompt: &str, line: &str, command: Command) {
     transcript.push('\n');
 }
 
+/// Compares what was written down with a file.
+pub(crate) fn compare(transcript: &str, file: &str) {
+    if std::env::var_os("RNIC_WRITE_TRANSCRIPT").is_some() {
+        fs::write(file, transcript).unwrap();
+    }
+    let expected = fs::read_to_string(file).unwrap();
+    for (line, (found, expected)) in transcript.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(found, expected, "line {} of {file}", line + 1);
+    }
+    assert_eq!(transcript, expected);
+}
+
 #[test]
 fn every_command_prints_what_it_did() {
     if !is_root("every_command_prints_what_it_did") {
@@ -112,7 +126,7 @@ fn every_command_prints_what_it_did() {
     }
     let world = World::new("[[user]]\nname = \"nobody\"\nports = 2\n");
     let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
-    let _server = Running::start(server).until_it_says("listening on");
+    let server = Running::start(server).until_it_says("listening on");
     let mut transcript = String::new();
     let place = world.place();
     for line in [
@@ -121,12 +135,24 @@ fn every_command_prints_what_it_did() {
         "-j dev",
         "dev show eth9",
         "port show",
+        "port show dev nic user nobody",
+        "-j p s user root",
+        "port show user no-such-user",
+        "port show colour red",
+        "port show dev eth9",
         "-d p s 1",
         "-jp port show 1",
         "port show 9",
         "lease",
         "-j l s 1",
         "lease show 9",
+        "lease show 1 dev nic",
+        "lease show user root",
+        "stat show user nobody",
+        "stat show pid 1",
+        "steer show port 1",
+        "steer show user root",
+        "steer show nic port 9",
         "user show nobody",
         "-d u s 65534",
         "-jp user show nobody",
@@ -140,6 +166,10 @@ fn every_command_prints_what_it_did() {
         "res show listener dev eth9 --timeout 20",
         "res show pd colour red",
         "res show cq port",
+        "res show qp state foo",
+        "conn show state rts",
+        "conn show port 99",
+        "conn show user no-such-user",
         "conn show --timeout 20",
         "conn show --timeout 0",
         "-d stat show 1",
@@ -171,6 +201,7 @@ fn every_command_prints_what_it_did() {
         "-j user del nobody",
         "dev add nic",
         "dev add eth9",
+        "dev add lo",
         "-j dev set nic xdp_mode fast",
         "dev set nic xdp_mode generic",
         "dev del nic",
@@ -188,6 +219,9 @@ fn every_command_prints_what_it_did() {
         "stat show",
         "dev show",
         "user show",
+        "-j user show nobody",
+        "user show root",
+        "steer show",
         "monitor",
         "-j res show listener --timeout 20",
         "lease revoke 1 10.77.0.1:7174",
@@ -204,9 +238,17 @@ fn every_command_prints_what_it_did() {
     for line in ["-j port show", "lease", "res show listener --timeout 20"] {
         record(&mut transcript, "other$", line, world.user(12345, line));
     }
+    for line in ["lease revoke 1 10.77.0.1:7174", "lease"] {
+        record(&mut transcript, "#", line, world.root(line));
+    }
+    // It ends by itself when its lease has, and its port with it.
+    drop(server);
+    world.until("the port ends with its client", || {
+        (world.ask("port") == Value::Array(Vec::new())).then_some(())
+    });
+    let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
+    let _server = Running::start(server).until_it_says("listening on");
     for line in [
-        "lease revoke 1 10.77.0.1:7174",
-        "lease",
         "client kill 1",
         "-j port",
         "dev set nic xdp_mode generic",
@@ -218,13 +260,5 @@ fn every_command_prints_what_it_did() {
     ] {
         record(&mut transcript, "#", line, world.root(line));
     }
-    let transcript = transcript.replace(&place, "/PLACE");
-    if std::env::var_os("RNIC_WRITE_TRANSCRIPT").is_some() {
-        fs::write(FILE, &transcript).unwrap();
-    }
-    let expected = fs::read_to_string(FILE).unwrap();
-    for (line, (found, expected)) in transcript.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(found, expected, "line {} of {FILE}", line + 1);
-    }
-    assert_eq!(transcript, expected);
+    compare(&transcript.replace(&place, "/PLACE"), FILE);
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::SkelBuilder;
+use rnic_core::wire::ethernet::MacAddr;
 
 use super::attachment::{attach, replace};
 use super::clients::Clients;
@@ -33,6 +34,11 @@ pub(super) struct Opened {
 
 /// Opens a device with the maps that are pinned, or with new ones.
 pub(super) fn open(link: &Link, choice: ModeChoice, pins: &Pins) -> Result<Opened, OpenError> {
+    // Its ports have its MAC address.
+    if link.mac == MacAddr([0; 6]) {
+        let netdev = link.name.clone();
+        return Err(OpenError::NoEthernet { netdev });
+    }
     match pins.maps()? {
         Some(maps) => adopt(link, choice, pins, &maps),
         None => first(link, choice, pins),

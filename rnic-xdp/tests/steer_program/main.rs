@@ -7,3 +7,4 @@ mod host;
 mod oracle;
 mod program;
 mod shared;
+mod tapped;

@@ -117,7 +117,22 @@ impl<'t, 'i> Table<'t, 'i> {
 
     /// Returns a value of a rule.
     pub(super) fn value<T: Value>(&self, reader: &mut Reader<'_>, key: &str) -> Option<Setting<T>> {
-        self.read(reader, key, T::FORM, T::read)
+        let array = self.get(key).and_then(|found| found.get_ref().as_array());
+        let wrong = array.and_then(|elements| {
+            let mut elements = elements.iter();
+            elements.find(|element| !T::is_element(element.get_ref()))
+        });
+        let Some(wrong) = wrong else {
+            return self.read(reader, key, T::FORM, T::read);
+        };
+        let text = reader.text.get(wrong.span()).unwrap_or_default();
+        let what = format!(
+            "{key} in {} is wrong at {text}; it must be {}",
+            self.name,
+            T::FORM
+        );
+        reader.fault(wrong.span().start, what);
+        None
     }
 
     /// Returns a table, with its first octet.
@@ -171,7 +186,9 @@ pub(super) fn unknown_key(found: &str, table: &str, known: &[&str]) -> String {
 fn remedy(found: &str, known: &[&str]) -> String {
     let distance = |key: &&str| strsim::damerau_levenshtein(found, key);
     let nearest = known.iter().copied().min_by_key(distance);
-    match nearest.filter(|key| distance(key) <= 2 + key.len() / 4) {
+    // Of a short word, half is another word.
+    let most = |key: &str| (2 + key.len() / 4).min(key.len().max(found.len()) / 2);
+    match nearest.filter(|key| distance(key) <= most(key)) {
         Some(key) => format!("did you mean {key:?}?"),
         None => format!("known are {}", known.join(", ")),
     }

@@ -16,6 +16,11 @@ pub(super) trait Value: fmt::Display + PartialEq + Clone {
     /// Reads the value, if it is one.
     fn read(value: &DeValue<'_>) -> Option<Self>;
 
+    /// Whether this can be in the list that the value is, if it is one.
+    fn is_element(_: &DeValue<'_>) -> bool {
+        true
+    }
+
     /// Returns a value as TOML that a command line has in words, lists with commas between their elements. It may be none.
     fn toml(words: &str) -> String {
         toml_string(words)
@@ -207,6 +212,11 @@ fn united<T: PartialEq>(one: Option<Vec<T>>, other: Option<Vec<T>>) -> Option<Ve
     Some(one)
 }
 
+fn device(value: &DeValue<'_>) -> Option<String> {
+    let name = value.as_str().filter(|name| is_device_name(name));
+    name.map(str::to_owned)
+}
+
 /// The names of devices, or all devices that rnicd has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices(pub Option<Vec<String>>);
@@ -223,11 +233,11 @@ impl Value for Devices {
     const FORM: &'static str = "a list of devices, such as [\"eth1\"], or \"all\"";
 
     fn read(value: &DeValue<'_>) -> Option<Self> {
-        let name = |value: &DeValue<'_>| {
-            let name = value.as_str().filter(|name| is_device_name(name));
-            name.map(str::to_owned)
-        };
-        list(value, name).map(Self)
+        list(value, device).map(Self)
+    }
+
+    fn is_element(value: &DeValue<'_>) -> bool {
+        device(value).is_some()
     }
 
     fn toml(words: &str) -> String {
@@ -264,20 +274,25 @@ impl fmt::Display for Queue {
     }
 }
 
+fn queue(value: &DeValue<'_>) -> Option<Queue> {
+    // A name can have colons.
+    let (netdev, number) = value.as_str()?.rsplit_once(':')?;
+    let number = u16::from_str(number).ok()?.into();
+    let netdev = is_device_name(netdev).then(|| netdev.to_owned())?;
+    Some(Queue { netdev, number })
+}
+
 impl Value for Queues {
     const FORM: &'static str =
         "a list of devices with the number of a queue each, such as [\"eth1:3\"], or []";
 
     fn read(value: &DeValue<'_>) -> Option<Self> {
-        let queue = |value: &DeValue<'_>| {
-            // A name can have colons.
-            let (netdev, number) = value.as_str()?.rsplit_once(':')?;
-            let number = u16::from_str(number).ok()?.into();
-            let netdev = is_device_name(netdev).then(|| netdev.to_owned())?;
-            Some(Queue { netdev, number })
-        };
         // "all" would grant more than anybody wants to: nothing polices what is sent.
         list(value, queue)?.map(Self)
+    }
+
+    fn is_element(value: &DeValue<'_>) -> bool {
+        queue(value).is_some()
     }
 
     fn toml(words: &str) -> String {
@@ -306,27 +321,32 @@ impl TcpPorts {
     }
 }
 
+fn range(value: &DeValue<'_>) -> Option<RangeInclusive<u16>> {
+    let (first, last) = match (value.as_integer(), value.as_str()) {
+        (Some(number), _) => {
+            let port = u16::from_str_radix(number.as_str(), number.radix()).ok()?;
+            (port, port)
+        }
+        (None, Some(text)) => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            (first.trim().parse().ok()?, last.trim().parse().ok()?)
+        }
+        (None, None) => return None,
+    };
+    (first > 0 && first <= last).then_some(first..=last)
+}
+
 impl Value for TcpPorts {
     const FORM: &'static str =
         "a list of TCP ports from 1 to 65535 and ranges, such as [7174, \"8000-8999\"]";
 
     fn read(value: &DeValue<'_>) -> Option<Self> {
-        let range = |value: &DeValue<'_>| {
-            let (first, last) = match (value.as_integer(), value.as_str()) {
-                (Some(number), _) => {
-                    let port = u16::from_str_radix(number.as_str(), number.radix()).ok()?;
-                    (port, port)
-                }
-                (None, Some(text)) => {
-                    let (first, last) = text.split_once('-').unwrap_or((text, text));
-                    (first.trim().parse().ok()?, last.trim().parse().ok()?)
-                }
-                (None, None) => return None,
-            };
-            (first > 0 && first <= last).then_some(first..=last)
-        };
         // "all" would hide that the ports below 1024 are among them.
         list(value, range)?.map(Self)
+    }
+
+    fn is_element(value: &DeValue<'_>) -> bool {
+        range(value).is_some()
     }
 
     fn toml(words: &str) -> String {
@@ -353,13 +373,20 @@ impl fmt::Display for TcpPorts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedPeers(pub Peers);
 
+fn prefix(value: &DeValue<'_>) -> Option<Prefix> {
+    value.as_str()?.parse().ok()
+}
+
 impl Value for AllowedPeers {
     const FORM: &'static str = "a list of addresses and prefixes, such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
 
     fn read(value: &DeValue<'_>) -> Option<Self> {
-        let prefix = |value: &DeValue<'_>| value.as_str()?.parse::<Prefix>().ok();
         let peers = list(value, prefix)?.map_or_else(Peers::all, Peers::only);
         Some(Self(peers))
+    }
+
+    fn is_element(value: &DeValue<'_>) -> bool {
+        prefix(value).is_some()
     }
 
     fn toml(words: &str) -> String {

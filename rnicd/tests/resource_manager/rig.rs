@@ -116,6 +116,10 @@ impl Rnicd {
         self.process = run(&self.scratch, &self.namespaces[0], status);
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Has it read its configuration again. Returns when it has.
     pub(crate) fn reload(&self) {
         let systemd = notified(&self.scratch);
@@ -126,8 +130,17 @@ impl Rnicd {
 
     /// Runs the command on the same places, and returns its exit code and what it said.
     pub(crate) fn command(&self, option: &str) -> (Option<i32>, String) {
-        let mut command = command(&self.scratch);
-        command.arg(option);
+        self.command_at(&[option], &[])
+    }
+
+    /// Runs the command with some places replaced, and returns its exit code and what it said.
+    pub(crate) fn command_at(
+        &self,
+        options: &[&str],
+        replaced: &[(&str, &str)],
+    ) -> (Option<i32>, String) {
+        let mut command = command(&self.scratch, replaced);
+        command.args(options);
         let output = self.namespaces[0].run(|| command.output()).unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), said)
@@ -145,8 +158,8 @@ impl Rnicd {
     }
 }
 
-/// The command with all its places.
-fn command(scratch: &Scratch) -> Command {
+/// The command with all its places, some of them replaced.
+fn command(scratch: &Scratch, replaced: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rnicd"));
     command.env_remove("LISTEN_FDS").env_remove("RUST_LOG");
     for (option, place) in [
@@ -155,6 +168,8 @@ fn command(scratch: &Scratch) -> Command {
         ("--state", "state"),
         ("--pins", "bpf/rnic"),
     ] {
+        let other = replaced.iter().find(|(replaced, _)| *replaced == option);
+        let place = other.map_or(place, |(_, other)| *other);
         command.arg(option).arg(scratch.path(place));
     }
     command
@@ -163,7 +178,7 @@ fn command(scratch: &Scratch) -> Command {
 /// Runs rnicd. Returns when it is ready, and says this of itself.
 fn run(scratch: &Scratch, namespace: &Namespace, status: &str) -> Child {
     let systemd = notified(scratch);
-    let mut command = command(scratch);
+    let mut command = command(scratch, &[]);
     command.env("NOTIFY_SOCKET", scratch.path("notify"));
     let process = namespace.run(|| command.spawn()).unwrap();
     assert_eq!(receive(&systemd), format!("READY=1\nSTATUS={status}\n"));

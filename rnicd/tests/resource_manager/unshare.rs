@@ -20,11 +20,6 @@ fn nothing_is_left_of_a_shared_device() {
     let mut client = rnicd.client();
     let (grant, _of_client) = client.open();
     let (_, _reserved) = client.lease(listen(grant.port, "10.77.0.1:7000"));
-    let (code, said) = rnicd.command("--unshare");
-    assert_eq!(code, Some(1));
-    let expected = "another rnicd serves ";
-    assert!(said.starts_with(expected), "{said}");
-
     let (scratch, host) = rnicd.kill();
     let pins = scratch.path("bpf/rnic");
     let records = scratch.path("state/ports");
@@ -46,6 +41,43 @@ fn nothing_is_left_of_a_shared_device() {
     assert!(!scratch.path("bpf/rnic").exists() && !scratch.path("state/ports").exists());
     // There is nothing left to do, which is no error.
     assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
+    rnicd.start_again();
+}
+
+/// The socket of the other one can be elsewhere: what counts is what it would take away.
+#[test]
+fn an_rnicd_that_serves_has_its_state_and_its_pins_alone() {
+    if !is_root("an_rnicd_that_serves_has_its_state_and_its_pins_alone") {
+        return;
+    }
+    let mut rnicd = Rnicd::start("alone");
+    let mut client = rnicd.client();
+    let (grant, _of_client) = client.open();
+    let places: [(&[_], _); 4] = [
+        (&[], "state"),
+        (&[("--socket", "other")], "state"),
+        (&[("--socket", "other"), ("--pins", "bpf/other")], "state"),
+        (&[("--socket", "other"), ("--state", "other")], "bpf/rnic"),
+    ];
+    for (replaced, taken) in places {
+        let taken = rnicd.scratch.path(taken);
+        let expected = format!(
+            "another rnicd (pid {}) has {} already; end it first",
+            rnicd.pid(),
+            taken.display()
+        );
+        for options in [["--unshare"].as_slice(), &[]] {
+            let (code, said) = rnicd.command_at(options, replaced);
+            assert_eq!(code, Some(1), "{options:?} {replaced:?}");
+            assert!(said.contains(&expected), "{said}");
+        }
+    }
+    client.lease(listen(grant.port, "10.77.0.1:7000"));
+    let (scratch, host) = (&rnicd.scratch, &rnicd.namespaces[0]);
+    assert!(scratch.path("state/ports/nic/1.json").exists());
+    assert_eq!(ports(host).len(), 1);
+    // The kernel takes the lock back from one that is killed.
+    rnicd.kill();
     rnicd.start_again();
 }
 

@@ -1,7 +1,7 @@
 //! The facts of a connection for an administrator.
 
 use super::script::{Script, ms, plain, seconds};
-use crate::tcp::{State, TcpConfig};
+use crate::tcp::State;
 
 #[test]
 fn a_quiet_connection() {
@@ -51,25 +51,4 @@ fn times_are_ages() {
     // The handshake took no time, the data 30 ms.
     let (rtt, variation) = facts.rtt.unwrap();
     assert_eq!((rtt, variation), (ms(30) / 8, ms(30) / 4));
-}
-
-#[test]
-fn a_line_as_ss_writes_it() {
-    let config = TcpConfig {
-        timestamps: false,
-        ..plain()
-    };
-    let mut t = Script::established(&config, "mss 1000,sackOK,wscale 7", 60_000);
-    t.write(3000);
-    for _ in 0..3 {
-        t.next();
-    }
-    t.pass(ms(16));
-    t.inject(". 1:1(0) ack 3001 win 500");
-    assert_eq!(
-        t.tcp.facts(t.now).to_string(),
-        "Established reno sack wscale rto:202 rtt:2.000/4.000 minrtt:0.000 mss:1000 pmss:1000 cwnd:10 bytes_sent:3000 \
-         bytes_acked:3000 bytes_received:0 segs_out:5 segs_in:2 send 40.0Mbps pacing_rate 80.0Mbps \
-         delivery_rate 1.5Mbps app_limited lastsnd:16 lastrcv:0 snd_wnd:64000 rcv_wnd:60000"
-    );
 }

@@ -1,7 +1,8 @@
 //! `rnic-ctl top`: devices, clients and users with their rates, on the whole screen.
 
 // From the ground up:
-// model < view < text < screen
+// connections < model < view < text < screen
+mod connections;
 mod model;
 mod screen;
 mod text;
@@ -13,20 +14,28 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use rnic_xdp::manager::Administrator;
+
 use super::access::{Style, connect, failed};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out;
+use connections::{Connections, Patience};
 use model::{Rows, Sample, WHAT};
 use screen::PATIENCE;
 use view::View;
 
+/// What is printed has the word of all clients.
+const ALL: Patience = Patience {
+    most: usize::MAX,
+    within: Duration::from_secs(2),
+};
 /// The width of what is printed.
 const BATCH_WIDTH: u16 = 100;
 
 /// Shows devices, clients and users with what they send and receive in a second, on the whole screen.
 ///
-/// A client is a port. Frames (f/s) and octets (B/s) are those of the last interval, each way as the client sees it; DROP/s are the
+/// A client is a port. CONNS are its connections, as it says itself; "-" stands for one that does not. Frames (f/s) and octets (B/s) are those of the last interval, each way as the client sees it; DROP/s are the
 /// frames that it sent and that were not let out (`rnic-ctl -d stat show` has the reasons). Of devices, the kernel counts.
 /// Users other than root see their own clients.
 ///
@@ -73,10 +82,12 @@ pub(crate) fn run(args: &TopArgs, style: Style, interrupt: &Interrupt) -> Outcom
     }
     // What fails at first is said as by any other command.
     let mut administrator = connect(args.socket.as_deref()).map_err(failed("connect to rnicd"))?;
-    let first = Sample::read(&mut administrator).map_err(failed(WHAT))?;
+    let first = Sample::read(&mut administrator, Connections::default(), screen::SOME);
+    let first = first.map_err(failed(WHAT))?;
     let source = screen::Source {
         socket: args.socket.clone(),
         delay: args.delay,
+        connections: first.connections.clone(),
         administrator: Some(administrator),
     };
     screen::run(source, first, looks, interrupt)
@@ -85,7 +96,11 @@ pub(crate) fn run(args: &TopArgs, style: Style, interrupt: &Interrupt) -> Outcom
 /// Prints looks until they are enough or the user stops it.
 fn batch(args: &TopArgs, looks: u64, style: Style, interrupt: &Interrupt) -> Outcome {
     let mut administrator = connect(args.socket.as_deref()).map_err(failed("connect to rnicd"))?;
-    let mut before = Sample::read(&mut administrator).map_err(failed(WHAT))?;
+    let read = |administrator: &mut Administrator| {
+        let sample = Sample::read(administrator, Connections::default(), ALL);
+        sample.map_err(failed(WHAT))
+    };
+    let mut before = read(&mut administrator)?;
     for look in 0..looks {
         let due = before.at + args.delay;
         while let Some(rest) = due.checked_duration_since(Instant::now()) {
@@ -96,7 +111,7 @@ fn batch(args: &TopArgs, looks: u64, style: Style, interrupt: &Interrupt) -> Out
             let waited = administrator.next_event(rest.clamp(Duration::from_millis(1), PATIENCE));
             waited.map_err(failed(WHAT))?;
         }
-        let now = Sample::read(&mut administrator).map_err(failed(WHAT))?;
+        let now = read(&mut administrator)?;
         let rows = Rows::of(&now, Some(&before));
         if style.json {
             style.value(&rows.json())?;

@@ -9,6 +9,7 @@ use rnic_xdp::manager::{Administrator, AskError};
 use rnic_xdp::steering::Mode;
 use serde_json::{Value, json};
 
+use super::connections::{Connections, Patience};
 use crate::objects::dev::state;
 use crate::objects::rates::{Sums, key};
 use crate::objects::words::Users;
@@ -22,18 +23,29 @@ pub(super) struct Sample {
     /// None if the user may not see them.
     pub(super) devices: Option<Vec<DeviceState>>,
     pub(super) ports: Vec<PortState>,
+    pub(super) connections: Connections,
 }
 
 impl Sample {
-    /// Asks rnicd.
-    pub(super) fn read(administrator: &mut Administrator) -> Result<Self, AskError> {
+    /// Asks rnicd, and some of the clients.
+    pub(super) fn read(
+        administrator: &mut Administrator,
+        mut connections: Connections,
+        patience: Patience,
+    ) -> Result<Self, AskError> {
         let devices = match administrator.devices() {
             Err(AskError::Refused(refused)) if refused.reason == Reason::NotPermitted => None,
             devices => Some(devices?),
         };
         let ports = administrator.ports()?;
         let at = Instant::now();
-        Ok(Self { at, devices, ports })
+        connections.ask(administrator, &ports, patience)?;
+        Ok(Self {
+            at,
+            devices,
+            ports,
+            connections,
+        })
     }
 }
 
@@ -58,6 +70,8 @@ pub(super) struct ClientRow {
     pub(super) pid: i32,
     pub(super) program: String,
     pub(super) leases: u32,
+    /// None if it does not say.
+    pub(super) connections: Option<u32>,
     pub(super) rates: Option<Sums>,
 }
 
@@ -113,6 +127,7 @@ impl Rows {
         let clients = self.clients.iter().map(|row| {
             let mut json = json!({
                 "port": row.port, "dev": row.dev, "user": row.user, "pid": row.pid, "program": row.program, "leases": row.leases,
+                "connections": row.connections,
             });
             add_rates(&mut json, row.rates);
             json
@@ -173,6 +188,10 @@ fn clients(now: &Sample, before: Option<&Sample>, names: &mut Users) -> Vec<Clie
     let old: HashMap<_, _> = old.map(|port| (key(port), Sums::of(port))).collect();
     let rates = |port: &PortState| {
         let time = now.at - before?.at;
+        // Nothing counts what a hardware queue sends and receives.
+        if port.queue.is_some() {
+            return None;
+        }
         let old = old.get(&key(port)).copied().unwrap_or_default();
         Some(Sums::of(port).rates(old, time))
     };
@@ -185,6 +204,7 @@ fn clients(now: &Sample, before: Option<&Sample>, names: &mut Users) -> Vec<Clie
             pid: port.pid,
             program: port.program.clone(),
             leases: port.leases,
+            connections: now.connections.of(port),
             rates: rates(port),
         })
         .collect()
@@ -253,7 +273,13 @@ mod tests {
             kernel: Some(link(ifindex, packets)),
         };
         let devices = Some(vec![device]);
-        Sample { at, devices, ports }
+        let connections = ports.first().map(|port| Connections::known(port, 3));
+        Sample {
+            at,
+            devices,
+            ports,
+            connections: connections.unwrap_or_default(),
+        }
     }
 
     #[test]
@@ -296,6 +322,8 @@ mod tests {
         let device = &rows.devices.as_ref().unwrap()[0];
         assert_eq!(device.rates, Some(sums(600, 60_000, 300, 30_000, 30)));
         assert_eq!(rows.json()["clients"][0]["tx_frames_per_second"], 100);
+        let connections = [0, 1].map(|at: usize| rows.json()["clients"][at]["connections"].clone());
+        assert_eq!(connections, [3.into(), Value::Null]);
         // A device that was made anew.
         let rows = Rows::of(&sample(end, Vec::new(), 4, 10), Some(&before));
         let device = &rows.devices.as_ref().unwrap()[0];

@@ -12,6 +12,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::{DefaultTerminal, try_init, try_restore};
 use rnic_xdp::manager::{Administrator, AskError};
 
+use super::connections::{Connections, Patience};
 use super::model::{Rows, Sample, WHAT};
 use super::text::{LEAST, Table, table_of_each};
 use super::view::{Next, View};
@@ -20,6 +21,11 @@ use crate::interrupt::Interrupt;
 use crate::objects::access::connect;
 use crate::out;
 
+/// The clients of one look: as many as are asked at a time.
+pub(super) const SOME: Patience = Patience {
+    most: 16,
+    within: Duration::from_millis(200),
+};
 /// How soon Ctrl-C is noticed at the latest.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// Lines beside the rows: the head, the state, three titles, two gaps and the keys.
@@ -31,6 +37,8 @@ pub(super) struct Source {
     pub(super) socket: Option<PathBuf>,
     pub(super) delay: Duration,
     pub(super) administrator: Option<Administrator>,
+    /// What clients have said of their connections.
+    pub(super) connections: Connections,
 }
 
 impl Source {
@@ -40,7 +48,9 @@ impl Source {
             Some(administrator) => administrator,
             None => connect(self.socket.as_deref())?,
         };
-        let sample = Sample::read(&mut administrator)?;
+        let known = std::mem::take(&mut self.connections);
+        let sample = Sample::read(&mut administrator, known, SOME)?;
+        self.connections.clone_from(&sample.connections);
         self.administrator = Some(administrator);
         Ok(sample)
     }
@@ -77,6 +87,12 @@ impl Drop for Screen {
             ));
         }
     }
+}
+
+/// Returns a number of things in words.
+fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 /// What is on the screen.
@@ -116,13 +132,18 @@ impl Shown {
             users,
         } = &self.rows;
         let devices = devices.as_ref().map_or_else(String::new, |devices| {
-            format!("{} devices, ", devices.len())
+            format!("{}, ", counted(devices.len(), "device"))
         });
         let leases: u32 = clients.iter().map(|client| client.leases).sum();
-        let (clients, users, seconds) = (clients.len(), users.len(), self.delay.as_secs_f64());
-        format!(
-            "rnic-ctl top: {devices}{clients} clients of {users} users, {leases} leases; every {seconds} s"
-        )
+        let (clients, users) = (clients.len(), users.len());
+        let [clients, users, leases] = [
+            (clients, "client"),
+            (users, "user"),
+            (leases as usize, "lease"),
+        ]
+        .map(|(count, what)| counted(count, what));
+        let seconds = self.delay.as_secs_f64();
+        format!("rnic-ctl top: {devices}{clients} of {users}, {leases}; every {seconds} s")
     }
 
     /// Returns the line about what is shown, and whether it is a warning.
@@ -352,7 +373,7 @@ mod tests {
                 "{screen:?}"
             );
         }
-        assert!(lines(&mut shown(3), 80, 12)[5].contains("program"));
+        assert!(lines(&mut shown(3), 80, 12)[5].contains("progra"));
     }
 
     #[test]

@@ -65,26 +65,50 @@ fn rate_titles() -> String {
         .collect()
 }
 
-fn client_titles(program: usize) -> String {
+/// The widths of the names in the table of clients.
+#[derive(Clone, Copy)]
+struct Names {
+    dev: usize,
+    user: usize,
+    program: usize,
+}
+
+impl Names {
+    /// Shares out what the other columns leave: each has 5 at least, and the name of the program what the others do not need.
+    fn of(room: usize) -> Self {
+        let spare = room.saturating_sub(17);
+        let dev = 6 + spare.min(2);
+        let user = 5 + spare.saturating_sub(2).min(3);
+        Self {
+            dev,
+            user,
+            program: room.saturating_sub(dev + user),
+        }
+    }
+}
+
+fn client_titles(names: Names) -> String {
     format!(
-        "PORT {} {} {:>7} {} LEASES{}",
-        left("DEV", 8),
-        left("USER", 8),
+        "PORT {} {} {:>7} {} LEASES CONNS{}",
+        left("DEV", names.dev),
+        left("USER", names.user),
         "PID",
-        left("PROGRAM", program),
+        left("PROGRAM", names.program),
         rate_titles()
     )
 }
 
-fn client(row: &ClientRow, program: usize) -> String {
+fn client(row: &ClientRow, names: Names) -> String {
+    let connections = row.connections.map(|count| scaled(count.into()));
     format!(
-        "{:>4} {} {} {:>7} {} {:>6}{}",
+        "{:>4} {} {} {:>7} {} {:>6} {:>5}{}",
         row.port,
-        left(&row.dev, 8),
-        left(&row.user, 8),
+        left(&row.dev, names.dev),
+        left(&row.user, names.user),
         row.pid,
-        left(&row.program, program),
+        left(&row.program, names.program),
         row.leases,
+        connections.as_deref().unwrap_or("-"),
         rates(row.rates)
     )
 }
@@ -122,7 +146,8 @@ pub(super) fn table_of_each(rows: &Rows, view: &View, width: u16) -> [Table; 3] 
     let rates: usize = RATES.iter().map(|(_, width)| width).sum();
     let room = usize::from(width.clamp(LEAST.0, 120)) - rates;
     // What is left of each line for its longest name.
-    let [dev, program, name] = [27, 38, 15].map(|others| room.saturating_sub(others).max(4));
+    let [dev, names, name] = [27, 28, 15].map(|others| room.saturating_sub(others).max(4));
+    let names = Names::of(names);
     let devices = Table {
         titles: format!(
             "{} STATE XDP     PORTS LEASES{}",
@@ -137,11 +162,11 @@ pub(super) fn table_of_each(rows: &Rows, view: &View, width: u16) -> [Table; 3] 
             .collect(),
     };
     let clients = Table {
-        titles: client_titles(program),
+        titles: client_titles(names),
         rows: view
             .arrange(&rows.clients)
             .iter()
-            .map(|row| client(row, program))
+            .map(|row| client(row, names))
             .collect(),
     };
     let users = Table {
@@ -209,6 +234,7 @@ mod tests {
                 pid: 4242,
                 program: "a\u{1b}[2Jx".into(),
                 leases: 2,
+                connections: Some(12),
                 rates: Some(sums),
             }],
             users: vec![UserRow {
@@ -222,8 +248,8 @@ mod tests {
 DEV                STATE XDP     PORTS LEASES RX f/s RX B/s TX f/s TX B/s DROP/s
 eth1               up    native      1      2      -      -      -      -      -
 
-PORT DEV      USER         PID PROGRAM LEASES RX f/s RX B/s TX f/s TX B/s DROP/s
-   7 eth1     alice       4242 a\\u{1b}      2      3      4      1  20.0k      5
+PORT DEV    USER      PID PROGRA LEASES CONNS RX f/s RX B/s TX f/s TX B/s DROP/s
+   7 eth1   alice    4242 a\\u{1b      2    12      3      4      1  20.0k      5
 
 USER                           CLIENTS LEASES RX f/s RX B/s TX f/s TX B/s DROP/s
 alice                                1      2      3      4      1  20.0k      5";

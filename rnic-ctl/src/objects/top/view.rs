@@ -19,6 +19,7 @@ pub(super) enum Column {
     Pid,
     Program,
     Leases,
+    Connections,
     RxFrames,
     RxOctets,
     TxFrames,
@@ -29,13 +30,14 @@ pub(super) enum Column {
 
 impl Column {
     /// From left to right.
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Port,
         Self::Dev,
         Self::User,
         Self::Pid,
         Self::Program,
         Self::Leases,
+        Self::Connections,
         Self::RxFrames,
         Self::RxOctets,
         Self::TxFrames,
@@ -52,6 +54,7 @@ impl Column {
             Self::Pid => "PID",
             Self::Program => "PROGRAM",
             Self::Leases => "LEASES",
+            Self::Connections => "CONNS",
             Self::RxFrames => "RX f/s",
             Self::RxOctets => "RX B/s",
             Self::TxFrames => "TX f/s",
@@ -73,6 +76,7 @@ impl Column {
             Self::Pid => one.pid.cmp(&other.pid),
             Self::Program => one.program.cmp(&other.program),
             Self::Leases => other.leases.cmp(&one.leases),
+            Self::Connections => other.connections.cmp(&one.connections),
             Self::RxFrames => rate(|rates| rates.rx_frames),
             Self::RxOctets => rate(|rates| rates.rx_octets),
             Self::TxFrames => rate(|rates| rates.tx_frames),
@@ -236,7 +240,8 @@ mod tests {
         assert_eq!(view.sort, Column::RxOctets);
         assert_eq!(shown(&view), [1, 3, 2]);
         for (steps, column, order) in [
-            (3, Column::Program, [2, 3, 1]),
+            (2, Column::Connections, [1, 2, 3]),
+            (2, Column::Program, [2, 3, 1]),
             (2, Column::User, [1, 3, 2]),
             (2, Column::Port, [1, 2, 3]),
         ] {
