@@ -50,6 +50,7 @@ const LOGS: [&str; 17] = [
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
     "rnic-xdp/src/manager/device",
+    "rnic-xdp/src/manager/device_news",
     "rnic-xdp/src/manager/device_queues",
     "rnic-xdp/src/manager/queue_ports",
     "rnic-xdp/src/manager/session",

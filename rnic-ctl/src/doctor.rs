@@ -65,9 +65,11 @@ impl Findings {
                 }
             }
             Err(why) => {
-                device.push(sharing::not_offered(&why, !has_failures(&host)));
-                let drives_now = rnic_xdp::steering::counters(netdev).is_ok();
-                if trial && !drives_now && !has_failures(&device) {
+                // What rnicd shares cannot be had alone.
+                let is_shared = rnic_xdp::steering::is_shared(netdev);
+                let may_have_it_alone = !has_failures(&host) && !is_shared;
+                device.push(sharing::not_offered(&why, may_have_it_alone));
+                if trial && !has_failures(&device) {
                     facts::trial(netdev, &mut device);
                 }
             }

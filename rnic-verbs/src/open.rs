@@ -57,7 +57,10 @@ impl Interface {
         let manager = config.manager.as_deref().map(Manager::connect);
         let refused = match manager {
             Some(Ok(manager)) if manager.offers(netdev) => return Self::ask(manager, config),
-            Some(Ok(_)) => NotShared::Here,
+            Some(Ok(manager)) => match manager.waits_for(netdev) {
+                Some(why) => NotShared::Now(why.to_owned()),
+                None => NotShared::Here,
+            },
             Some(Err(error)) => NotShared::NoManager(error),
             None => return Self::take(config),
         };
@@ -66,12 +69,7 @@ impl Interface {
                 netdev: netdev.clone(),
                 refused,
             },
-            // A user without a port of a shared interface gets these errors.
-            OpenError::Port(
-                alone @ (rnic_xdp::OpenError::NoSuchDevice { .. }
-                | rnic_xdp::OpenError::OtherProgram { .. }
-                | rnic_xdp::OpenError::AlreadyDriven { .. }),
-            ) if refused.is_by_rnicd() => OpenError::NoPort {
+            OpenError::Port(alone) if refused.explains(&alone) => OpenError::NoPort {
                 netdev: netdev.clone(),
                 refused,
                 alone: Box::new(alone),
@@ -85,7 +83,7 @@ impl Interface {
         let (sender, inspections) = bounded(MOST_INSPECTIONS);
         let (port, net) = manager.with_inspections(sender).open(&config.port)?;
         Ok(Self {
-            port: Port::of(&port),
+            port: Port::of(&port).ignoring(too_many_workers(config.driving)),
             shares: vec![port],
             net: Arc::new(net),
             inspections: Some(inspections),
@@ -134,6 +132,19 @@ impl Interface {
             answer(inspections, device.inner.inspector())?;
         }
         Ok(device)
+    }
+}
+
+/// Says that more workers were asked for than a port of rnicd has.
+fn too_many_workers(driving: Driving) -> Option<String> {
+    match driving {
+        Driving::Threads {
+            most: Some(most @ 2..),
+            ..
+        } => Some(format!(
+            "1 worker, not {most}: a port of rnicd has one queue"
+        )),
+        _ => None,
     }
 }
 

@@ -63,14 +63,26 @@ pub enum NotShared {
     /// rnicd does not share it with this user.
     #[error("rnicd does not share it with this user: the administrator can (/etc/rnic/rnicd.toml)")]
     Here,
+    /// rnicd is to share it with this user, and cannot now.
+    #[error("rnicd cannot share it now: {0}")]
+    Now(String),
     /// rnicd does not answer.
     #[error(transparent)]
     NoManager(ChannelError),
 }
 
 impl NotShared {
-    /// Whether there is an rnicd that could share it.
-    pub(crate) fn is_by_rnicd(&self) -> bool {
-        !matches!(self, Self::NoManager(ChannelError::NoDaemon { .. }))
+    /// Returns whether a user who cannot have an interface alone for this reason has to know why there is no port of it.
+    pub(crate) fn explains(&self, alone: &rnic_xdp::OpenError) -> bool {
+        use rnic_xdp::OpenError::{
+            AlreadyDriven, HiddenProgram, NoSuchDevice, OtherProgram, Shared,
+        };
+        let there_is_none = matches!(self, Self::NoManager(ChannelError::NoDaemon { .. }));
+        match alone {
+            // The program is that of an rnicd, or may be.
+            Shared { .. } | HiddenProgram { .. } => true,
+            NoSuchDevice { .. } | OtherProgram { .. } | AlreadyDriven { .. } => !there_is_none,
+            _ => false,
+        }
     }
 }

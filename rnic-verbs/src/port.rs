@@ -17,6 +17,12 @@ impl Port {
         }
     }
 
+    /// Reports what was asked for and is not possible.
+    pub(crate) fn ignoring(mut self, ignored: Option<String>) -> Self {
+        self.report.ignored.extend(ignored);
+        self
+    }
+
     /// Reports what was opened: the XDP mode, the queues, where the frames lie.
     pub fn report(&self) -> &PortReport {
         &self.report

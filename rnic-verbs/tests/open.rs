@@ -395,8 +395,9 @@ fn why_there_is_no_port_is_said_too() {
     assert_eq!(
         error.to_string(),
         format!(
-            "there is no port of nowhere: cannot connect to rnicd: Protocol wrong type for socket (os error 91); and it cannot be \
-             had alone: {alone}"
+            "there is no port of nowhere: what is at {} is no rnicd: cannot connect to it: Protocol wrong type for socket (os error \
+             91); start the rnicd that is to listen there, or name another socket; and it cannot be had alone: {alone}",
+            path.display()
         )
     );
     // Nobody listens any more.

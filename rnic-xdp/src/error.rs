@@ -42,15 +42,41 @@ pub enum OpenError {
         /// The refused operation.
         doing: &'static str,
     },
-    /// Another process of rnic drives the device already.
+    /// Another process of rnic has the device for itself.
     #[error(
-        "another rnic process drives {netdev} already (XDP program {program}); end it or choose another device"
+        "another rnic process drives {netdev} already (XDP program {program}{}); end it or choose another device", in_words(*pid)
     )]
     AlreadyDriven {
         /// The device.
         netdev: String,
         /// The id of its XDP program.
         program: u32,
+        /// The process, if this one may see it.
+        pid: Option<u32>,
+    },
+    /// rnicd shares the device, and was not asked for a port of it.
+    #[error(
+        "rnicd shares {netdev}, also while it does not run (XDP program {program}); `systemctl start rnicd` starts it, and \
+         `rnicd --unshare` ends the sharing"
+    )]
+    Shared {
+        /// The device.
+        netdev: String,
+        /// The id of its XDP program.
+        program: u32,
+    },
+    /// An XDP program is attached, and this user may not know whose.
+    #[error(
+        "{netdev} has an XDP program attached (id {program}, {attachment}) that may be rnic's: do not detach it; \
+         `sudo rnic-ctl doctor --netdev {netdev}` says whose it is"
+    )]
+    HiddenProgram {
+        /// The device.
+        netdev: String,
+        /// The id of the program.
+        program: u32,
+        /// How it is attached: "native", "generic", ...
+        attachment: &'static str,
     },
     /// The manager of the device has what is asked for.
     #[error("{netdev} is managed by rnicd, which alone reserves its addresses; ask it for them")]
@@ -283,6 +309,10 @@ pub enum OpenError {
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+fn in_words(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(", pid {pid}"))
 }
 
 impl OpenError {

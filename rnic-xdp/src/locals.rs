@@ -91,7 +91,7 @@ impl Locals {
     /// Binds a kernel socket, which reserves the port.
     pub(crate) fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
         bound(wanted, self.device).map_err(|errno| match errno {
-            Errno::EADDRINUSE => NetError::InUse(wanted),
+            Errno::EADDRINUSE => NetError::InUse(wanted.into()),
             Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
             Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
             errno => other(wanted, errno.desc()),

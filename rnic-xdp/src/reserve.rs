@@ -111,7 +111,7 @@ impl XdpNet {
         for &vlan in vlans {
             let entry = Entry { local, vlan };
             self.steered.add(&entry, peers).map_err(|error| match error.raw_os_error() {
-                Some(libc::EEXIST) => NetError::InUse(local),
+                Some(libc::EEXIST) => NetError::InUse(local.into()),
                 Some(libc::E2BIG) => other(
                     local,
                     "the steering map is full (65536 addresses and ports, as many prefixes of peers); close connections or listeners",

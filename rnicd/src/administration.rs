@@ -138,18 +138,21 @@ impl Server {
     }
 
     fn device_states(&mut self, after: Option<String>) -> Page<DeviceState> {
+        let waiting = self.waiting().into_iter();
+        let waiting: Vec<_> = waiting.map(|name| (self.fault(&name), name)).collect();
         let settings = &self.settings;
-        let mut devices: BTreeMap<_, _> = self
-            .devices
-            .iter_mut()
-            .map(|shared| (shared.device.netdev().to_owned(), shared))
-            .collect();
+        let of = |name: &str| settings.shared_device(name);
+        let shared = self.devices.iter_mut();
+        let shared = shared.map(|shared| (shared.device.netdev().to_owned(), Ok(shared)));
+        let waiting = waiting.into_iter();
+        let all = shared.chain(waiting.map(|(fault, name)| (name, Err(fault))));
+        let mut all: BTreeMap<_, _> = all.collect();
         let behind = (behind(after), Bound::Unbounded);
-        Page::of(
-            devices
-                .range_mut::<String, _>(behind)
-                .map(|(name, shared)| device_state(shared, settings.shared_device(name))),
-        )
+        let behind = all.range_mut::<String, _>(behind);
+        Page::of(behind.map(|(name, found)| match found {
+            Ok(shared) => device_state(shared, of(name)),
+            Err(fault) => waiting_state(name, fault.take(), of(name)),
+        }))
     }
 
     fn port_states(&mut self, after: Option<u32>, sees: impl Fn(u32) -> bool) -> Page<PortState> {
@@ -323,7 +326,8 @@ fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState
     DeviceState {
         netdev: device.netdev().to_owned(),
         state: device.link_state(),
-        mode: device.mode().clone(),
+        fault: device.fault().map(str::to_owned),
+        mode: Some(device.mode().clone()),
         mtu: device.mtu(),
         ports: shared.ports.len() as u32,
         leases: leases as u32,
@@ -331,6 +335,23 @@ fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState
         settings: configured.into_iter().map(mode_of).collect(),
         received,
         kernel: found(device.netdev(), kernel).flatten(),
+    }
+}
+
+/// Returns the state of a device that is to be shared and cannot be now.
+fn waiting_state(netdev: &str, fault: Option<String>, configured: Option<&Device>) -> DeviceState {
+    DeviceState {
+        netdev: netdev.to_owned(),
+        state: LinkState::Gone,
+        fault,
+        mode: None,
+        mtu: 0,
+        ports: 0,
+        leases: 0,
+        set_by: configured.map_or_else(String::new, set_by_whom),
+        settings: configured.into_iter().map(mode_of).collect(),
+        received: Vec::new(),
+        kernel: None,
     }
 }
 

@@ -8,6 +8,7 @@ use rnic_xdp::manager::states::Event;
 use tracing::{info, warn};
 
 use crate::administration::Answered;
+use crate::devices::cannot_share;
 use crate::policy::uid;
 use crate::server::Server;
 use crate::settings::Settings;
@@ -34,7 +35,7 @@ impl Server {
         let before = self.switch(settings.map_err(other)?)?;
         if let Err(why) = self.open_device(netdev) {
             self.switch_back(before);
-            return Err(other(why));
+            return Err(other(cannot_share(netdev, &why)));
         }
         self.changed(format!("{netdev} was added by an administrator"));
         done()
@@ -93,7 +94,7 @@ impl Server {
                 self.switch_back(before);
                 // It is opened again as it was.
                 self.look_at = Instant::now();
-                return Err(other(why));
+                return Err(other(cannot_share(netdev, &why)));
             }
         }
         done()

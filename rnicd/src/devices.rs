@@ -36,6 +36,24 @@ impl Server {
         names.filter(|name| !self.shares(name))
     }
 
+    /// Returns why a device that is to be shared gives clients no ports now, if it gives none.
+    pub(crate) fn fault(&self, netdev: &str) -> Option<String> {
+        let mut devices = self.devices.iter();
+        match devices.find(|shared| shared.device.netdev() == netdev) {
+            Some(shared) => shared.device.fault().map(str::to_owned),
+            None => {
+                self.settings.shared_device(netdev)?;
+                let said = self.complaints.get(netdev).cloned();
+                Some(said.unwrap_or_else(|| "rnicd has not looked at it yet".to_owned()))
+            }
+        }
+    }
+
+    /// Returns the names of devices that are to be shared and are not.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.missing().map(str::to_owned).collect()
+    }
+
     /// Returns whether some device that is to be shared is not: its ports are not known.
     pub(crate) fn waits_for_devices(&self) -> bool {
         self.missing().next().is_some()
@@ -52,6 +70,9 @@ impl Server {
         let wanted = self.settings.shared_devices();
         let wanted: Vec<_> = wanted.map(|device| device.name.value.clone()).collect();
         self.stop_sharing(|name| !wanted.iter().any(|wanted| wanted == name));
+        for shared in &mut self.devices {
+            shared.device.look_at_program_soon();
+        }
         self.look_at = Instant::now();
     }
 
@@ -61,13 +82,12 @@ impl Server {
             return;
         }
         self.look_at = Instant::now() + LOOK_FOR_DEVICES_EVERY;
-        let missing: Vec<_> = self.missing().map(str::to_owned).collect();
-        for name in missing {
-            if let Err(complaint) = self.open_device(&name)
-                && !self.complaints.contains(&complaint)
+        for name in self.waiting() {
+            if let Err(why) = self.open_device(&name)
+                && self.complaints.get(&name) != Some(&why)
             {
-                warn!("{complaint}");
-                self.complaints.push(complaint);
+                warn!("{}", cannot_share(&name, &why));
+                self.complaints.insert(name, why);
             }
         }
     }
@@ -77,19 +97,23 @@ impl Server {
         let device = self.settings.shared_device(name);
         let mode = device.map(|device| device.mode().value).unwrap_or_default();
         let opened = open(&self.places, &mut self.pins, name, mode, &self.quotas);
-        let shared = opened.map_err(|why| format!("{name} cannot be shared now: {why}"))?;
+        let shared = opened.map_err(|why| why.to_string())?;
         info!(
             "shares {name}: XDP {}, {} port{}",
             shared.device.mode(),
             shared.ports.len(),
             if shared.ports.len() == 1 { "" } else { "s" }
         );
-        self.complaints
-            .retain(|complaint| !complaint.starts_with(name));
+        self.complaints.remove(name);
         self.announce(Event::DeviceShared {
             netdev: name.to_owned(),
         });
         self.devices.push(shared);
         Ok(())
     }
+}
+
+/// Says that a device cannot be shared now.
+pub(crate) fn cannot_share(netdev: &str, why: &str) -> String {
+    format!("{netdev} cannot be shared now: {why}")
 }

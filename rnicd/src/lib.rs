@@ -3,13 +3,14 @@
 
 // From the ground up; each file imports only from those below it:
 // claim, config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, usage, client
-// < settings, shared < made, open, server < devices, administration < changes, inspection < patience < requests < serve < unshare
+// < settings, shared < made, open, server < devices, administration, holder < changes, inspection < patience < requests < serve < unshare
 mod administration;
 mod changes;
 pub mod claim;
 mod client;
 pub mod config;
 mod devices;
+mod holder;
 mod inspection;
 mod made;
 pub mod notify;

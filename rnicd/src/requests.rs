@@ -7,7 +7,7 @@ use rnic_core::engine::{NetError, Peers};
 use rnic_xdp::PortConfig;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Notice, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
+    Answer, Ask, Notice, Reason, Refused, Reply, Request, UntaggedAddress, VERSION, Withheld,
 };
 use rnic_xdp::manager::states::Event;
 use tracing::{debug, info, warn};
@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use crate::administration::{Answered, release};
 use crate::client::now;
 use crate::config::Limits;
+use crate::devices::cannot_share;
 use crate::made::{Made, check_queue, frames};
 use crate::quota::{QuotaError, Resource, Taken};
 use crate::record::Record;
@@ -134,11 +135,19 @@ impl Server {
         let (uid, pid) = (client.peer.uid, client.peer.pid);
         debug!("{program} (pid {pid}, uid {uid}) has connected");
         client.program = Some(program);
-        let names = self.devices.iter().map(|shared| shared.device.netdev());
-        let devices = names.filter(|name| limits.devices.value.contains(name));
+        let (mut devices, mut withheld) = (Vec::new(), Vec::new());
+        let wanted = self.settings.shared_devices();
+        let wanted = wanted.map(|device| device.name.value.clone());
+        for netdev in wanted.filter(|name| limits.devices.value.contains(name)) {
+            match self.fault(&netdev) {
+                None => devices.push(netdev),
+                Some(why) => withheld.push(Withheld { netdev, why }),
+            }
+        }
         let welcome = Answer::Welcome {
             version: version.min(VERSION),
-            devices: devices.map(str::to_owned).collect(),
+            devices,
+            withheld,
         };
         Ok((welcome, Vec::new()))
     }
@@ -164,6 +173,10 @@ impl Server {
         let program = self.clients[key].program.clone().unwrap_or_default();
         let netdev = &config.netdev;
         let allowed = limits.devices.value.contains(netdev);
+        if let Some(why) = self.fault(netdev).filter(|_| allowed) {
+            let why = cannot_share(netdev, &why);
+            return Err(Refused::new(Reason::NoSuchDevice, why));
+        }
         let names = self.devices.iter().map(|shared| shared.device.netdev());
         let found = names
             .enumerate()
@@ -396,7 +409,8 @@ impl Server {
         reserved: Result<(SocketAddr, OwnedFd), NetError>,
         held: Taken,
     ) -> Answered {
-        let (local, socket) = reserved.map_err(Refused::from)?;
+        let named = |error| self.name_holder(error, number);
+        let (local, socket) = reserved.map_err(|error| Refused::from(named(error)))?;
         let mut devices = self.devices.iter_mut();
         if let Some(port) = devices.find_map(|shared| shared.ports.get_mut(&number)) {
             let since = Some(now());

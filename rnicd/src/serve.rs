@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use rnic_xdp::manager::states::Event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{debug, error, info, warn};
 
@@ -39,7 +40,11 @@ pub enum ServeError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     /// The socket could not be made.
-    #[error("cannot listen at {}: {source}", path.display())]
+    #[error(
+        "cannot listen at {}: {source}; start rnicd as root (`systemctl start rnicd`), or name a socket in a directory that this user \
+         may write to (--socket)",
+        path.display()
+    )]
     Listen {
         /// Where.
         path: PathBuf,
@@ -174,7 +179,11 @@ fn reload(server: &mut Server) {
             server.settings = settings;
             server.share_what_is_wanted();
         }
-        Err(why) => error!("the configuration stays as it was: {why}"),
+        Err(why) => {
+            error!("the configuration stays as it was: {why}");
+            let why = why.to_string();
+            server.announce(Event::ReloadRefused { why });
+        }
     }
 }
 

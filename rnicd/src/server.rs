@@ -1,6 +1,7 @@
 //! The loop: connections, requests, and what the kernel reports of devices. One thread does all of it, one request of a client at
 //! a time, so that none holds up the others for long.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::{FromDaemon, Notice, UntaggedAddress};
-use rnic_xdp::manager::states::{Event, PortEnd};
+use rnic_xdp::manager::states::{DeviceNews, Event, PortEnd};
 use rnic_xdp::manager::{DeviceEvent, channel::ChannelError};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
@@ -49,8 +50,8 @@ pub(crate) struct Server {
     pub(crate) settings: Settings,
     /// When to look for devices that are missing.
     pub(crate) look_at: Instant,
-    /// What was said of devices that are missing, so that it is not said again and again.
-    pub(crate) complaints: Vec<String>,
+    /// Why devices that are missing cannot be shared, as it was said last.
+    pub(crate) complaints: BTreeMap<String, String>,
 }
 
 /// What the loop was woken for.
@@ -78,7 +79,7 @@ impl Server {
             pins: None,
             settings,
             look_at: Instant::now(),
-            complaints: Vec::new(),
+            complaints: BTreeMap::new(),
         }
     }
 
@@ -218,7 +219,10 @@ impl Server {
         let is_gone = |shared: &Shared| shared.device.link_state() == LinkState::Gone;
         while let Some(at) = self.devices.iter().position(is_gone) {
             let mut shared = self.devices.swap_remove(at);
-            warn!("{} is gone, and its ports with it", shared.device.netdev());
+            let name = shared.device.netdev().to_owned();
+            warn!("{name} is gone, and its ports with it");
+            self.complaints
+                .insert(name, "the network device is gone".to_owned());
             self.say_gone(&mut shared);
             // The program went with the device; the maps have no use any more.
             let _ = shared.device.close();
@@ -403,6 +407,14 @@ fn pass_on(shared: &mut Shared, clients: &mut Slab<Client>, event: DeviceEvent) 
                 }
             }
             None
+        }
+        DeviceEvent::News(news) => {
+            let netdev = netdev();
+            match news {
+                DeviceNews::ProgramDetached { .. } => warn!("{netdev}: {news}"),
+                _ => info!("{netdev}: {news}"),
+            }
+            Some(Event::DeviceNews { netdev, news })
         }
         DeviceEvent::TooBig(too_big) => {
             if let Some(port) = shared.lessee(too_big.local)

@@ -174,3 +174,16 @@ fn the_manual_pages_have_each_option_and_each_key() {
         assert!(configuration.contains(&line), "{line}");
     }
 }
+
+#[test]
+fn a_socket_that_cannot_be_made_has_a_remedy() {
+    let error = rnicd::serve::ServeError::Listen {
+        path: "/run/rnic/rnicd.sock".into(),
+        source: std::io::ErrorKind::PermissionDenied.into(),
+    };
+    assert_eq!(
+        error.to_string(),
+        "cannot listen at /run/rnic/rnicd.sock: permission denied; start rnicd as root (`systemctl start rnicd`), or name a socket in a \
+         directory that this user may write to (--socket)"
+    );
+}

@@ -52,7 +52,7 @@ pub use self::driver::{Batch, Driver};
 pub use self::events::Events;
 pub use self::flows::{Flows, Keyed};
 pub use self::link::{EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, link, links};
-pub use self::net::{Net, NetError};
+pub use self::net::{InUse, Net, NetError};
 pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;
 pub use self::peers::{NoPrefix, Peers, Prefix};

@@ -1,17 +1,51 @@
 //! What an application needs of a network: local ports, and memory near the device.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use crate::connection::PortLease;
 
 use super::peers::Peers;
 
+/// A local address and TCP port that another socket or listener has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct InUse {
+    /// The address and port.
+    pub address: SocketAddr,
+    /// Who has it, if that is known.
+    pub holder: Option<String>,
+}
+
+impl From<SocketAddr> for InUse {
+    fn from(address: SocketAddr) -> Self {
+        let holder = None;
+        Self { address, holder }
+    }
+}
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.address;
+        match &self.holder {
+            Some(holder) => write!(
+                f,
+                "{address} is in use by {holder}; choose another port or have that program end (`rnic-ctl lease show`)"
+            ),
+            None => write!(
+                f,
+                "{address} is in use; choose another port or end the process that holds it (`ss -tlnp`; what rnic holds is not \
+                 there: `rnic-ctl lease show`, `rnic-ctl steer show`)"
+            ),
+        }
+    }
+}
+
 /// Why a local port could not be reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// Another socket or listener has it.
-    #[error("{0} is in use; choose another port or end the process that holds it (`ss -tlnp`)")]
-    InUse(SocketAddr),
+    #[error(transparent)]
+    InUse(#[from] InUse),
     /// The address is not this host's.
     #[error("{0} is not an address of {1}; `ip addr show dev {1}` lists them")]
     NotLocal(SocketAddr, String),
@@ -31,7 +65,7 @@ pub enum NetError {
         policy: String,
     },
     /// Anything else.
-    #[error("cannot reserve {address}: {reason}")]
+    #[error("cannot use {address}: {reason}")]
     Other {
         /// What was asked for.
         address: SocketAddr,

@@ -315,7 +315,7 @@ impl InMemoryNet {
             0 => (49152..=65535).find(|port| !used.contains(port)),
             port => (!used.contains(&port)).then_some(port),
         };
-        let port = port.ok_or(NetError::InUse(local))?;
+        let port = port.ok_or(NetError::InUse(local.into()))?;
         used.insert(port);
         let lease = Arc::new(Lease {
             port,

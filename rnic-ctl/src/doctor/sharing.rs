@@ -8,15 +8,31 @@ use rnic_xdp::manager::channel::default_socket;
 /// What who gets a port of rnicd need not have, by the names of the findings.
 const NOT_NEEDED: [&str; 3] = ["rights", "locked memory", "XDP program"];
 
+/// Why there are no ports of an interface.
+pub(super) struct NotOffered {
+    /// For people, with the remedy.
+    why: String,
+    /// rnicd is to share it, and cannot.
+    is_wanted: bool,
+}
+
 /// Returns rnicd, if it shares an interface with this user, or why there are no ports of it.
-pub(super) fn manager_of(netdev: &str) -> Result<Manager, String> {
-    let manager = Manager::connect(&default_socket()).map_err(|error| error.to_string())?;
-    match manager.offers(netdev) {
-        true => Ok(manager),
-        false => Err(format!(
-            "rnicd does not share {netdev} with this user; the administrator can (/etc/rnic/rnicd.toml)"
-        )),
+pub(super) fn manager_of(netdev: &str) -> Result<Manager, NotOffered> {
+    let refused = |why, is_wanted| NotOffered { why, is_wanted };
+    let manager = Manager::connect(&default_socket());
+    let manager = manager.map_err(|error| refused(error.to_string(), false))?;
+    if manager.offers(netdev) {
+        return Ok(manager);
     }
+    Err(match manager.waits_for(netdev) {
+        Some(why) => refused(format!("it cannot share {netdev} now: {why}"), true),
+        None => {
+            let why = format!(
+                "rnicd does not share {netdev} with this user; the administrator can (/etc/rnic/rnicd.toml)"
+            );
+            refused(why, false)
+        }
+    })
 }
 
 /// Reports that programs of this user get ports.
@@ -26,9 +42,12 @@ pub(super) fn offered(netdev: &str) -> Fact {
 }
 
 /// Reports why they do not. Who may have an interface alone needs no rnicd.
-pub(super) fn not_offered(why: &str, may_have_it_alone: bool) -> Fact {
+pub(super) fn not_offered(
+    NotOffered { why, is_wanted }: &NotOffered,
+    may_have_it_alone: bool,
+) -> Fact {
     let (found, remedy) = why.split_once(';').unwrap_or((why, "see its log"));
-    match may_have_it_alone {
+    match may_have_it_alone && !is_wanted {
         true => fact(Verdict::Ok, format!("not used: {found}"), None),
         false => fact(
             Verdict::Fail,

@@ -12,7 +12,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Shows the devices that rnicd shares, and changes how it does.
 ///
-/// A line has whether the device can send, its XDP mode, its MTU, and how many ports and leases it has. With -d also what became of
+/// A line has whether the device can send, its XDP mode, its MTU, and how many ports and leases it has. A device that is to be shared
+/// and cannot be now is "waiting", and one whose XDP program somebody else has detached is "detached", each with the reason. With -d also what became of
 /// the frames received, what the kernel says of the device, and who has set that it is shared.
 ///
 /// What root sets with add, del and set counts at once and over rnicd.toml, until the system ends; `rnicd --show-config` marks it.
@@ -103,15 +104,18 @@ fn show(args: &DevArgs, wanted: Option<&str>, style: Style) -> Outcome {
 
 fn line(device: &DeviceState) -> Line {
     let (xdp, reason) = match &device.mode {
-        Mode::Native => ("native", None),
-        Mode::Generic { reason } => ("generic", Some(reason.as_str())),
+        Some(Mode::Native) => (Some("native"), None),
+        Some(Mode::Generic { reason }) => (Some("generic"), Some(reason.as_str())),
+        None => (None, None),
     };
+    let is_open = device.mode.is_some();
     let mut line = Line::default()
         .with("dev", device.netdev.as_str())
-        .with("state", state(device.state))
+        .with("state", state_of(device))
+        .with("reason", device.fault.as_deref())
         .with("xdp", xdp)
         .detail("xdp_reason", reason)
-        .with("mtu", device.mtu)
+        .with("mtu", is_open.then_some(device.mtu))
         .with("ports", device.ports)
         .with("leases", device.leases)
         .detail("set_by", device.set_by.as_str());
@@ -124,6 +128,15 @@ fn line(device: &DeviceState) -> Line {
         line = line.detail(format!("received.{}", steered.reason), steered.frames);
     }
     kernel(line, "kernel", device.kernel.as_ref())
+}
+
+/// Returns how a device is in a word.
+pub(super) fn state_of(device: &DeviceState) -> &'static str {
+    match (&device.mode, &device.fault) {
+        (None, _) => "waiting",
+        (Some(_), Some(_)) => "detached",
+        (Some(_), None) => state(device.state),
+    }
 }
 
 /// Returns a state of a device in a word.

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
-use rnic_xdp::manager::states::{Event, PortEnd};
+use rnic_xdp::manager::states::{DeviceNews, Event, PortEnd};
 use rnic_xdp::manager::{Administrator, AskError, TimedEvent};
 use serde_json::Value;
 
@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Shows what happens until Ctrl-C, as root.
 ///
-/// It shows ports opened and ended, leases added and ended, devices that go up and down, and what clients were refused. The first line
-/// says that it listens. If it reads too slowly, a line says how many events it has missed. When rnicd ends, a line says so; what happens
-/// until the next one listens is not seen.
+/// It shows ports opened and ended, leases added and ended, devices that go up and down, their addresses, MTU and XDP programs, settings,
+/// and what clients were refused. The first line says that it listens. If it reads too slowly, a line says how many events it has missed.
+/// When rnicd ends, a line says so; what happens until the next one listens is not seen.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MonitorArgs {
     #[command(flatten)]
@@ -107,6 +107,8 @@ fn line((at, event): &TimedEvent, users: &mut Users) -> Line {
         Event::DeviceChanged { netdev, state: now } => line("device_changed")
             .with("dev", netdev.as_str())
             .with("state", state(*now)),
+        Event::DeviceNews { netdev, news } => news_line(line, netdev, news),
+        Event::ReloadRefused { why } => line("reload_refused").with("why", why.as_str()),
         Event::Refused {
             uid,
             pid,
@@ -124,6 +126,22 @@ fn line((at, event): &TimedEvent, users: &mut Users) -> Line {
             )
             .with("message", message.as_str()),
         Event::Missed { events } => line("missed").with("events", *events),
+    }
+}
+
+fn news_line(line: impl Fn(&str) -> Line, netdev: &str, news: &DeviceNews) -> Line {
+    let line = |event| line(event).with("dev", netdev);
+    match news {
+        DeviceNews::Mtu { mtu } => line("mtu_changed").with("mtu", *mtu),
+        DeviceNews::Mac { mac } => line("mac_changed").with("mac", mac.as_str()),
+        DeviceNews::AddressAdded { address } => {
+            line("address_added").with("address", address.to_string())
+        }
+        DeviceNews::AddressRemoved { address } => {
+            line("address_removed").with("address", address.to_string())
+        }
+        DeviceNews::ProgramDetached { why } => line("program_detached").with("why", why.as_str()),
+        DeviceNews::ProgramAttached => line("program_attached"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use rnic_xdp::manager::states::Event;
 use rnic_xdp::manager::{Administrator, AskError};
 use rnic_xdp::testing::is_root;
@@ -38,7 +39,7 @@ fn the_monitor_shows_what_happens_in_order() {
     }
     world.host.ip("link del nic").unwrap();
     world.until("rnicd sees that the device is gone", || {
-        (world.ask("dev") == json!([])).then_some(())
+        (world.ask("dev")[0]["state"] == "waiting").then_some(())
     });
     let monitor = monitor.until_it_says("\"gone\"");
     monitor.interrupt();
@@ -75,6 +76,9 @@ fn the_monitor_shows_what_happens_in_order() {
         changed("up"),
         changed("gone"),
     ];
+    // A device that goes down and up loses its link-local address and gets it again.
+    let of_addresses = [json!("address_added"), json!("address_removed")];
+    let events = events.filter(|event| !of_addresses.contains(&event["event"]));
     let events: Vec<_> = events.collect();
     assert_eq!(events, expected);
 }
@@ -98,6 +102,55 @@ fn the_monitor_outlives_rnicd() {
     let monitor = monitor.until_it_says("event settings_changed ");
     monitor.interrupt();
     monitor.succeed("monitor");
+}
+
+#[test]
+fn the_monitor_shows_changes_of_a_device_and_a_refused_reload() {
+    if !is_root("the_monitor_shows_changes_of_a_device_and_a_refused_reload") {
+        return;
+    }
+    let world = World::new("");
+    let monitor = Running::start(world.root("-j monitor")).until_it_says("listening");
+    let (mac, address) = ("02:00:00:00:77:01", "10.77.0.9");
+    let change = |what: &str| world.host.ip(what).unwrap();
+    change(&format!("addr add {address}/24 dev nic"));
+    let monitor = monitor.until_it_says(address);
+    change(&format!("addr del {address}/24 dev nic"));
+    change("link set dev nic mtu 1400");
+    change(&format!("link set dev nic address {mac}"));
+    let monitor = monitor.until_it_says("mac_changed");
+    world.configure("[[device]]\nnam = 1\n");
+    world.signal(Signal::SIGHUP);
+    let monitor = monitor.until_it_says("reload_refused");
+    monitor.interrupt();
+    let said = monitor.succeed("monitor");
+    let events: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |kind: &str, key: &str| {
+        let mut found = events.iter().filter(|event| event["event"] == kind);
+        let found = found.next().unwrap_or_else(|| panic!("no {kind}: {said}"));
+        assert!(found["at"].is_string());
+        found[key].clone()
+    };
+    // The device has link-local addresses too.
+    for kind in ["address_added", "address_removed"] {
+        let is_it = |event: &Value| event["event"] == kind && event["address"] == address;
+        assert!(events.iter().any(is_it), "no {kind}: {said}");
+    }
+    assert_eq!(
+        (of("mtu_changed", "mtu"), of("mtu_changed", "dev")),
+        (json!(1400), json!("nic"))
+    );
+    assert_eq!(of("mac_changed", "mac"), mac);
+    let why = of("reload_refused", "why");
+    assert!(
+        why.as_str().unwrap().contains("unknown key \"nam\""),
+        "{why}"
+    );
+    // The old one counts.
+    assert_eq!(world.ask("dev")[0]["state"], "up");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod doctor;
 mod ending;
 mod events;
 mod exposition;
+mod faults;
 mod inspection;
 mod lists;
 mod live;

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rnic_xdp::manager::Administrator;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 use rnicd::serve::{Places, serve};
@@ -81,7 +83,8 @@ impl World {
         world.until("rnicd shares the device", || {
             let mut administrator = Administrator::connect(&world.socket()).ok()?;
             let devices = administrator.devices().unwrap();
-            (!devices.is_empty()).then_some(())
+            let mut shared = devices.iter().filter(|device| device.mode.is_some());
+            shared.next().map(drop)
         });
         world
     }
@@ -109,6 +112,18 @@ impl World {
             let _ = rnicd.kill();
             let _ = rnicd.wait();
         }
+    }
+
+    /// Sends rnicd a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let rnicd = self.rnicd.as_ref().expect("rnicd runs");
+        let pid = Pid::from_raw(rnicd.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+    }
+
+    /// Writes another configuration.
+    pub(crate) fn configure(&self, text: &str) {
+        fs::write(self.directory.join("rnicd.toml"), text).unwrap();
     }
 
     /// Where its files are.

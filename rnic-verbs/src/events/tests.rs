@@ -25,7 +25,7 @@ impl Net for Nowhere {
         local: SocketAddr,
         _peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        Err(NetError::InUse(local))
+        Err(NetError::InUse(local.into()))
     }
 
     fn active(
@@ -34,7 +34,7 @@ impl Net for Nowhere {
         _local: Option<SocketAddr>,
         _engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        Err(NetError::InUse(remote))
+        Err(NetError::InUse(remote.into()))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::port::numa::node_of;
 use crate::port::{
     PortConfig, XdpPort, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
 };
-use crate::steering::{Below, Mode, PROGRAM_NAME, above, program_info};
+use crate::steering::{Below, Mode, Owner, above};
 
 const DEVICE: &str = "device";
 const NATIVE_XDP: &str = "native XDP";
@@ -208,18 +208,21 @@ fn attached(link: &Link) -> Fact {
     let Some(attached) = link.xdp else {
         return Fact::ok(name, "none attached");
     };
-    let program = program_info(attached.program);
-    let program = program.map(|info| String::from_utf8_lossy(info.name()).into_owned());
     let (id, netdev) = (attached.program, &link.name);
     let (_, detach) = attached.attachment.words();
-    match program.as_deref() {
-        Some(PROGRAM_NAME) => Fact::ok(name, format!("an rnic process drives {netdev} now")),
-        None => Fact::fail(
+    match Owner::of(attached) {
+        // Whether it can be opened meanwhile, the trial shows.
+        Owner::Process(pid) => {
+            let pid = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            Fact::ok(name, format!("an rnic process{pid} drives {netdev} now"))
+        }
+        Owner::Sharing => Fact::ok(name, format!("that of rnicd (id {id})")),
+        Owner::Hidden => Fact::fail(
             name,
-            format!("one with id {id} is attached, perhaps rnic's own"),
+            format!("one with id {id} is attached, perhaps rnic's own: do not detach it"),
             "its name needs root (CAP_SYS_ADMIN): run doctor as root",
         ),
-        Some(other) => Fact::fail(
+        Owner::Other(other) => Fact::fail(
             name,
             format!("\"{other}\" (id {id}) is attached"),
             format!(
@@ -430,7 +433,9 @@ mod tests {
             let found = facts("bridge0");
             assert_eq!(find(&found, "native XDP").verdict, Verdict::Warn);
             let program = find(&found, "XDP program");
-            assert_eq!(program.found, "an rnic process drives bridge0 now");
+            let own = std::process::id();
+            let expected = format!("an rnic process (pid {own}) drives bridge0 now");
+            assert_eq!(program.found, expected);
         });
     }
 }

@@ -49,7 +49,7 @@ pub enum ChannelError {
         path: PathBuf,
     },
     /// Nobody listens there.
-    #[error("no rnicd listens at {}; `systemctl start rnicd.socket` starts it", path.display())]
+    #[error("no rnicd listens at {}; {}", path.display(), remedy(path))]
     NoDaemon {
         /// The path of the socket.
         path: PathBuf,
@@ -63,13 +63,21 @@ pub enum ChannelError {
         /// The path of the socket.
         path: PathBuf,
     },
+    /// What listens there is no rnicd.
+    #[error("what is at {} is no rnicd: {source}; {}", path.display(), remedy(path))]
+    NotRnicd {
+        /// The path of the socket.
+        path: PathBuf,
+        /// What it does instead.
+        source: Box<ChannelError>,
+    },
     /// The other side did not take a message, or sent none, within the time limit.
-    #[error(
-        "the other end of the connection did not {doing} in time; if it is rnicd, `systemctl status rnicd` shows its state"
-    )]
+    #[error("{} did not {doing} in time; {}", who(path), state(path))]
     TimedOut {
         /// What it did not do.
         doing: &'static str,
+        /// The path of rnicd's socket, for its clients.
+        path: Option<PathBuf>,
     },
     /// The other side has closed the connection, or sent an empty message.
     #[error("the other end has closed the connection")]
@@ -107,9 +115,43 @@ pub enum ChannelError {
     },
 }
 
+/// Returns what helps where nobody answers, or somebody else.
+fn remedy(path: &Path) -> &'static str {
+    let is_set = std::env::var_os("RNICD_SOCKET").is_some_and(|set| set == path);
+    match path {
+        _ if is_set => {
+            "RNICD_SOCKET says so: correct or unset it, or start the rnicd that is to listen there"
+        }
+        path if path == Path::new(SOCKET) => "`systemctl start rnicd.socket` starts it",
+        _ => "start the rnicd that is to listen there, or name another socket",
+    }
+}
+
+fn who(path: &Option<PathBuf>) -> String {
+    match path {
+        Some(path) => format!("rnicd at {}", path.display()),
+        None => "the other end of the connection".to_owned(),
+    }
+}
+
+/// Returns what shows the state of an rnicd that does not answer.
+fn state(path: &Option<PathBuf>) -> String {
+    match path {
+        Some(path) if path != Path::new(SOCKET) => {
+            format!(
+                "look at the process that listens there (`ss -xlp src {}`)",
+                path.display()
+            )
+        }
+        _ => "`systemctl status rnicd` shows its state".to_owned(),
+    }
+}
+
 /// One end of a connection. Dropping it closes the connection.
 pub struct Channel {
     socket: OwnedFd,
+    /// Where rnicd is, if this is a client's end.
+    path: Option<PathBuf>,
 }
 
 impl fmt::Debug for Channel {
@@ -127,7 +169,7 @@ impl AsFd for Channel {
 /// Takes over a connected socket, as `accept` returns it.
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self { socket, path: None }
     }
 }
 
@@ -140,7 +182,10 @@ impl Channel {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|error| io_error("make a Unix socket", error))?;
-        let channel = Self { socket };
+        let channel = Self {
+            socket,
+            path: Some(path.to_owned()),
+        };
         channel.limit(limit)?;
         loop {
             let path = || path.to_owned();
@@ -153,12 +198,18 @@ impl Channel {
                 Err(Errno::EACCES | Errno::EPERM) => {
                     Err(ChannelError::NotPermitted { path: path() })
                 }
-                Err(Errno::EAGAIN) => Err(ChannelError::TimedOut {
-                    doing: "accept a connection",
+                Err(Errno::EAGAIN) => Err(channel.timed_out("accept a connection")),
+                Err(error) => Err(ChannelError::NotRnicd {
+                    path: path(),
+                    source: Box::new(io_error("connect to it", error)),
                 }),
-                Err(error) => Err(io_error("connect to rnicd", error)),
             };
         }
+    }
+
+    fn timed_out(&self, doing: &'static str) -> ChannelError {
+        let path = self.path.clone();
+        ChannelError::TimedOut { doing, path }
     }
 
     fn limit(&self, limit: Duration) -> Result<(), ChannelError> {
@@ -217,9 +268,7 @@ impl Channel {
                 // A datagram goes as a whole.
                 Ok(_) => Ok(()),
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) => Err(ChannelError::TimedOut {
-                    doing: "take a message",
-                }),
+                Err(rustix::io::Errno::AGAIN) => Err(self.timed_out("take a message")),
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {
                     Err(ChannelError::Closed)
                 }
@@ -257,11 +306,7 @@ impl Channel {
             ) {
                 Ok(received) => break received,
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) => {
-                    return Err(ChannelError::TimedOut {
-                        doing: "send a message",
-                    });
-                }
+                Err(rustix::io::Errno::AGAIN) => return Err(self.timed_out("send a message")),
                 Err(rustix::io::Errno::CONNRESET) => return Err(ChannelError::Closed),
                 Err(error) => return Err(io_error("receive a message", error)),
             }

@@ -271,10 +271,19 @@ impl Message for FromDaemon {
 
 fn check_answer(answer: &Answer) -> Result<(), String> {
     match answer {
-        Answer::Welcome { version, devices } => {
+        Answer::Welcome {
+            version,
+            devices,
+            withheld,
+        } => {
             within("version", *version, 1..=u32::MAX)?;
             list("devices", devices.len())?;
-            devices.iter().try_for_each(|name| device(name))
+            devices.iter().try_for_each(|name| device(name))?;
+            list("withheld", withheld.len())?;
+            withheld.iter().try_for_each(|withheld| {
+                device(&withheld.netdev)?;
+                text("why", &withheld.why, MAX_TEXT)
+            })
         }
         Answer::Port(grant) => check_grant(grant),
         Answer::Refused(refused) => check_refused(refused),
@@ -294,6 +303,11 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
 
 fn check_refused(refused: &Refused) -> Result<(), String> {
     text("message", &refused.message, MAX_TEXT)?;
+    text(
+        "holder",
+        refused.holder.as_deref().unwrap_or_default(),
+        MAX_TEXT,
+    )?;
     let policy = refused.policy.as_ref();
     policy.map_or(Ok(()), |policy| text("policy", &policy.text, MAX_TEXT))
 }

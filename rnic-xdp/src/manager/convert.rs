@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use rnic_core::connection::NextHop;
-use rnic_core::engine::NetError;
+use rnic_core::engine::{InUse, NetError};
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::icmp::TooBig;
 use rnic_core::wire::tcp::Seq;
@@ -73,7 +73,10 @@ impl From<NetError> for Refused {
     fn from(error: NetError) -> Self {
         let message = error.to_string();
         match error {
-            NetError::InUse(_) => Self::new(Reason::InUse, message),
+            NetError::InUse(InUse { holder, .. }) => Self {
+                holder,
+                ..Self::new(Reason::InUse, message)
+            },
             NetError::NotLocal(..) => Self::new(Reason::NotLocal, message),
             NetError::NoRoute(..) => Self::new(Reason::NoRoute, message),
             NetError::Protected { address, policy } => Self {
@@ -93,7 +96,10 @@ impl Refused {
     /// Returns the error of a client that asked for a local port, or for a port to connect to `address`, on a device.
     pub fn net_error(self, address: SocketAddr, netdev: &str) -> NetError {
         match (self.reason, self.policy) {
-            (Reason::InUse, _) => NetError::InUse(address),
+            (Reason::InUse, _) => {
+                let holder = self.holder;
+                InUse { address, holder }.into()
+            }
             (Reason::NotLocal, _) => NetError::NotLocal(address, netdev.to_owned()),
             (Reason::NoRoute, _) => NetError::NoRoute(address, netdev.to_owned()),
             (Reason::Protected, Some(policy)) => NetError::Protected {
@@ -154,7 +160,15 @@ mod tests {
             reason: "no socket".to_owned(),
         };
         for (error, reason) in [
-            (NetError::InUse(address), Reason::InUse),
+            (InUse::from(address).into(), Reason::InUse),
+            (
+                InUse {
+                    address,
+                    holder: Some("port 3".into()),
+                }
+                .into(),
+                Reason::InUse,
+            ),
             (NetError::NotLocal(address, "eth1".into()), Reason::NotLocal),
             (NetError::NoRoute(address, "eth1".into()), Reason::NoRoute),
             (policy(), Reason::Protected),
@@ -182,7 +196,7 @@ mod tests {
             let error = Refused::new(reason, "because; do this").net_error(address, "eth1");
             assert_eq!(
                 error.to_string(),
-                "cannot reserve 192.0.2.1:7174: because; do this"
+                "cannot use 192.0.2.1:7174: because; do this"
             );
         }
     }

@@ -10,23 +10,20 @@ use std::time::Duration;
 use rnic_core::connection::NextHop;
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::queue_ports::{QueuePorts, end_port};
-use super::states::KernelLink;
+use super::states::{DeviceNews, KernelLink};
 use crate::clock::clock;
 use crate::error::OpenError;
 use crate::icmp::Icmp;
 use crate::locals::Locals;
-use crate::netlink::{
-    Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_index,
-    link_by_name, links, remove_link,
-};
+use crate::netlink::{Groups, Link, RouteSocket, Socket, link_by_index, link_by_name, remove_link};
 use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
 use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
 use crate::steering::{Mode, ModeChoice, SteeringCounters};
-use crate::vlans::{Untagged, places};
+use crate::vlans::Untagged;
 
 /// How often to look for new queues of a veth, which does not announce them.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
@@ -42,6 +39,8 @@ pub enum DeviceEvent {
     Untagged,
     /// A router reported that a segment was too big.
     TooBig(TooBig),
+    /// Something else of the device has changed.
+    News(DeviceNews),
     /// Nobody has the socket of this port any more. Its leases are gone.
     PortEnded(u32),
 }
@@ -53,7 +52,7 @@ pub struct SharedDevice {
     pub(super) locals: Locals,
     routes: Routes,
     icmp: Icmp,
-    requests: RouteSocket,
+    pub(super) requests: RouteSocket,
     changes: Socket,
     /// The number of the port whose host end has this index.
     pub(super) ports: HashMap<u32, u32>,
@@ -61,9 +60,15 @@ pub struct SharedDevice {
     pub(super) queue_ports: QueuePorts,
     /// The device has taken no rule that brings segments to a queue, and is not asked again.
     pub(super) takes_no_rules: bool,
-    events: VecDeque<DeviceEvent>,
+    pub(super) events: VecDeque<DeviceEvent>,
     /// When to look for new queues, if the device has to be looked at.
     queues_at: Option<Instant>,
+    /// When to look whether the device runs the steering program.
+    pub(super) program_at: Instant,
+    /// Why it does not, if it does not.
+    pub(super) fault: Option<String>,
+    /// The addresses of this host on the device and its VLANs, once they were read.
+    pub(super) addresses: Option<BTreeSet<IpAddr>>,
 }
 
 impl SharedDevice {
@@ -98,6 +103,9 @@ impl SharedDevice {
             queue_ports: QueuePorts::default(),
             takes_no_rules: false,
             queues_at: steering.forgets_queues().then_some(Instant::ZERO),
+            program_at: Instant::ZERO,
+            fault: None,
+            addresses: None,
             steering,
             link,
             events: VecDeque::new(),
@@ -167,7 +175,7 @@ impl SharedDevice {
     }
 
     /// Returns the name of the host end of a port.
-    fn host_end(&self, number: u32) -> String {
+    pub(super) fn host_end(&self, number: u32) -> String {
         format!("rnic{}-{number}", self.link.index)
     }
 
@@ -273,6 +281,7 @@ impl SharedDevice {
         let now = Instant::from_nanos(clock());
         self.routes.poll(now);
         self.follow_queues(now);
+        self.follow_program(now);
         self.look_for_queue_ports(now);
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(&messages),
@@ -311,7 +320,12 @@ impl SharedDevice {
         }
         let now = Instant::from_nanos(clock());
         let looks = self.queue_ports.look_at();
-        let timers = [self.routes.next_timeout(), self.queues_at, looks];
+        let timers = [
+            self.routes.next_timeout(),
+            self.queues_at,
+            Some(self.program_at),
+            looks,
+        ];
         timers.into_iter().flatten().min().map(|at| at.since(now))
     }
 
@@ -337,92 +351,6 @@ impl SharedDevice {
             // It is tried again.
             Err(error) => debug!("{netdev} is not steered on its new queues: {error}"),
         }
-    }
-
-    fn handle_changes(&mut self, messages: &[Message]) {
-        for message in messages {
-            match LinkChange::from_message(message) {
-                Some(LinkChange::Gone(index)) => self.lose_port(index),
-                Some(LinkChange::Is(link)) if link.index == self.link.index => {
-                    self.set_mtu(link.mtu);
-                }
-                _ => {}
-            }
-        }
-        if messages.iter().any(concerns_addresses) {
-            self.read_addresses();
-        }
-    }
-
-    /// Reads what notifications would have told.
-    fn read_again(&mut self) {
-        self.read_addresses();
-        let Ok(there) = links(&mut self.requests) else {
-            return warn!(
-                "cannot list the network devices; ports that have ended are noticed later"
-            );
-        };
-        if let Some(link) = there.iter().find(|link| link.index == self.link.index) {
-            self.set_mtu(link.mtu);
-        }
-        let is_there = |index: u32, name: &str| {
-            let mut links = there.iter();
-            links.any(|link| link.index == index && link.name == name)
-        };
-        let ports = self.ports.iter();
-        let lost = ports.filter(|(index, port)| !is_there(**index, &self.host_end(**port)));
-        let lost: Vec<_> = lost.map(|(index, _)| *index).collect();
-        for index in lost {
-            self.lose_port(index);
-        }
-    }
-
-    /// Gives ports that are made from now on another MTU. Those that there are keep theirs, because of the size of their frames.
-    fn set_mtu(&mut self, mtu: u32) {
-        if self.link.mtu != mtu {
-            self.link.mtu = mtu;
-            info!("{}: new ports have an MTU of {mtu}", self.link.name);
-        }
-    }
-
-    fn lose_port(&mut self, host_end: u32) {
-        let Some(number) = self.ports.remove(&host_end) else {
-            return;
-        };
-        if let Err(error) = self.steering.remove_client(number) {
-            warn!(
-                "{}: entries of port {number} stay in the maps: {error}",
-                self.link.name
-            );
-        }
-        self.say_ended(number);
-    }
-
-    /// Reports that nobody has the socket of a port any more.
-    pub(super) fn say_ended(&mut self, number: u32) {
-        info!("{}: port {number} has ended", self.link.name);
-        self.events.push_back(DeviceEvent::PortEnded(number));
-    }
-
-    /// Tells the programs the addresses of this host.
-    fn read_addresses(&mut self) {
-        let told = self.tell_addresses();
-        if let Err(error) = told {
-            warn!(
-                "{}: cannot follow the addresses of this host: {error}",
-                self.link.name
-            );
-        }
-    }
-
-    fn tell_addresses(&mut self) -> Result<(), OpenError> {
-        let links = links(&mut self.requests)?;
-        let places = places(self.link.index, &links, &addresses(&mut self.requests)?);
-        let each = |(address, vlans): (IpAddr, BTreeSet<u16>)| {
-            vlans.into_iter().map(move |vlan| (address, vlan))
-        };
-        let own: Vec<_> = places.into_iter().flat_map(each).collect();
-        self.steering.set_addresses(&own).map_err(sharing)
     }
 }
 
@@ -460,8 +388,4 @@ fn kernel_link(link: Link) -> KernelLink {
         tx_octets: counted.tx_octets,
         tx_dropped: counted.tx_dropped,
     }
-}
-
-fn concerns_addresses(message: &Message) -> bool {
-    Address::is_address_message(message) || Link::is_link_message(message)
 }

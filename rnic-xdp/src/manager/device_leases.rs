@@ -107,7 +107,7 @@ impl SharedDevice {
                 let _ = self.steering.remove_lease(port, &Entry { local, vlan });
             }
             return Err(match error {
-                SharingError::LeaseTaken { .. } => NetError::InUse(local),
+                SharingError::LeaseTaken { .. } => NetError::InUse(local.into()),
                 error => other(local, error),
             });
         }

@@ -29,7 +29,17 @@ impl Dialogue {
             version: VERSION,
             program: program.to_owned(),
         };
-        let (answer, _) = dialogue.ask(hello, |_| ())?;
+        let greeted = dialogue.ask(hello, |_| ());
+        let (answer, _) = greeted.map_err(|error| match error {
+            // Nobody that listens there for rnicd says such things.
+            ChannelError::Decode(_)
+            | ChannelError::Truncated
+            | ChannelError::Descriptors { .. } => ChannelError::NotRnicd {
+                path: path.to_owned(),
+                source: Box::new(error),
+            },
+            error => error,
+        })?;
         Ok((dialogue, answer))
     }
 

@@ -12,6 +12,7 @@ mod checks;
 mod convert;
 mod device;
 mod device_leases;
+mod device_news;
 mod device_queues;
 mod dialogue;
 mod groups;

@@ -10,13 +10,14 @@ use super::channel::ChannelError;
 use super::dialogue::{Dialogue, program};
 use super::inspection::Inspection;
 use super::net::ManagedNet;
-use super::protocol::{Answer, Ask, Grant, UntaggedAddress};
+use super::protocol::{Answer, Ask, Grant, UntaggedAddress, Withheld};
 use super::session::Session;
 use crate::error::OpenError;
 use crate::port::{
     BusyPoll, Control, GrantedPort, PortConfig, PortReport, PortShape, XdpPort, ZeroCopy,
 };
-use crate::tx_checksum::TxOffload;
+use crate::steering::{Mode, ModeChoice};
+use crate::tx_checksum::{TxChecksum, TxOffload};
 
 /// rnicd, connected, and what it offers.
 pub struct Manager {
@@ -24,6 +25,7 @@ pub struct Manager {
     path: std::path::PathBuf,
     program: String,
     devices: Vec<String>,
+    withheld: Vec<Withheld>,
     inspections: Option<Sender<Inspection>>,
 }
 
@@ -32,15 +34,18 @@ impl Manager {
     pub fn connect(path: &Path) -> Result<Self, ChannelError> {
         let program = program();
         let (dialogue, answer) = Dialogue::connect(path, &program)?;
-        let devices = match answer {
-            Answer::Welcome { devices, .. } => devices,
-            _ => Vec::new(),
+        let (devices, withheld) = match answer {
+            Answer::Welcome {
+                devices, withheld, ..
+            } => (devices, withheld),
+            _ => Default::default(),
         };
         Ok(Self {
             dialogue,
             path: path.to_owned(),
             program,
             devices,
+            withheld,
             inspections: None,
         })
     }
@@ -62,6 +67,13 @@ impl Manager {
     /// Returns the devices that this user may have ports of.
     pub fn devices(&self) -> &[String] {
         &self.devices
+    }
+
+    /// Returns why this user gets no port of a device now, if rnicd is to share it with this user.
+    pub fn waits_for(&self, netdev: &str) -> Option<&str> {
+        let mut withheld = self.withheld.iter();
+        let found = withheld.find(|withheld| withheld.netdev == netdev)?;
+        Some(&found.why)
     }
 
     /// Asks for a port of a device.
@@ -100,7 +112,7 @@ impl Manager {
         let port = GrantedPort::open(
             (socket, memory),
             &shape,
-            report(&grant),
+            report(config, &grant),
             grant.partial_checksums,
         )?;
         let Dialogue { channel, next_id } = self.dialogue;
@@ -147,7 +159,7 @@ fn shape(config: &PortConfig, grant: &Grant) -> PortShape {
     }
 }
 
-fn report(grant: &Grant) -> PortReport {
+fn report(config: &PortConfig, grant: &Grant) -> PortReport {
     PortReport {
         netdev: grant.netdev.clone(),
         mode: grant.mode.clone(),
@@ -155,16 +167,38 @@ fn report(grant: &Grant) -> PortReport {
         queue: grant.queue,
         workers: 1,
         numa_node: None,
-        busy_poll: BusyPoll::Off,
+        busy_poll: match config.busy_poll {
+            true => BusyPoll::Refused("a port of rnicd has no interrupts of its own".into()),
+            false => BusyPoll::Off,
+        },
         zero_copy: match &grant.copied {
             Some(why) => ZeroCopy::Off(why.clone()),
             None => ZeroCopy::On,
         },
-        tx_checksum: TxOffload::Off,
+        tx_checksum: match config.tx_checksum {
+            TxChecksum::Device | TxChecksum::Kernel => {
+                TxOffload::Refused("a port of rnicd leaves them to the engine".into())
+            }
+            TxChecksum::Auto | TxChecksum::Never => TxOffload::Off,
+        },
         huge_pages: grant.huge_pages,
         chunk: grant.chunk,
         chunks: grant.chunks,
         link_mtu: grant.link_mtu,
         mtu: grant.mtu,
+        ignored: other_mode(config.mode, grant).into_iter().collect(),
     }
+}
+
+/// Says that another XDP mode was asked for than the one in which the device is shared.
+fn other_mode(choice: ModeChoice, grant: &Grant) -> Option<String> {
+    let wanted = match (choice, &grant.mode) {
+        (ModeChoice::Native, Mode::Generic { .. }) => "native",
+        (ModeChoice::Generic, Mode::Native) => "generic",
+        _ => return None,
+    };
+    let netdev = &grant.netdev;
+    Some(format!(
+        "XDP not {wanted}: a port has the mode in which rnicd shares {netdev} (its xdp_mode)"
+    ))
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::peers;
-pub use super::refused::{Policy, Reason, Refused};
+pub use super::refused::{Policy, Reason, Refused, Withheld};
 use super::states::{
     DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
 };
@@ -348,6 +348,9 @@ pub enum Answer {
         version: u32,
         /// The devices of which this client may have ports.
         devices: Vec<String>,
+        /// Those of which it may have ports, and gets none now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        withheld: Vec<Withheld>,
     },
     /// To `OpenPort`, with two descriptors: the AF_XDP socket, which is bound, and the memfd of its UMEM.
     Port(Grant),

@@ -14,6 +14,9 @@ pub struct Refused {
     /// The policy that forbids it, if [`Reason::Protected`] is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+    /// Who has it, if [`Reason::InUse`] is the reason and the client may know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
 }
 
 impl Refused {
@@ -23,8 +26,18 @@ impl Refused {
             reason,
             message: message.into(),
             policy: None,
+            holder: None,
         }
     }
+}
+
+/// A device of which a client may have ports, but not now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withheld {
+    /// The device.
+    pub netdev: String,
+    /// Why not, with the remedy.
+    pub why: String,
 }
 
 /// An IPsec policy of the host.

@@ -1,6 +1,7 @@
 //! What rnicd shows: its devices, ports, leases and users, and what happens to them.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +45,14 @@ impl<T: Serialize> Page<T> {
 pub struct DeviceState {
     /// Its name.
     pub netdev: String,
-    /// Whether it can send.
+    /// Whether it can send. It is [`LinkState::Gone`] if the device waits.
     pub state: LinkState,
-    /// The XDP mode of the steering program.
-    pub mode: Mode,
-    /// The MTU for which ports are made: that of the device when rnicd opened it.
+    /// Why clients get no ports of it now.
+    #[serde(default)]
+    pub fault: Option<String>,
+    /// The XDP mode of the steering program. Without it, the device waits: it is to be shared, and cannot be now.
+    pub mode: Option<Mode>,
+    /// The MTU for which ports are made: that of the device now.
     pub mtu: u32,
     /// How many ports it has.
     pub ports: u32,
@@ -294,6 +298,18 @@ pub enum Event {
         /// What it is now.
         state: LinkState,
     },
+    /// Something else of a device has changed.
+    DeviceNews {
+        /// Its name.
+        netdev: String,
+        /// What.
+        news: DeviceNews,
+    },
+    /// The configuration was to be read again, and has faults: the old one counts.
+    ReloadRefused {
+        /// What is wrong with it.
+        why: String,
+    },
     /// A client was refused something.
     Refused {
         /// The user of the client.
@@ -312,6 +328,59 @@ pub enum Event {
         /// How many.
         events: u64,
     },
+}
+
+/// What has changed of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum DeviceNews {
+    /// Its MTU, which ports get that are made from now on.
+    Mtu {
+        /// The MTU.
+        mtu: u32,
+    },
+    /// Its MAC address.
+    Mac {
+        /// The address.
+        mac: String,
+    },
+    /// This host has got an address on the device, or on a VLAN of it.
+    AddressAdded {
+        /// The address.
+        address: IpAddr,
+    },
+    /// This host has lost an address on the device.
+    AddressRemoved {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The device does not run the steering program any more: nothing comes to clients, and nobody gets a port.
+    ProgramDetached {
+        /// What is in its place, or why it cannot be attached again.
+        why: String,
+    },
+    /// The steering program was detached, and was attached again.
+    ProgramAttached,
+}
+
+impl fmt::Display for DeviceNews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mtu { mtu } => write!(f, "new ports have an MTU of {mtu}"),
+            Self::Mac { mac } => write!(f, "the MAC address is {mac} now"),
+            Self::AddressAdded { address } => write!(f, "{address} was added"),
+            Self::AddressRemoved { address } => write!(f, "{address} was removed"),
+            Self::ProgramDetached { why } => {
+                write!(
+                    f,
+                    "rnic's XDP program was detached, and clients get nothing: {why}"
+                )
+            }
+            Self::ProgramAttached => {
+                f.write_str("rnic's XDP program was detached, and is attached again")
+            }
+        }
+    }
 }
 
 /// Why a port has ended.

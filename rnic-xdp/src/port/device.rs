@@ -89,6 +89,7 @@ impl OpenDevice {
             chunks: layout.chunks,
             link_mtu: link.mtu,
             mtu: link.mtu.min(layout.max_mtu()),
+            ignored: Vec::new(),
         };
         let counted = opened.iter_mut().flat_map(|share| share.counted.drain(..));
         let device = Self {

@@ -38,6 +38,8 @@ pub struct PortReport {
     pub link_mtu: u32,
     /// The largest IP datagram that is sent and received. It is smaller than the device's MTU if that is not used in full.
     pub mtu: u32,
+    /// What was asked for and is not possible, each with the reason.
+    pub ignored: Vec<String>,
 }
 
 impl fmt::Display for PortReport {
@@ -82,6 +84,8 @@ impl fmt::Display for PortReport {
         if self.mtu < self.link_mtu {
             write!(f, " (of {}: without multi-buffer frames)", self.link_mtu)?;
         }
-        Ok(())
+        self.ignored
+            .iter()
+            .try_for_each(|ignored| write!(f, ", {ignored}"))
     }
 }

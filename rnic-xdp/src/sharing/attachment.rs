@@ -44,6 +44,22 @@ pub(super) fn replace(
     })
 }
 
+/// Returns whether an attached program uses any of our maps: nobody else's does. It need not be one that we can replace.
+pub(super) fn is_ours(attached: AttachedXdp, maps: &Maps) -> io::Result<bool> {
+    let info = program_info(attached.program);
+    let used = info.map(|info| info.map_ids()).transpose();
+    let used = used
+        .map_err(io::Error::other)?
+        .flatten()
+        .unwrap_or_default();
+    for (_, map) in maps.iter() {
+        if used.contains(&id_of(map)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Returns the attached program and its mode if it uses our maps.
 fn expected(attached: AttachedXdp, maps: &Maps) -> io::Result<Option<(OwnedFd, XdpMode)>> {
     let mode = match attached.attachment {
@@ -71,8 +87,12 @@ fn table_id(maps: &Maps) -> io::Result<u32> {
     let (_, table) = all
         .find(|(name, _)| *name == "steer_map")
         .expect("it has all maps");
-    let table = MapData::from_fd(table.try_clone()?).map_err(io_error)?;
-    Ok(table.info().map_err(io_error)?.id())
+    id_of(table)
+}
+
+fn id_of(map: &OwnedFd) -> io::Result<u32> {
+    let map = MapData::from_fd(map.try_clone()?).map_err(io_error)?;
+    Ok(map.info().map_err(io_error)?.id())
 }
 
 fn system(source: io::Error) -> OpenError {

@@ -15,11 +15,11 @@ use libbpf_rs::skel::SkelBuilder;
 use rnic_core::engine::Peers;
 
 use crate::error::OpenError;
-use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name, rx_queues};
+use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index, link_by_name, rx_queues};
 use crate::port_skeleton::PortSkelBuilder;
 use crate::steering::{
     Entry, Maps, Mode, ModeChoice, SteeredLinks, SteeredPorts, SteeringCounters, io_error, load,
-    read_counters, recipient, refused,
+    occupied, read_counters, recipient, refused,
 };
 
 mod addresses;
@@ -34,12 +34,12 @@ mod policy;
 mod queues;
 
 use addresses::Addresses;
-use attachment::{attach, replace};
+use attachment::{attach, is_ours, replace};
 use clients::Clients;
 pub use clients::SharedClient;
 pub use counters::{Count, PoliceCounters, PoliceVerdict};
 pub use error::SharingError;
-use opening::{NIC, Opened, detach, open, steer_again};
+use opening::{NIC, Opened, attach_again, detach, open, steer_again};
 pub use pins::LAYOUT;
 use pins::Pins;
 pub use policy::ClientPolicy;
@@ -62,6 +62,17 @@ pub struct SharedSteering {
     counters: PerCpuArray<MapData, u64>,
     /// The number of queues on which a veth runs the steering program; any other device runs it on all.
     covered: Option<u32>,
+    /// The id of the attached program, once it was found to be ours.
+    program: Option<u32>,
+}
+
+/// What a look at the attached program has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// It is the steering program.
+    Attached,
+    /// There was none, and now it is the steering program.
+    AttachedAgain,
 }
 
 impl std::fmt::Debug for SharedSteering {
@@ -114,6 +125,7 @@ impl SharedSteering {
             addresses: Addresses::new(&maps)?,
             counters: maps.get("steer_counters")?,
             maps,
+            program: None,
         })
     }
 
@@ -134,6 +146,36 @@ impl SharedSteering {
         }
         self.covered = Some(queues);
         Ok((covered < queues).then_some(queues))
+    }
+
+    /// Returns whether an attached program is known to be the steering program.
+    pub(crate) fn is_ours(&self, attached: Option<AttachedXdp>) -> bool {
+        attached.is_some_and(|attached| Some(attached.program) == self.program)
+    }
+
+    /// Looks whether the device, which is this now, runs the steering program, and attaches that again if it runs none. Fails if it runs
+    /// another.
+    pub(crate) fn look(&mut self, now: &Link) -> Result<Looked, OpenError> {
+        if self.is_ours(now.xdp) {
+            return Ok(Looked::Attached);
+        }
+        let Some(attached) = now.xdp else {
+            attach_again(now, &self.mode, &self.maps, &self.pins)?;
+            self.program = None;
+            self.covered = self.covered.map(|_| rx_queues(now));
+            return Ok(Looked::AttachedAgain);
+        };
+        match is_ours(attached, &self.maps) {
+            Ok(true) => {
+                self.program = Some(attached.program);
+                Ok(Looked::Attached)
+            }
+            Ok(false) => Err(occupied(now, attached)),
+            Err(source) => Err(OpenError::System {
+                doing: "look at the attached XDP program",
+                source,
+            }),
+        }
     }
 
     /// Ends the sharing: removes all clients, detaches the program from the device, and removes the pins. The programs on clients'
@@ -250,11 +292,7 @@ impl SharedSteering {
             replace(&link, attached, &self.maps, Some(self.police.as_fd()))?;
             return Ok(());
         }
-        let choice = match self.mode {
-            Mode::Native => ModeChoice::Native,
-            Mode::Generic { .. } => ModeChoice::Generic,
-        };
-        Ok(attach(&link, choice, self.police.as_fd()).map(drop)?)
+        Ok(attach(&link, self.mode.as_choice(), self.police.as_fd()).map(drop)?)
     }
 
     /// Attaches the program that puts all that arrives at the client's end of a veth pair into a socket, which is bound to queue 0

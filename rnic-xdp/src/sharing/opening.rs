@@ -134,6 +134,19 @@ pub(super) fn steer_again(
     pins.replace_programs(&[STEER])
 }
 
+/// Attaches another copy of the steering program to a device that has none any more.
+pub(super) fn attach_again(
+    link: &Link,
+    mode: &Mode,
+    maps: &Maps,
+    pins: &Pins,
+) -> Result<(), OpenError> {
+    let pin = pins.begin()?.join(STEER);
+    let steer = load_steer(link.rx_queues, maps, Use::Shared(&pin))?;
+    attach(link, mode.as_choice(), steer.program.as_fd())?;
+    pins.replace_programs(&[STEER])
+}
+
 /// Detaches our program from the shared device, if it is attached.
 pub(super) fn detach(link: &Link, maps: &Maps) -> Result<(), OpenError> {
     let now = link_by_index(&mut RouteSocket::open()?, link.index)?;

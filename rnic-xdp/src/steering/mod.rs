@@ -23,6 +23,7 @@ mod log;
 mod maps;
 mod mode;
 mod occupied;
+mod owner;
 mod ports;
 
 use attach::Attachment;
@@ -38,6 +39,8 @@ pub(crate) use maps::{io_error, read_counters};
 pub use mode::{Mode, ModeChoice};
 pub(crate) use mode::{attach_error, attach_in_mode};
 pub(crate) use occupied::occupied;
+pub(crate) use owner::Owner;
+pub use owner::is_shared;
 pub(crate) use ports::SteeredPorts;
 
 /// The steering program of one device, attached as long as this exists.

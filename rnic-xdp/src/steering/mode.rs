@@ -37,6 +37,16 @@ pub enum Mode {
     },
 }
 
+impl Mode {
+    /// Returns the choice of this mode and no other.
+    pub(crate) fn as_choice(&self) -> ModeChoice {
+        match self {
+            Self::Native => ModeChoice::Native,
+            Self::Generic { .. } => ModeChoice::Generic,
+        }
+    }
+}
+
 impl std::fmt::Display for Mode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -3,12 +3,12 @@
 use std::io;
 
 use super::below::above;
-use super::inspect::{PROGRAM_NAME, program_info};
+use super::owner::Owner;
 use crate::error::OpenError;
 use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index};
 
 /// Makes the error for a program that is in the way: one that was attached since the last look, or one of the device's master. Looks
-/// up its name.
+/// up whose it is.
 pub(super) fn occupied_now(link: &Link, error: io::Error) -> OpenError {
     let again = RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, link.index));
     let links = [again.ok().flatten(), above(link)];
@@ -20,22 +20,30 @@ pub(super) fn occupied_now(link: &Link, error: io::Error) -> OpenError {
     })
 }
 
-/// Makes the error for an attached program.
+/// Makes the error for an attached program. It advises to detach only what is not rnic's: the program that rnicd attached carries
+/// its clients' data.
 pub(crate) fn occupied(link: &Link, attached: AttachedXdp) -> OpenError {
     let netdev = link.name.clone();
     let program = attached.program;
-    let name = program_info(program).map_or("?".to_string(), |info| {
-        String::from_utf8_lossy(info.name()).into_owned()
-    });
-    if name == PROGRAM_NAME {
-        return OpenError::AlreadyDriven { netdev, program };
-    }
     let (attachment, detach) = attached.attachment.words();
-    OpenError::OtherProgram {
-        netdev,
-        name,
-        program,
-        attachment,
-        detach,
+    match Owner::of(attached) {
+        Owner::Hidden => OpenError::HiddenProgram {
+            netdev,
+            program,
+            attachment,
+        },
+        Owner::Process(pid) => OpenError::AlreadyDriven {
+            netdev,
+            program,
+            pid,
+        },
+        Owner::Sharing => OpenError::Shared { netdev, program },
+        Owner::Other(name) => OpenError::OtherProgram {
+            netdev,
+            name,
+            program,
+            attachment,
+            detach,
+        },
     }
 }

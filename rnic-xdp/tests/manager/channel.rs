@@ -4,7 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{Read, Write, pipe};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, id};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::{Gid, Uid, geteuid, getgid, getgroups, getuid, setfsuid};
+use rnic_xdp::manager::Manager;
 use rnic_xdp::manager::channel::{Channel, ChannelError, Peer};
 use rnic_xdp::manager::protocol::{Answer, FromDaemon, MAX_MESSAGE, Message, Reply, Request};
 use rnic_xdp::testing::is_root;
@@ -131,8 +132,10 @@ fn nobody_waits_for_rnicd_for_ever() {
     let error = Channel::connect(&listening.path, SHORT).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the other end of the connection did not accept a connection in time; if it is rnicd, `systemctl status rnicd` shows its \
-         state"
+        format!(
+            "rnicd at {0} did not accept a connection in time; look at the process that listens there (`ss -xlp src {0}`)",
+            listening.path.display()
+        )
     );
     let error = client.receive::<FromDaemon>().unwrap_err();
     assert!(error.to_string().contains("did not send a message in time"));
@@ -142,6 +145,30 @@ fn nobody_waits_for_rnicd_for_ever() {
         }
     };
     assert!(error.to_string().contains("did not take a message in time"));
+}
+
+#[test]
+fn what_is_no_rnicd_is_named() {
+    let listening = Listening::new("other");
+    let answering = listening.socket.try_clone().unwrap();
+    let other = thread::spawn(move || {
+        let accepted = rustix::net::accept(&answering).unwrap();
+        let octets = b"this is something else";
+        rustix::net::send(&accepted, octets, rustix::net::SendFlags::empty()).unwrap();
+        accepted
+    });
+    let said = Manager::connect(&listening.path).err().unwrap().to_string();
+    other.join().unwrap();
+    let start = format!("what is at {} is no rnicd: ", listening.path.display());
+    assert!(said.starts_with(&start), "{said}");
+    let remedy = "; start the rnicd that is to listen there, or name another socket";
+    assert!(said.ends_with(remedy), "{said}");
+    // No name at all.
+    let said = Manager::connect(Path::new("")).err().unwrap().to_string();
+    assert!(
+        said.contains(" is no rnicd: cannot connect to it: ") && said.ends_with(remedy),
+        "{said}"
+    );
 }
 
 #[test]
@@ -165,7 +192,9 @@ fn who_cannot_connect_reads_why() {
             "not permitted to connect to rnicd at {name}; join its group (`ls -l {name}` shows which), or ask the administrator to"
         )
     );
-    let no_daemon = format!("no rnicd listens at {name}; `systemctl start rnicd.socket` starts it");
+    let no_daemon = format!(
+        "no rnicd listens at {name}; start the rnicd that is to listen there, or name another socket"
+    );
     // A socket that a process has left behind, and then none.
     let path = path.clone();
     let left = path.with_extension("left");

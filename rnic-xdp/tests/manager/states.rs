@@ -3,8 +3,8 @@
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::Reason;
 use rnic_xdp::manager::states::{
-    Configured, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState,
-    SentFrames, SteeredFrames, UsageState, UserState,
+    Configured, DeviceNews, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd,
+    PortState, SentFrames, SteeredFrames, UsageState, UserState,
 };
 use rnic_xdp::steering::Mode;
 
@@ -33,13 +33,14 @@ fn by_default(key: &str, value: &str) -> Configured {
     }
 }
 
-pub(crate) const DEVICES: &str = r#""list":[{"netdev":"eth1","state":"active","mode":"native","mtu":1500,"ports":1,"leases":2,"set_by":"/etc/rnic/rnicd.toml:2","settings":[{"key":"xdp_mode","value":"auto","set_by":"the default"}],"received":[{"reason":"to_ports","frames":9}],"kernel":{"name":"eth1","ifindex":2,"up":true,"mtu":1500,"program":45,"xdp":"native","rx_packets":1,"rx_octets":64,"rx_dropped":0,"tx_packets":2,"tx_octets":128,"tx_dropped":18446744073709551615}}],"more":true"#;
+pub(crate) const DEVICES: &str = r#""list":[{"netdev":"eth1","state":"active","fault":null,"mode":"native","mtu":1500,"ports":1,"leases":2,"set_by":"/etc/rnic/rnicd.toml:2","settings":[{"key":"xdp_mode","value":"auto","set_by":"the default"}],"received":[{"reason":"to_ports","frames":9}],"kernel":{"name":"eth1","ifindex":2,"up":true,"mtu":1500,"program":45,"xdp":"native","rx_packets":1,"rx_octets":64,"rx_dropped":0,"tx_packets":2,"tx_octets":128,"tx_dropped":18446744073709551615}}],"more":true"#;
 
 pub(crate) fn devices() -> Page<DeviceState> {
     let device = DeviceState {
         netdev: "eth1".into(),
         state: LinkState::Active,
-        mode: Mode::Native,
+        fault: None,
+        mode: Some(Mode::Native),
         mtu: 1500,
         ports: 1,
         leases: 2,
@@ -197,6 +198,28 @@ pub(crate) fn events() -> Vec<(Event, &'static str)> {
                 state: LinkState::Inactive,
             },
             r#""event":"device_changed","netdev":"eth1","state":"inactive""#,
+        ),
+        (
+            Event::DeviceNews {
+                netdev: netdev(),
+                news: DeviceNews::Mac {
+                    mac: "02:00:00:00:00:01".into(),
+                },
+            },
+            r#""event":"device_news","netdev":"eth1","news":{"what":"mac","mac":"02:00:00:00:00:01"}"#,
+        ),
+        (
+            Event::DeviceNews {
+                netdev: netdev(),
+                news: DeviceNews::ProgramAttached,
+            },
+            r#""event":"device_news","netdev":"eth1","news":{"what":"program_attached"}"#,
+        ),
+        (
+            Event::ReloadRefused {
+                why: "rnicd.toml:5: no".into(),
+            },
+            r#""event":"reload_refused","why":"rnicd.toml:5: no""#,
         ),
         (
             Event::Refused {

@@ -5,7 +5,7 @@ use rnic_xdp::LinkState;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
     Answer, Ask, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused,
-    Reply, Request, RingSizes, Show, UntaggedAddress,
+    Reply, Request, RingSizes, Show, UntaggedAddress, Withheld,
 };
 use rnic_xdp::manager::states::{DaemonState, Event};
 use rnic_xdp::steering::Mode;
@@ -259,8 +259,20 @@ fn answers() -> Vec<(Answer, String)> {
             Answer::Welcome {
                 version: 1,
                 devices: vec!["eth1".into(), "eth2".into()],
+                withheld: Vec::new(),
             },
             r#""type":"welcome","version":1,"devices":["eth1","eth2"]"#.into(),
+        ),
+        (
+            Answer::Welcome {
+                version: 1,
+                devices: Vec::new(),
+                withheld: vec![Withheld {
+                    netdev: "eth1".into(),
+                    why: "eth1 is down".into(),
+                }],
+            },
+            r#""type":"welcome","version":1,"devices":[],"withheld":[{"netdev":"eth1","why":"eth1 is down"}]"#.into(),
         ),
         (
             Answer::Port(grant()),

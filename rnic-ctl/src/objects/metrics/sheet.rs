@@ -163,16 +163,15 @@ pub(super) fn text(snapshot: Option<&Snapshot>, names: &mut Users) -> Outcome<St
 
 fn add_device(out: &mut Exposition, state: &DeviceState) {
     let device = ("device", state.netdev.as_str());
+    let up = state.state == LinkState::Active && state.fault.is_none();
     let xdp = match state.mode {
-        Mode::Native => "native",
-        Mode::Generic { .. } => "generic",
+        Some(Mode::Native) => "native",
+        Some(Mode::Generic { .. }) => "generic",
+        // It waits.
+        None => return out.gauge(DEVICE_UP, &[device], 0),
     };
     out.gauge(DEVICE, &[device, ("xdp", xdp)], 1);
-    out.gauge(
-        DEVICE_UP,
-        &[device],
-        u64::from(state.state == LinkState::Active),
-    );
+    out.gauge(DEVICE_UP, &[device], u64::from(up));
     out.gauge(DEVICE_MTU, &[device], state.mtu.into());
     out.gauge(DEVICE_PORTS, &[device], state.ports.into());
     out.gauge(DEVICE_LEASES, &[device], state.leases.into());

@@ -10,7 +10,7 @@ use rnic_xdp::steering::Mode;
 use serde_json::{Value, json};
 
 use super::connections::{Connections, Patience};
-use crate::objects::dev::state;
+use crate::objects::dev::state_of;
 use crate::objects::rates::{Sums, key};
 use crate::objects::words::Users;
 
@@ -171,10 +171,11 @@ fn devices(now: &Sample, before: Option<&Sample>) -> Option<Vec<DeviceRow>> {
     };
     let row = |device: &DeviceState| DeviceRow {
         dev: device.netdev.clone(),
-        state: state(device.state),
+        state: state_of(device),
         xdp: match device.mode {
-            Mode::Native => "native",
-            Mode::Generic { .. } => "generic",
+            Some(Mode::Native) => "native",
+            Some(Mode::Generic { .. }) => "generic",
+            None => "-",
         },
         ports: device.ports,
         leases: device.leases,
@@ -263,7 +264,8 @@ mod tests {
         let device = DeviceState {
             netdev: "nic".into(),
             state: LinkState::Active,
-            mode: Mode::Native,
+            fault: None,
+            mode: Some(Mode::Native),
             mtu: 1500,
             ports: ports.len() as u32,
             leases: 2,
