@@ -156,11 +156,11 @@ class Hosts:
             ip = ("ip", "-n", self.namespace(side))
             call(*ip, "address", "add", f"{address}/24", "dev", side)
             call(*ip, "address", "add", f"{address6}/64", "dev", side, "nodad")
-            # A veth takes frames that are redirected to it while it has GRO.
-            call(*self.inside(side, "ethtool", "-K", side, "gro", "on"))
             call(*ip, "link", "set", "lo", "up")
             call(*ip, "link", "set", side, "up")
         for side in SIDES:
+            # Once it is up: then its peer sends frames that XDP programs redirect to it.
+            call(*self.inside(side, "ethtool", "-K", side, "gro", "on"))
             # The kernel tells of a carrier a little later.
             while "state UP" not in call("ip", "-n", self.namespace(side), "link", "show", side):
                 time.sleep(0.02)
