@@ -2,7 +2,6 @@
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
-use std::ptr::null_mut;
 use std::sync::Mutex;
 
 use nix::libc;
@@ -135,7 +134,7 @@ pub(crate) fn shared(
         }
     }
     let opened = open();
-    if opened != null_mut() {
+    if !opened.is_null() {
         shared.push(Open(opened));
     }
     opened

@@ -1,7 +1,5 @@
 //! `ibv_cq_ex`: completions that are read member by member.
 
-use std::ptr::null_mut;
-
 use rnic_verbs::Completion;
 
 use crate::abi::*;
@@ -75,7 +73,7 @@ fn readers() -> ibv_cq_ex {
 
 /// Locks the queue until `end_poll`, unless there is nothing to read.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> i32 {
-    if attr != null_mut() && (*attr).comp_mask != 0 {
+    if !attr.is_null() && (*attr).comp_mask != 0 {
         return Errno::EINVAL as i32;
     }
     let object = Cq::of(cq.cast());

@@ -29,6 +29,7 @@ macro_rules! behind {
             }
 
             /// Returns the pointer that the program has.
+            #[allow(dead_code, reason = "not needed of every object")]
             pub(crate) fn pointer(&self) -> *mut $pointer {
                 self.abi.get().cast()
             }

@@ -1,7 +1,6 @@
 //! Posting: work requests of the program as requests of rnic-verbs.
 
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
 use std::slice;
 
 use rnic_verbs::{MAX_INLINE, MAX_SGE, PostError, RemoteAddress, SendRequest, Sge, Stag};
@@ -226,7 +225,7 @@ unsafe fn post_receives(
     bad_wr: *mut *mut ibv_recv_wr,
     mut post: impl FnMut(u64, &[Sge]) -> Result<(), PostError>,
 ) -> i32 {
-    while wr != null_mut() {
+    while !wr.is_null() {
         let posted = pieces((*wr).sg_list, (*wr).num_sge)
             .and_then(|memory| post((*wr).wr_id, memory).map_err(|why| why.errno()));
         if let Err(errno) = posted {

@@ -167,17 +167,18 @@ fn speed(netdev: &str) -> (u8, u8) {
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(1000);
-    match megabits {
-        ..=1000 => (WIDTH_1X, 1),
-        ..=10_000 => (WIDTH_1X, 8),
-        ..=20_000 => (WIDTH_4X, 2),
-        ..=25_000 => (WIDTH_1X, 32),
-        ..=40_000 => (WIDTH_4X, 8),
-        ..=50_000 => (WIDTH_2X, 32),
-        ..=100_000 => (WIDTH_4X, 32),
-        ..=200_000 => (WIDTH_4X, 64),
-        _ => (WIDTH_4X, 128),
-    }
+    let speeds = [
+        (1000, (WIDTH_1X, 1)),
+        (10_000, (WIDTH_1X, 8)),
+        (20_000, (WIDTH_4X, 2)),
+        (25_000, (WIDTH_1X, 32)),
+        (40_000, (WIDTH_4X, 8)),
+        (50_000, (WIDTH_2X, 32)),
+        (100_000, (WIDTH_4X, 32)),
+        (200_000, (WIDTH_4X, 64)),
+    ];
+    let reached = speeds.iter().find(|(most, _)| megabits <= *most);
+    reached.map_or((WIDTH_4X, 128), |(_, speed)| *speed)
 }
 
 /// `query_port`, where the program says how much it knows.

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Id {
     over: Condvar,
     /// Connection requests that wait in the channel.
     pub(super) requests: AtomicUsize,
+    /// A peer has asked for a connection.
+    pub(super) was_asked: AtomicBool,
 }
 
 /// A pointer to the program's part.
@@ -177,6 +179,7 @@ impl Id {
             acknowledged: Condvar::new(),
             over: Condvar::new(),
             requests: AtomicUsize::new(0),
+            was_asked: AtomicBool::new(false),
         });
         // SAFETY: zeros are numbers and null pointers.
         let mut zeros: rdma_cm_id = unsafe { std::mem::zeroed() };

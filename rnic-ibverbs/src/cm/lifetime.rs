@@ -113,7 +113,7 @@ unsafe fn end_connection(last: &State) {
     }
 }
 
-/// Stops listening, so that the port is free when this returns.
+/// Stops listening. Unless a peer has connected there, the port is free when this returns.
 fn stop_listening(this: &std::sync::Arc<Id>) {
     for adapter in adapters() {
         if table::forget_listeners(adapter, this)

@@ -17,6 +17,7 @@ use crate::cm::verbs;
 /// Tells an id that a peer asks for a connection. Rejects the peer if too many wait already.
 pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
     let backlog = id.state().backlog;
+    id.was_asked.store(true, Ordering::Relaxed);
     if id.requests.load(Ordering::Relaxed) >= backlog {
         debug!("{}: {backlog} peers wait already", asked.peer());
         return;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::registry::on_leaving;
 /// How long a connection that the program has ended may take to be over before its queue pair is destroyed.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
-/// How long a listener that was destroyed goes on if it has connections. Programs that agree on something over the first connection and
+/// How long a listener that was destroyed goes on if a peer has connected to it. Programs that agree on something over the first connection and
 /// then listen again at the same port, as perftest does, have peers that come back at once. They wait for the next listener, or are
 /// rejected in the end.
 const LINGER: Duration = Duration::from_secs(1);
@@ -142,16 +143,6 @@ impl Table {
         }
     }
 
-    /// Whether a connection that came by this listener lives.
-    fn has_connections_of(&self, listener: &Listener) -> bool {
-        let ids: Vec<_> = lock(&self.connections).values().cloned().collect();
-        let port = listener.local_address().port();
-        ids.iter().any(|id| {
-            let state = id.state();
-            state.is_passive && state.local.is_some_and(|local| local.port() == port)
-        })
-    }
-
     /// Keeps a listener for a while.
     fn linger(self: &Arc<Self>, listener: Arc<Listener>) {
         lock(&self.lingering).push(listener.clone());
@@ -266,11 +257,11 @@ pub(super) fn forget_listeners(adapter: &Adapter, id: &Arc<Id>) -> bool {
         listeners.extract_if(.., of_id).collect()
     };
     drop(lock(&table.asking));
-    let listeners = forgotten.into_iter().map(|one| one.listener);
-    let (lingering, ended): (Vec<_>, Vec<_>) =
-        listeners.partition(|listener| table.has_connections_of(listener));
-    for listener in lingering {
-        table.linger(listener);
+    if id.was_asked.load(Ordering::Relaxed) {
+        for one in forgotten {
+            table.linger(one.listener);
+        }
+        return false;
     }
-    !ended.is_empty()
+    !forgotten.is_empty()
 }
