@@ -79,13 +79,17 @@ fn listen_on(
     is_loopback: bool,
 ) -> Result<(), Errno> {
     let device = adapter.device()?;
+    if let Some(listener) = table::succeed(adapter, local, is_loopback) {
+        return table::remember_listener(adapter, listener, is_loopback, id);
+    }
     let listener = if is_loopback {
         let own = adapter.addresses();
         limited(&device, local, &own)
     } else {
         device.listen(local)
     };
-    table::remember_listener(adapter, listener.map_err(errno_of)?, id)?;
+    let listener = Arc::new(listener.map_err(errno_of)?);
+    table::remember_listener(adapter, listener, is_loopback, id)?;
     // Peers may come once this returns: workers carry out commands in their order, so that this one's answer comes when they listen.
     device.snapshot(LONGEST_LISTEN).map_err(errno_of)?;
     Ok(())

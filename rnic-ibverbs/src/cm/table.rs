@@ -1,6 +1,7 @@
 //! What the engine's events are for: the connections and listeners of each adapter, and the ids that they belong to.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ use crate::registry::on_leaving;
 /// How long a connection that the program has ended may take to be over before its queue pair is destroyed.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
+/// How long a listener stays for the next one on its port. A server that was told over a connection of its own to listen there
+/// again, as perftest's is, would else lose the race against its client.
+const SUCCESSION: Duration = Duration::from_secs(5);
+
 /// The connections and listeners on an adapter.
 struct Table {
     adapter: usize,
@@ -28,6 +33,8 @@ struct Table {
     events: Mutex<ConnectionEvents>,
     connections: Mutex<HashMap<QpNumber, Arc<Id>>>,
     listeners: Mutex<Vec<Listening>>,
+    /// Those whose ids are gone. Nobody asks them: requests wait in them for the next id.
+    former: Mutex<Vec<Former>>,
     /// Held while listeners are asked, so that who removes one knows when it is not used any more.
     asking: Mutex<()>,
     /// Ids on the device.
@@ -37,7 +44,14 @@ struct Table {
 #[derive(Clone)]
 struct Listening {
     listener: Arc<Listener>,
+    /// It is for peers on this host alone.
+    is_loopback: bool,
     id: Arc<Id>,
+}
+
+struct Former {
+    listener: Arc<Listener>,
+    is_loopback: bool,
 }
 
 /// The tables of this process.
@@ -89,6 +103,7 @@ impl Table {
             events: Mutex::new(events),
             connections: Mutex::default(),
             listeners: Mutex::default(),
+            former: Mutex::default(),
             asking: Mutex::default(),
             ids: Mutex::default(),
         }
@@ -196,17 +211,81 @@ pub(super) fn forget_connection_of(adapter: &Adapter, id: &Arc<Id>) {
 /// Has an id told of the requests to a listener.
 pub(super) fn remember_listener(
     adapter: &'static Adapter,
-    listener: Listener,
+    listener: Arc<Listener>,
+    is_loopback: bool,
     id: &Arc<Id>,
 ) -> Result<(), Errno> {
     let listening = Listening {
-        listener: Arc::new(listener),
+        listener,
+        is_loopback,
         id: id.clone(),
     };
     lock(&table(adapter)?.listeners).push(listening);
     // Requests may have come already.
     adapter.on_events(dispatch);
     Ok(())
+}
+
+/// Keeps the listeners of an id that is being destroyed for a moment, if connections live at their port. Returns whether it does.
+pub(super) fn keep_listeners(adapter: &Adapter, id: &Arc<Id>, local: SocketAddr) -> bool {
+    let Some(table) = known(adapter) else {
+        return false;
+    };
+    let connected: Vec<_> = lock(&table.connections).values().cloned().collect();
+    let is_here = |id: &Arc<Id>| {
+        let own = id.state().local;
+        own.is_some_and(|own| own.port() == local.port())
+    };
+    if !connected.iter().any(is_here) {
+        return false;
+    }
+    let kept: Vec<_> = {
+        let mut listeners = lock(&table.listeners);
+        let of_id = |one: &mut Listening| Arc::ptr_eq(&one.id, id);
+        listeners.extract_if(.., of_id).collect()
+    };
+    drop(lock(&table.asking));
+    let ends: Vec<_> = kept
+        .iter()
+        .map(|one| Arc::downgrade(&one.listener))
+        .collect();
+    lock(&table.former).extend(kept.into_iter().map(|one| Former {
+        listener: one.listener,
+        is_loopback: one.is_loopback,
+    }));
+    let end = {
+        let table = table.clone();
+        move || {
+            std::thread::sleep(SUCCESSION);
+            let has_ended = |one: &Former| {
+                ends.iter()
+                    .any(|end| end.as_ptr() == Arc::as_ptr(&one.listener))
+            };
+            let ended: Vec<_> = lock(&table.former)
+                .extract_if(.., |one| has_ended(one))
+                .collect();
+            drop(ended);
+        }
+    };
+    let thread = std::thread::Builder::new().name("rnic-former".into());
+    if thread.spawn(end).is_err() {
+        lock(&table.former).clear();
+    }
+    true
+}
+
+/// Returns the listener that a former id has left on an address, with the requests that wait in it.
+pub(super) fn succeed(
+    adapter: &Adapter,
+    local: SocketAddr,
+    is_loopback: bool,
+) -> Option<Arc<Listener>> {
+    let table = known(adapter)?;
+    let mut former = lock(&table.former);
+    let at = former
+        .iter()
+        .position(|one| one.listener.local_address() == local && one.is_loopback == is_loopback)?;
+    Some(former.swap_remove(at).listener)
 }
 
 /// Drops the listeners of an id. Returns whether there were any.
