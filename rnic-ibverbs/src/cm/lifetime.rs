@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32 {
     }
     end_connection(&last);
     if last.phase == Phase::Listening {
-        stop_listening(&this, &last);
+        stop_listening(&this);
         last.local.into_iter().for_each(is_former);
     }
     // A peer that waits for an answer is rejected.
@@ -116,11 +116,6 @@ unsafe fn end_connection(last: &State) {
 /// Stops listening. Unless a peer has connected there, the port is free when this returns.
 fn stop_listening(this: &std::sync::Arc<Id>) {
     for adapter in adapters() {
-        if let Some(local) = last.local
-            && table::keep_listeners(adapter, this, local)
-        {
-            continue;
-        }
         if table::forget_listeners(adapter, this)
             && let Ok(device) = adapter.device()
         {

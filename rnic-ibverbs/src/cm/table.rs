@@ -47,14 +47,7 @@ struct Table {
 #[derive(Clone)]
 struct Listening {
     listener: Arc<Listener>,
-    /// It is for peers on this host alone.
-    is_loopback: bool,
     id: Arc<Id>,
-}
-
-struct Former {
-    listener: Arc<Listener>,
-    is_loopback: bool,
 }
 
 /// The tables of this process.
