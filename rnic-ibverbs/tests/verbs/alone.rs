@@ -9,7 +9,7 @@ use crate::calls::*;
 use crate::end::{Memory, qp_attributes};
 
 /// Opens the only device.
-pub unsafe fn open() -> *mut ibv_context {
+pub(crate) unsafe fn open() -> *mut ibv_context {
     let mut count = 0;
     let list = made(ibv_get_device_list(&mut count));
     assert_eq!(count, 1);
@@ -19,7 +19,7 @@ pub unsafe fn open() -> *mut ibv_context {
     context
 }
 
-pub unsafe fn attributes() {
+pub(crate) unsafe fn attributes() {
     let context = open();
     let device = (*context).device;
     assert_eq!((*device).node_type, IBV_NODE_RNIC);
@@ -79,7 +79,7 @@ pub unsafe fn attributes() {
     ok(ibv_close_device(context));
 }
 
-pub unsafe fn objects() {
+pub(crate) unsafe fn objects() {
     let context = open();
     let pd = made(ibv_alloc_pd(context));
     let channel = made(ibv_create_comp_channel(context));
@@ -147,7 +147,7 @@ pub unsafe fn objects() {
     ok(ibv_close_device(context));
 }
 
-pub unsafe fn wrong() {
+pub(crate) unsafe fn wrong() {
     let context = open();
     let pd = made(ibv_alloc_pd(context));
     let cq = made(ibv_create_cq(context, 16, null_mut(), null_mut(), 0));

@@ -11,19 +11,19 @@ use crate::calls::*;
 const PORT: u16 = 7472;
 
 /// Octets of each receive.
-pub const MESSAGE: usize = 256;
+pub(crate) const MESSAGE: usize = 256;
 /// Receives that are posted at first.
 const RECEIVES: usize = 32;
 
 /// Every right.
-pub const ALL: u32 = IBV_ACCESS_LOCAL_WRITE
+pub(crate) const ALL: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC
     | IBV_ACCESS_MW_BIND;
 
 /// What queue pairs of the tests are made of.
-pub fn qp_attributes(cq: *mut ibv_cq) -> ibv_qp_init_attr {
+pub(crate) fn qp_attributes(cq: *mut ibv_cq) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         qp_context: null_mut(),
         send_cq: cq,
@@ -42,13 +42,13 @@ pub fn qp_attributes(cq: *mut ibv_cq) -> ibv_qp_init_attr {
 }
 
 /// Memory of the program, and its registration.
-pub struct Memory {
+pub(crate) struct Memory {
     octets: Box<[u64]>,
-    pub mr: *mut ibv_mr,
+    pub(crate) mr: *mut ibv_mr,
 }
 
 impl Memory {
-    pub unsafe fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Self {
+    pub(crate) unsafe fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Self {
         let mut octets = vec![0u64; length / 8].into_boxed_slice();
         let mr = made(ibv_reg_mr(
             pd,
@@ -63,11 +63,11 @@ impl Memory {
         Self { octets, mr }
     }
 
-    pub fn address(&self, offset: usize) -> u64 {
+    pub(crate) fn address(&self, offset: usize) -> u64 {
         self.octets.as_ptr() as u64 + offset as u64
     }
 
-    pub fn sge(&self, offset: usize, length: usize) -> ibv_sge {
+    pub(crate) fn sge(&self, offset: usize, length: usize) -> ibv_sge {
         ibv_sge {
             addr: self.address(offset),
             length: length as u32,
@@ -75,14 +75,14 @@ impl Memory {
         }
     }
 
-    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         let from = (self.address(offset)) as *const u8;
         (0..length)
             .map(|at| unsafe { from.add(at).read_volatile() })
             .collect()
     }
 
-    pub fn write(&mut self, offset: usize, octets: &[u8]) {
+    pub(crate) fn write(&mut self, offset: usize, octets: &[u8]) {
         let to = self.octets.as_mut_ptr().cast::<u8>();
         unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), to.add(offset), octets.len()) };
     }
@@ -95,13 +95,13 @@ impl Drop for Memory {
 }
 
 /// A connected queue pair.
-pub struct End {
-    pub id: *mut rdma_cm_id,
-    pub pd: *mut ibv_pd,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub channel: *mut ibv_comp_channel,
-    pub memory: Memory,
+pub(crate) struct End {
+    pub(crate) id: *mut rdma_cm_id,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) send_cq: *mut ibv_cq,
+    pub(crate) recv_cq: *mut ibv_cq,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) memory: Memory,
     buffers: Memory,
 }
 
@@ -179,7 +179,7 @@ impl End {
         end
     }
 
-    pub unsafe fn connect(host: &str, send_ops: u64) -> Self {
+    pub(crate) unsafe fn connect(host: &str, send_ops: u64) -> Self {
         let mut id = null_mut();
         ok(rdma_create_id(null_mut(), &mut id, null_mut(), RDMA_PS_TCP));
         let to = address(host);
@@ -191,7 +191,7 @@ impl End {
         end
     }
 
-    pub unsafe fn serve(host: &str, listening: impl FnOnce()) -> Self {
+    pub(crate) unsafe fn serve(host: &str, listening: impl FnOnce()) -> Self {
         let mut listener = null_mut();
         ok(rdma_create_id(
             null_mut(),
@@ -211,12 +211,12 @@ impl End {
         end
     }
 
-    pub unsafe fn qp(&self) -> *mut ibv_qp {
+    pub(crate) unsafe fn qp(&self) -> *mut ibv_qp {
         (*self.id).qp
     }
 
     /// Posts the receive of this number.
-    pub unsafe fn receive(&self, place: usize) {
+    pub(crate) unsafe fn receive(&self, place: usize) {
         let mut sge = self.buffers.sge(place * MESSAGE, MESSAGE);
         let mut wr = ibv_recv_wr {
             wr_id: place as u64,
@@ -228,7 +228,7 @@ impl End {
     }
 
     /// Waits for a message, and returns its completion and its octets. Posts its receive again.
-    pub unsafe fn message(&self) -> (ibv_wc, Vec<u8>) {
+    pub(crate) unsafe fn message(&self) -> (ibv_wc, Vec<u8>) {
         let wc = completion(self.recv_cq);
         if wc.status != IBV_WC_SUCCESS {
             return (wc, Vec::new());
@@ -244,7 +244,7 @@ impl End {
     }
 
     /// Sends octets inline, unsignalled.
-    pub unsafe fn say(&self, octets: &[u8]) {
+    pub(crate) unsafe fn say(&self, octets: &[u8]) {
         let mut sge = ibv_sge {
             addr: octets.as_ptr() as u64,
             length: octets.len() as u32,
@@ -259,7 +259,7 @@ impl End {
     }
 
     /// Posts a request with these pieces, signalled, and returns its completion.
-    pub unsafe fn carry_out(
+    pub(crate) unsafe fn carry_out(
         &self,
         opcode: u32,
         pieces: &mut [ibv_sge],
@@ -279,7 +279,7 @@ impl End {
     }
 
     /// Ends the connection and destroys everything.
-    pub unsafe fn close(self) {
+    pub(crate) unsafe fn close(self) {
         let Self {
             id,
             pd,

@@ -9,10 +9,10 @@ use crate::calls::*;
 use crate::end::{ALL, End, Memory};
 use crate::hosts::{READY, SERVER};
 
-pub const IDLE: &str = "idle";
-pub const SERVER_ROLE: &str = "server";
+pub(crate) const IDLE: &str = "idle";
+pub(crate) const SERVER_ROLE: &str = "server";
 
-pub fn play(role: &str) {
+pub(crate) fn play(role: &str) {
     unsafe {
         match role {
             IDLE => println!("\n{READY}"),
@@ -229,7 +229,7 @@ unsafe fn extended() {
     calls.wr_set_sge.unwrap()(qp, from.lkey, from.addr, from.length);
     start(2, IBV_SEND_SIGNALED);
     calls.wr_rdma_read.unwrap()(qp, there.rkey, there.address);
-    let mut to = end.memory.sge(BACK, 14);
+    let to = end.memory.sge(BACK, 14);
     calls.wr_set_sge_list.unwrap()(qp, 1, &raw const to);
     start(3, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
     calls.wr_send.unwrap()(qp);
@@ -270,7 +270,6 @@ unsafe fn extended() {
     assert_eq!(end.memory.read(BACK, 14), b"built by calls");
 
     // What is wrong is told at the end, and nothing of it is posted.
-    to.length = 1;
     calls.wr_start.unwrap()(qp);
     start(4, IBV_SEND_SIGNALED);
     calls.wr_send.unwrap()(qp);
