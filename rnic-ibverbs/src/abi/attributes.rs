@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::objects::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_td};
+use super::objects::{ibv_comp_channel, ibv_cq, ibv_device_attr, ibv_pd, ibv_srq, ibv_td};
 
 c_structs! {
     // In C a union with two 8-octet numbers.
@@ -18,48 +18,6 @@ c_structs! {
         port_num: u32;
         gid_type: u32;
         ndev_ifindex: u32;
-    }
-    ibv_device_attr 232 {
-        fw_ver: [u8; 64];
-        node_guid: u64;
-        sys_image_guid: u64;
-        max_mr_size: u64;
-        page_size_cap: u64;
-        vendor_id: u32;
-        vendor_part_id: u32;
-        hw_ver: u32;
-        max_qp: i32;
-        max_qp_wr: i32;
-        device_cap_flags: u32;
-        max_sge: i32;
-        max_sge_rd: i32;
-        max_cq: i32;
-        max_cqe: i32;
-        max_mr: i32;
-        max_pd: i32;
-        max_qp_rd_atom: i32;
-        max_ee_rd_atom: i32;
-        max_res_rd_atom: i32;
-        max_qp_init_rd_atom: i32;
-        max_ee_init_rd_atom: i32;
-        atomic_cap: u32;
-        max_ee: i32;
-        max_rdd: i32;
-        max_mw: i32;
-        max_raw_ipv6_qp: i32;
-        max_raw_ethy_qp: i32;
-        max_mcast_grp: i32;
-        max_mcast_qp_attach: i32;
-        max_total_mcast_qp_attach: i32;
-        max_ah: i32;
-        max_fmr: i32;
-        max_map_per_fmr: i32;
-        max_srq: i32;
-        max_srq_wr: i32;
-        max_srq_sge: i32;
-        max_pkeys: u16;
-        local_ca_ack_delay: u8;
-        phys_port_cnt: u8;
     }
     ibv_query_device_ex_input 4 {
         comp_mask: u32;
@@ -126,32 +84,6 @@ c_structs! {
         pci_atomic_caps: ibv_pci_atomic_caps;
         xrc_odp_caps: u32;
         phys_port_cnt_ex: u32;
-    }
-    #[derive(Debug, Default)]
-    ibv_port_attr 56 {
-        state: u32;
-        max_mtu: u32;
-        active_mtu: u32;
-        gid_tbl_len: i32;
-        port_cap_flags: u32;
-        max_msg_sz: u32;
-        bad_pkey_cntr: u32;
-        qkey_viol_cntr: u32;
-        pkey_tbl_len: u16;
-        lid: u16;
-        sm_lid: u16;
-        lmc: u8;
-        max_vl_num: u8;
-        sm_sl: u8;
-        subnet_timeout: u8;
-        init_type_reply: u8;
-        active_width: u8;
-        active_speed: u8;
-        phys_state: u8;
-        link_layer: u8;
-        flags: u8;
-        port_cap_flags2: u16;
-        active_speed_ex: u32, @ 52;
     }
     ibv_td_init_attr 4 {
         comp_mask: u32;

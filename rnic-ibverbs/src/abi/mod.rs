@@ -15,30 +15,24 @@
 mod layout;
 mod attributes;
 mod constants;
-mod context;
 mod kern;
 mod objects;
 mod rdma_cm;
 mod verbs;
-mod work;
 
 pub use attributes::*;
 pub use constants::*;
-pub use context::*;
 pub use kern::*;
 pub use layout::Layout;
 pub use objects::*;
 pub use rdma_cm::*;
 pub use verbs::*;
-pub use work::*;
 
 /// Every structure, with its members.
 pub const LAYOUTS: &[&[Layout]] = &[
     attributes::LAYOUTS,
-    context::LAYOUTS,
     kern::LAYOUTS,
     objects::LAYOUTS,
     rdma_cm::LAYOUTS,
     verbs::LAYOUTS,
-    work::LAYOUTS,
 ];

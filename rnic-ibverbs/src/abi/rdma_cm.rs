@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use nix::libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use super::attributes::{ibv_ah_attr, ibv_gid};
-use super::context::ibv_context;
+use super::objects::ibv_context;
 use super::objects::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_srq};
 
 /// An address of either family.

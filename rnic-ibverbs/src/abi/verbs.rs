@@ -3,9 +3,10 @@
 use std::ffi::c_void;
 
 use super::attributes::*;
-use super::context::ibv_context;
-use super::objects::{Absent, ibv_cq, ibv_cq_ex, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_td};
-use super::work::ibv_sge;
+use super::objects::{
+    Absent, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_sge,
+    ibv_srq, ibv_td,
+};
 
 c_structs! {
     verbs_context 696 {

@@ -6,13 +6,13 @@ use std::ptr::{copy_nonoverlapping, null, null_mut};
 
 use nix::libc::{
     AF_INET, AF_INET6, AI_NUMERICHOST, AI_PASSIVE, IPPROTO_TCP, IPPROTO_UDP, SOCK_DGRAM,
-    SOCK_STREAM, addrinfo, calloc, free, freeaddrinfo, getaddrinfo, malloc, sockaddr, strdup,
+    SOCK_STREAM, addrinfo, calloc, freeaddrinfo, getaddrinfo, malloc, sockaddr, strdup,
 };
 
 use crate::abi::*;
 use crate::adapter::adapters;
 use crate::cm::event::What;
-use crate::cm::id::{Addresses, Id};
+use crate::cm::id::{Addresses, Id, rdma_freeaddrinfo};
 use crate::cm::lifetime::complete;
 use crate::errno::{Errno, fail};
 
@@ -170,21 +170,6 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
             rdma_freeaddrinfo(found);
             code
         }
-    }
-}
-
-#[unsafe(export_name = "rnic_cm_rdma_freeaddrinfo")]
-pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(mut res: *mut rdma_addrinfo) {
-    while let Some(one) = res.as_ref() {
-        let next = one.ai_next;
-        free(one.ai_connect);
-        free(one.ai_route);
-        free(one.ai_src_canonname.cast());
-        free(one.ai_dst_canonname.cast());
-        free(one.ai_src_addr.cast());
-        free(one.ai_dst_addr.cast());
-        free(res.cast());
-        res = next;
     }
 }
 

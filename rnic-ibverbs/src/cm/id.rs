@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::libc::free;
 use rnic_verbs::{ConnectRequest, QpNumber};
 
 use crate::abi::*;
@@ -147,6 +148,21 @@ pub(super) struct Addresses(pub(super) *mut rdma_addrinfo);
 
 // SAFETY: nobody else has the list.
 unsafe impl Send for Addresses {}
+
+#[unsafe(export_name = "rnic_cm_rdma_freeaddrinfo")]
+pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(mut res: *mut rdma_addrinfo) {
+    while let Some(one) = res.as_ref() {
+        let next = one.ai_next;
+        free(one.ai_connect);
+        free(one.ai_route);
+        free(one.ai_src_canonname.cast());
+        free(one.ai_dst_canonname.cast());
+        free(one.ai_src_addr.cast());
+        free(one.ai_dst_addr.cast());
+        free(res.cast());
+        res = next;
+    }
+}
 
 /// Attributes of queue pairs.
 #[derive(Clone, Copy)]

@@ -414,6 +414,8 @@ fn queues_may_be_long_and_their_requests_large() {
     let full = PostError::ReceiveQueueFull(LONG);
     assert_eq!(near.qp.post_recv(0, &pieces), Err(full));
     near.mr.write(0, &[5; 3 * MAX_SGE]).unwrap();
+    // What the Reads bring, later Writes carry.
+    far.mr.write(2000, &[6; 2 * MAX_SGE]).unwrap();
     let data = [7; MAX_INLINE];
     let to = far.mr.remote(0);
     for n in 0..LONG {
@@ -430,6 +432,6 @@ fn queues_may_be_long_and_their_requests_large() {
         assert_eq!(near.done().wr_id(), u64::from(n));
     }
     assert_eq!(far.mr.copy(0, MAX_INLINE).unwrap(), data);
-    assert_eq!(far.mr.copy(1000, 2 * MAX_SGE).unwrap(), [5; 2 * MAX_SGE]);
-    assert_eq!(near.mr.copy(0, 3).unwrap(), [0, 0, 5]);
+    assert_eq!(far.mr.copy(1000, 2 * MAX_SGE).unwrap(), [6; 2 * MAX_SGE]);
+    assert_eq!(near.mr.copy(0, 3).unwrap(), [6, 6, 5]);
 }
