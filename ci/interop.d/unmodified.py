@@ -55,4 +55,4 @@ for _operation in ("write", "read", "send"):
     for _what, _said in (("bw", "BW average"), ("lat", "t_avg")):
         # siw has no ibv_wr_*.
         _line = f"ib_{_operation}_{_what} -R -F -n 200 -s 4096 -p {{port}} --use_old_post_send"
-        both(f"ib_{_operation}_{_what}", _line, f"{_line} {{host}}", (_said, _said))
+        both(f"ib_{_operation}_{_what}", _line, f"{_line} {{host}}", ("", _said))
