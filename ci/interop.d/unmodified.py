@@ -30,7 +30,7 @@ def expect_success(ours, theirs, says):
         expect(what in said, f"'{what}' is not said", *seen)
 
 
-def both(name, server, client, says=("", "")):
+def both(name, server, client, says=("", ""), we_connect=True):
     """A case for each role: `says` is what the server and the client must print."""
 
     @case(f"{name}: siw connects")
@@ -39,6 +39,9 @@ def both(name, server, client, says=("", "")):
         served.until(lambda: listens(bench, bench.port), "listens")
         theirs = bench.siw_starts(client)
         expect_success(served, theirs, says)
+
+    if not we_connect:
+        return
 
     @case(f"{name}: we connect")
     def _(bench):
@@ -55,4 +58,6 @@ for _operation in ("write", "read", "send"):
     for _what, _said in (("bw", "BW average"), ("lat", "t_avg")):
         # siw has no ibv_wr_*.
         _line = f"ib_{_operation}_{_what} -R -F -n 200 -s 4096 -p {{port}} --use_old_post_send"
-        both(f"ib_{_operation}_{_what}", _line, f"{_line} {{host}}", ("", _said))
+        # perftest's server listens twice, and its client can come too early the second time: it dies then, in its attempt to try
+        # again. Over rnic the server makes up for it; siw's does not, and the machine is slow. ib_write_bw begins late enough.
+        both(f"ib_{_operation}_{_what}", _line, f"{_line} {{host}}", ("", _said), we_connect=(_operation, _what) == ("write", "bw"))

@@ -26,12 +26,7 @@ pub(super) struct RunArgs {
     check: bool,
 
     /// The program, and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required = true,
-        value_name = "PROGRAM"
-    )]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub(super) command: Vec<OsString>,
 }
 
