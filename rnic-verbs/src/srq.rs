@@ -7,7 +7,7 @@ use rnic_core::ids::{PdId, SrqId};
 use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
     srq::{SharedReceives, SrqLimit},
-    wr::RecvWr,
+    wr::{RecvWr, SHORT_SGE},
 };
 
 use crate::address::Sge;
@@ -15,7 +15,6 @@ use crate::device::{Device, Inner};
 use crate::error::{Error, PostError};
 use crate::objects::SrqFacts;
 use crate::pd::Pd;
-use crate::qp::DEFAULT_SGE;
 use crate::request::receive;
 use crate::ring::ring_of;
 
@@ -36,7 +35,7 @@ impl Default for SrqCaps {
     fn default() -> Self {
         Self {
             max_wr: 1024,
-            max_sge: DEFAULT_SGE,
+            max_sge: SHORT_SGE,
             max_in_process: 64,
         }
     }

@@ -227,8 +227,8 @@ fn source(
 ) -> Result<PayloadSource, WcStatus> {
     if wr.is_inline() {
         return match wr.length as usize {
-            0..=SHORT_INLINE => Ok(PayloadSource::Octets(wr.short_payload())),
-            0..=MAX_INLINE => Ok(PayloadSource::Queued(number)),
+            len if len <= SHORT_INLINE => Ok(PayloadSource::Octets(wr.short_payload())),
+            len if len <= MAX_INLINE => Ok(PayloadSource::Queued(number)),
             _ => Err(WcStatus::LocalLengthError),
         };
     }

@@ -8,7 +8,6 @@ use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
-use self::in_parts::Reading;
 pub use self::inline_messages::InlineMessage;
 
 use crate::ids::QpNumber;
@@ -94,6 +93,15 @@ pub(super) struct Requester {
     immediate_next: Option<Outbound>,
     /// The last work request is a Read, and has more Read Requests to send.
     reading: Option<Reading>,
+}
+
+/// A Read of which not every Read Request was sent.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// The work request.
+    number: u64,
+    /// Its next Read Request.
+    next: u16,
 }
 
 impl Requester {

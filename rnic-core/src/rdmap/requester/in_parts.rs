@@ -5,19 +5,10 @@ use zerocopy::FromZeros;
 use super::super::RdmapError;
 use super::super::message::{Outbound, copy_octets, no_octets};
 use super::super::prepare::{read_request, read_requests, read_sink};
-use super::{Requester, advance};
+use super::{Reading, Requester, advance};
 use crate::memory::{epoch::Guard, error::TagError};
 use crate::verbs::{QueuePair, SendWr, gather};
 use crate::wire::rdmap::Opcode;
-
-/// A Read of which not every Read Request was sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
-    /// The work request.
-    pub(super) number: u64,
-    /// Its next Read Request.
-    pub(super) next: u16,
-}
 
 impl Requester {
     /// Returns the next Read Request of a Read, if another may be outstanding.
