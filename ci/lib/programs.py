@@ -191,6 +191,13 @@ class Hosts:
             expect(time.monotonic() < deadline, f"{what}: not within {seconds} s:", process.said())
             time.sleep(0.05)
 
+    def wait_free(self, side, port):
+        """Waits until rnicd has taken back what the last case's server had."""
+        deadline = time.monotonic() + 30
+        while self.listens(side, port, False):
+            expect(time.monotonic() < deadline, f"port {port} of {side} does not become free")
+            time.sleep(0.05)
+
     def environment(self, side):
         socket = "/nowhere" if self.way == ALONE else self.directory / side / "socket"
         return {"RNICD_SOCKET": str(socket), "HOME": str(self.place)}
@@ -232,6 +239,8 @@ class Hosts:
         with contextlib.ExitStack() as running:
             server = None
             if case.server:
+                if case.port:
+                    self.wait_free(west, case.port)
                 server = self.start("server", west, filled(case.server, west))
                 running.callback(server.stop)
                 if case.port:

@@ -112,8 +112,8 @@ fn usable() -> Vec<String> {
             .address
             .as_ref()
             .and_then(|address| address.as_link_addr());
-        let is_up = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
-        link.is_some_and(|link| link.hatype() == ETHERNET) && each.flags.contains(is_up)
+        link.is_some_and(|link| link.hatype() == ETHERNET)
+            && each.flags.contains(InterfaceFlags::IFF_UP)
     });
     // Each link has one of these entries, and they come in the order of their indices.
     let names = links.map(|link| link.interface_name.clone());
