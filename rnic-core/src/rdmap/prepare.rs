@@ -92,8 +92,6 @@ pub(super) fn read_requests(wr: &SendWr) -> u16 {
 }
 
 /// Makes the first Read Request of a Read, all of whose sink is checked.
-// rfc: 5040-13 a request has its RDMA header, and no payload of the application
-// rfc: 5040-30, 5040-31, 5040-35, 5040-36 a Read Request is an untagged message to queue 1
 fn prepare_read(
     wr: &SendWr,
     number: u64,
@@ -111,6 +109,8 @@ fn prepare_read(
 }
 
 /// Makes a Read Request of a Read, counted from 0.
+// rfc: 5040-13 a request has its RDMA header, and no payload of the application
+// rfc: 5040-30, 5040-31, 5040-35, 5040-36 a Read Request is an untagged message to queue 1
 pub(super) fn read_request(
     wr: &SendWr,
     number: u64,

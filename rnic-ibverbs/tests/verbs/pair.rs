@@ -347,8 +347,8 @@ unsafe fn events() {
     let mut event: ibv_async_event = std::mem::zeroed();
     loop {
         ok(ibv_get_async_event((*end.id).verbs, &mut event));
-        // The link may have come up a moment ago.
-        if event.event_type != IBV_EVENT_PORT_ACTIVE {
+        // The link may have come up a moment ago, and with it an address.
+        if ![IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE].contains(&event.event_type) {
             break;
         }
         ibv_ack_async_event(&mut event);
