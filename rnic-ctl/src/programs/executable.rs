@@ -103,14 +103,14 @@ fn dynamic<'data, R: object::ReadRef<'data>>(
             .map(|octets| String::from_utf8_lossy(octets).into_owned())
             .collect::<Vec<_>>()
     };
-    let libraries = strings(i64::from(DT_NEEDED));
+    let libraries = strings(DT_NEEDED);
     // A static program that can be loaded anywhere has such a table too.
     if libraries.is_empty() {
         return Loading::Static;
     }
     // DT_RUNPATH comes after the environment, and DT_RPATH does not count beside it.
-    let rpath = match strings(i64::from(DT_RUNPATH)).is_empty() {
-        true => strings(i64::from(DT_RPATH)),
+    let rpath = match strings(DT_RUNPATH).is_empty() {
+        true => strings(DT_RPATH),
         false => Vec::new(),
     };
     let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy();
