@@ -178,7 +178,14 @@ fn only_the_connection_knows_all_protocol_layers() {
 /// Fails where any of `words` stands outside of `places`: files, or directories with all that is in them.
 fn confined(words: &[&str], places: &[&str]) {
     let mut seen = 0;
-    for member in ["rnic-core", "rnic-xdp", "rnic-verbs", "rnic-ibverbs", "rnicd", "rnic-ctl"] {
+    for member in [
+        "rnic-core",
+        "rnic-xdp",
+        "rnic-verbs",
+        "rnic-ibverbs",
+        "rnicd",
+        "rnic-ctl",
+    ] {
         for file in files(&workspace().join(member).join("src")) {
             let text = fs::read_to_string(&file).unwrap();
             let found = tokens(&text);
