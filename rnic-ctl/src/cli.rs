@@ -18,7 +18,6 @@ use crate::objects::steer::SteerArgs;
 use crate::objects::top::TopArgs;
 use crate::objects::user::UserArgs;
 use crate::perf::args::PerfArgs;
-use crate::programs::env::EnvArgs;
 use crate::rping::RpingArgs;
 use crate::steering::SteeringArgs;
 
@@ -78,7 +77,6 @@ pub(crate) enum Command {
     Metrics(MetricsArgs),
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
-    Env(EnvArgs),
     Doctor(DoctorArgs),
     #[command(infer_subcommands = true)]
     Steer(SteerArgs),

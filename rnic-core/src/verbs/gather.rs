@@ -47,8 +47,7 @@ pub fn gather(
         let at = TaggedOffset(sge.offset.saturating_add(offset));
         guard
             .for_reading(sge.stag(), at, to.len(), origin, Access::LOCAL_READ)?
-            .read(to)
-            .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_READ))?;
+            .read(to);
         return Ok(());
     }
     gather_pieces(guard, origin, sges, offset, to)
@@ -75,8 +74,7 @@ fn gather_pieces(
     for (sge, at, part) in pieces(sges, offset, to.len()) {
         guard
             .for_reading(sge.stag(), at, part.len(), origin, Access::LOCAL_READ)?
-            .read(&mut to[part])
-            .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_READ))?;
+            .read(&mut to[part]);
     }
     Ok(())
 }
@@ -103,9 +101,7 @@ pub fn scatter(
         }
     }
     for (sge, at, part) in pieces(sges, offset, from.len()) {
-        place(sge, at, part.len())?
-            .write(&from[part])
-            .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_WRITE))?;
+        place(sge, at, part.len())?.write(&from[part]);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -30,17 +30,15 @@ const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
 /// A socket that is open as long as this exists.
-pub(crate) struct OpenSocket {
+pub(super) struct OpenSocket {
     fd: RawFd,
-    /// Never locked: the lock lets several threads hold the socket.
-    _keeper: Mutex<Box<dyn Send>>,
+    _keeper: Box<dyn Send>,
 }
 
 impl OpenSocket {
     /// Takes over a socket that is open as long as `keeper` exists.
     fn new(fd: RawFd, keeper: impl Send + 'static) -> Self {
-        let keeper: Box<dyn Send> = Box::new(keeper);
-        let _keeper = Mutex::new(keeper);
+        let _keeper = Box::new(keeper);
         Self { fd, _keeper }
     }
 

@@ -76,19 +76,13 @@ impl TxBurst {
             if template.is_none() && context.fast_paths.tx_template && stream.ddp.is_sending() {
                 template = TxTemplate::eligible(stream, mulpdu, context.guard);
             }
-            let next = match &mut template {
+            let built = match &mut template {
                 Some(template) if template.has_next() => {
-                    template.commit_next(stream, payload, !completed)
-                }
-                _ => None,
-            };
-            let built = match next {
-                Some(built) => {
                     context.counters.rdma.fpdus_sent += 1;
                     taken::count(FastPath::TxTemplate);
-                    built
+                    template.commit_next(stream, payload, !completed)
                 }
-                None => {
+                _ => {
                     template = None;
                     stream.build(payload, end, mulpdu, !completed, context)
                 }

@@ -58,8 +58,7 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
     }
 
     /// Places, delivers and completes the message, and completes what it acknowledges. Returns whether the connection
-    /// surely has nothing to send now but an ACK, which is due with the next turn. `None`, and no change but of memory, where
-    /// the memory of the message is gone: the ordinary way finds the error.
+    /// surely has nothing to send now but an ACK, which is due with the next turn.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,
@@ -68,15 +67,14 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         cqs: &mut CqTable,
         counters: &mut RdmaCounters,
         tx: &mut F,
-    ) -> Option<bool> {
+    ) -> bool {
         let Phase::Streaming(stream) = &mut connection.phase else {
-            return None;
+            return false;
         };
-        self.message.place.write(self.message.payload).ok()?;
         taken::count(FastPath::WholeMessage);
         let acked = self.segment.commit(&mut connection.tcp, now, tx);
         self.message.commit(stream, acked, cqs, counters);
-        Some(stream.is_at_rest_behind_message() && connection.tcp.is_at_rest_behind_sole_ack(now))
+        stream.is_at_rest_behind_message() && connection.tcp.is_at_rest_behind_sole_ack(now)
     }
 }
 
@@ -127,7 +125,7 @@ impl<'a, 'g> Message<'a, 'g> {
         })
     }
 
-    /// Completes the message, which was placed. `acked`: up to where the peer has acknowledged our stream.
+    /// Places and completes the message. `acked`: up to where the peer has acknowledged our stream.
     #[inline(always)]
     fn commit(
         self,
@@ -141,6 +139,7 @@ impl<'a, 'g> Message<'a, 'g> {
         };
         // It came in one frame, so its length fits.
         let length = self.payload.len() as u32;
+        self.place.write(self.payload);
         counters.fpdus_received += 1;
         counters.octets_placed += u64::from(length);
         if let Some(wr_id) = self.receive {

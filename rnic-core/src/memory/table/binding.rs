@@ -14,9 +14,7 @@ use crate::ids::{PdId, StreamId};
 use crate::memory::{binding::Binding, error::TagError, region::Region};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
-use super::{
-    Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Target, Windows,
-};
+use super::{Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Windows};
 
 /// Why a work request did not give an STag a meaning, or take it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -189,8 +187,7 @@ impl StagTable {
         else {
             return Err(BindError::NotFast(stag));
         };
-        let writes = binding.access().lets_write();
-        if !Access::ALL.contains(binding.access()) || writes && !region.is_writable() {
+        if !Access::ALL.contains(binding.access()) {
             return Err(BindError::Rights(binding.access));
         }
         let len = length(binding)?;
@@ -199,7 +196,7 @@ impl StagTable {
             start: binding.start,
             length: binding.length,
         })?;
-        let start = Target::of(region, start);
+        let start = region.as_ptr().wrapping_add(start);
         let entry = StagEntry {
             access: binding.access() | Access::LOCAL_READ,
             scope: Scope::Stream(pd, stream),
