@@ -69,10 +69,7 @@ fn a_device_that_cannot_be_shared_is_refused() {
     // Its pins lie elsewhere: the program is not ours to replace.
     let shared = open().unwrap();
     let error = text(bed.open_at(ModeChoice::Native, &pins.with_file_name("other")));
-    assert!(
-        error.contains("another rnic process drives nic0"),
-        "{error}"
-    );
+    assert!(error.contains("rnicd shares nic0"), "{error}");
     assert!(!pins.with_file_name("other").exists());
 
     // Nor if both have pins.
@@ -80,10 +77,7 @@ fn a_device_that_cannot_be_shared_is_refused() {
     bed.host.ip("link set dev nic0 xdp off").unwrap();
     let others = bed.open_at(ModeChoice::Native, &pins.with_file_name("other"));
     let error = text(open());
-    assert!(
-        error.contains("another rnic process drives nic0"),
-        "{error}"
-    );
+    assert!(error.contains("rnicd shares nic0"), "{error}");
     bed.host.run(|| others.unwrap().close()).unwrap();
     open().unwrap();
 }
