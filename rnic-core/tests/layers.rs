@@ -42,10 +42,12 @@ const UNSAFE: [&str; 10] = [
 ];
 
 /// The files that write to the log: none of these is on the path of a frame.
-const LOGS: [&str; 17] = [
+const LOGS: [&str; 19] = [
     "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
     "rnic-ibverbs/src/adapter",
+    "rnic-ibverbs/src/cm/request",
+    "rnic-ibverbs/src/cm/table",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
