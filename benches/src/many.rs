@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rnic_core::memory::ring::ring;
+use rnic_core::memory::ring::ring_of;
 use rnic_core::verbs::wr::{RecvWr, SendWr};
 use rnic_verbs::{
     Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, HugePages, Listener, Mr,
@@ -104,8 +104,11 @@ pub(crate) fn measure(
         .run(|| server.device.listen(bed.server.at(PORT)))?;
     let (rings, of_rings) = heap::kept_by(|| -> Result<_, Failure> {
         Ok((
-            ring::<SendWr>(CAPS.max_send_wr)?,
-            ring::<RecvWr>(CAPS.max_recv_wr)?,
+            ring_of::<SendWr>(
+                CAPS.max_send_wr,
+                SendWr::words_for(CAPS.max_sge, CAPS.max_inline),
+            )?,
+            ring_of::<RecvWr>(CAPS.max_recv_wr, RecvWr::words_for(CAPS.max_sge))?,
         ))
     })?;
     drop(rings);

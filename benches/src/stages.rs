@@ -298,7 +298,7 @@ fn segment(
         let from = TaggedOffset(u64::from(cut.offset) % (REGION / 2) as u64);
         let source = guard.for_reading(stag, from, cut.len, PD, Access::LOCAL_READ);
         if let Ok(source) = source {
-            source.read(&mut fpdu[LENGTH_LEN + header_len..][..cut.len]);
+            let _ = source.read(&mut fpdu[LENGTH_LEN + header_len..][..cut.len]);
         }
         fpdus.push((frame, frame::seal(fpdu, header_len + cut.len, false)));
     }
@@ -403,7 +403,7 @@ fn check(guard: &Guard<'_>, headers: &[TaggedHeader], len: usize) {
 fn place(placements: &[Placement<'_>], packets: &[Packet<'_>]) {
     for (placement, packet) in placements.iter().zip(packets) {
         let payload = &packet.segment.payload[LENGTH_LEN + TAGGED_LEN..];
-        placement.write(&payload[..placement.len()]);
+        let _ = placement.write(&payload[..placement.len()]);
     }
 }
 

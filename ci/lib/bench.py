@@ -59,13 +59,17 @@ class Ours:
 
     def ready(self, word="listening"):
         """Waits until it prints `word`: by default that it listens."""
+        return self.until(lambda: word in self.said(), f"says '{word}'")
+
+    def until(self, is_so, what):
+        """Waits until something is so, while it runs."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if word in self.said():
+            if is_so():
                 return self
             expect(self._process.poll() is None, f"{self} ended early:", self.said())
             time.sleep(0.05)
-        raise Failed(f"{self} does not say '{word}':\n{self.said()}")
+        raise Failed(f"it never {what}: {self}\n{self.said()}")
 
     def running(self):
         return self._process.poll() is None

@@ -18,6 +18,7 @@ use crate::objects::steer::SteerArgs;
 use crate::objects::top::TopArgs;
 use crate::objects::user::UserArgs;
 use crate::perf::args::PerfArgs;
+use crate::programs::env::EnvArgs;
 use crate::rping::RpingArgs;
 use crate::steering::SteeringArgs;
 
@@ -77,6 +78,7 @@ pub(crate) enum Command {
     Metrics(MetricsArgs),
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
+    Env(EnvArgs),
     Doctor(DoctorArgs),
     #[command(infer_subcommands = true)]
     Steer(SteerArgs),

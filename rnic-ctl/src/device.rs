@@ -29,6 +29,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long)]
     pub thread: bool,
 
+    /// Drive the device by the thread that waits, and by one of its own while that does not poll: as libibverbs does it
+    #[arg(long, hide = true, conflicts_with = "thread")]
+    pub standby: bool,
+
     /// With --thread: the most threads; they share the receive queues of the interface. The default is one for each queue, but
     /// no more than there are CPUs
     #[arg(long, value_name = "N", requires = "thread", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -147,6 +151,9 @@ impl DeviceArgs {
     }
 
     fn driving(&self) -> Driving {
+        if self.standby {
+            return Driving::Standby;
+        }
         if !self.thread {
             return Driving::Inline;
         }
@@ -165,6 +172,7 @@ impl DeviceArgs {
             let turn = Box::new(end.worker);
             let driver = match self.driving() {
                 Driving::Inline => Driver::Inline(turn),
+                Driving::Standby => Driver::standby(turn).doing("open a device")?,
                 Driving::Threads { idle, pin, .. } => {
                     let cpus = if pin { cpus_near(None) } else { Vec::new() };
                     Driver::spawn_all(vec![turn], idle, &cpus).doing("open a device")?

@@ -27,27 +27,7 @@ pub(crate) struct DoctorArgs {
 /// Runs the command.
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Outcome<ExitCode> {
     let netdev = &args.netdev;
-    let mut host = facts::host();
-    let mut device = facts::device(netdev);
-    match sharing::manager_of(netdev) {
-        Ok(manager) => {
-            sharing::settle(&mut host);
-            sharing::settle(&mut device);
-            device.push(sharing::offered(netdev));
-            if !args.no_trial {
-                device.push(sharing::trial(manager, netdev));
-            }
-        }
-        Err(why) => {
-            // What rnicd shares cannot be had alone.
-            let is_shared = rnic_xdp::steering::is_shared(netdev);
-            let may_have_it_alone = !has_failures(&host) && !is_shared;
-            device.push(sharing::not_offered(&why, may_have_it_alone));
-            if !args.no_trial && !has_failures(&device) {
-                facts::trial(netdev, &mut device);
-            }
-        }
-    }
+    let Findings { host, device } = Findings::of(netdev, !args.no_trial);
     let fails = has_failures(&host) || has_failures(&device);
     if json {
         let (host, device) = (to_json(&host), to_json(&device));
@@ -64,12 +44,47 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Outcome<ExitCode> {
     })
 }
 
-fn has_failures(facts: &[Fact]) -> bool {
+/// What was found.
+pub(crate) struct Findings {
+    pub host: Vec<Fact>,
+    pub device: Vec<Fact>,
+}
+
+impl Findings {
+    /// Examines this host and an interface, which is opened for a moment if `trial` is set.
+    pub(crate) fn of(netdev: &str, trial: bool) -> Self {
+        let mut host = facts::host();
+        let mut device = facts::device(netdev);
+        match sharing::manager_of(netdev) {
+            Ok(manager) => {
+                sharing::settle(&mut host);
+                sharing::settle(&mut device);
+                device.push(sharing::offered(netdev));
+                if trial {
+                    device.push(sharing::trial(manager, netdev));
+                }
+            }
+            Err(why) => {
+                // What rnicd shares cannot be had alone.
+                let is_shared = rnic_xdp::steering::is_shared(netdev);
+                let may_have_it_alone = !has_failures(&host) && !is_shared;
+                device.push(sharing::not_offered(&why, may_have_it_alone));
+                if trial && !has_failures(&device) {
+                    facts::trial(netdev, &mut device);
+                }
+            }
+        }
+        Self { host, device }
+    }
+}
+
+/// Returns whether a check has failed.
+pub(crate) fn has_failures(facts: &[Fact]) -> bool {
     facts.iter().any(|fact| fact.verdict == Verdict::Fail)
 }
 
 /// Returns a line for each finding, with its remedy below it.
-fn render(title: &str, facts: &[Fact]) -> String {
+pub(crate) fn render(title: &str, facts: &[Fact]) -> String {
     let mut text = format!("{title}\n");
     for Fact {
         name,
@@ -87,7 +102,8 @@ fn render(title: &str, facts: &[Fact]) -> String {
     text
 }
 
-fn to_json(facts: &[Fact]) -> Value {
+/// Returns the findings as JSON.
+pub(crate) fn to_json(facts: &[Fact]) -> Value {
     let fact = |fact: &Fact| {
         let verdict = match fact.verdict {
             Verdict::Ok => "ok",

@@ -16,6 +16,10 @@ pub(crate) enum Kind {
     Environment = 3,
     /// The reader of standard output is gone. The code is that of shells for a SIGPIPE.
     ClosedPipe = 141,
+    /// There is a program, which cannot be executed. The code is that of shells, as the next is.
+    NotExecutable = 126,
+    /// There is no such program.
+    NotFound = 127,
     /// Ctrl-C or SIGTERM. The code is that of shells.
     Interrupted = 130,
 }
@@ -57,6 +61,18 @@ impl Failure {
         Self {
             kind: Kind::Environment,
             ..Self::operation(what, why)
+        }
+    }
+
+    /// Makes the failure of a command that runs a program.
+    pub(crate) fn of_program(
+        kind: Kind,
+        program: impl fmt::Display,
+        why: impl fmt::Display,
+    ) -> Self {
+        Self {
+            kind,
+            ..Self::operation(format_args!("run {program}"), why)
         }
     }
 

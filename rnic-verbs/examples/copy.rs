@@ -37,7 +37,7 @@ impl Link {
         let (pd, cq) = (device.pd(), device.cq(4 * RECEIVES as u32)?);
         let qp = pd.qp(&cq, &cq, QpCaps::default())?;
         let ring = pd.allocate(CHUNKS * CHUNK, access)?;
-        let inbox = pd.allocate(RECEIVES * MAX_INLINE, Access::LOCAL_WRITE)?;
+        let inbox = pd.allocate(RECEIVES * DEFAULT_INLINE, Access::LOCAL_WRITE)?;
         #[rustfmt::skip]
         let mut link = Self { qp, cq, ring, inbox, stop: Arc::default() };
         (0..RECEIVES).try_for_each(|n| link.post_recv(n))?;
@@ -45,7 +45,7 @@ impl Link {
     }
 
     fn post_recv(&mut self, n: usize) -> Result<(), PostError> {
-        let place = self.inbox.sge(n * MAX_INLINE, MAX_INLINE as u32);
+        let place = self.inbox.sge(n * DEFAULT_INLINE, DEFAULT_INLINE as u32);
         self.qp.post_recv(n as u64, &[place])
     }
 
@@ -61,7 +61,7 @@ impl Link {
                     return Ok(None);
                 }
                 let (n, len) = (done.wr_id() as usize, done.byte_len() as usize);
-                let message = self.inbox.copy(n * MAX_INLINE, len)?;
+                let message = self.inbox.copy(n * DEFAULT_INLINE, len)?;
                 self.post_recv(n)?;
                 return Ok(Some(message));
             }
@@ -153,7 +153,7 @@ fn receive(netdev: &str, address: &str, path: &str) -> Outcome<()> {
     let words = taken
         .as_ref()
         .map_or_else(ToString::to_string, |()| "done".into());
-    let said = link.send(&words.as_bytes()[..words.len().min(MAX_INLINE)]);
+    let said = link.send(&words.as_bytes()[..words.len().min(DEFAULT_INLINE)]);
     let closed = link.qp.close(PATIENCE);
     taken.and(said).and(closed.map(drop).map_err(Into::into))
 }

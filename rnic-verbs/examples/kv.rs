@@ -141,7 +141,7 @@ impl Client {
         }
         self.memory.write(0, &hash(&record).to_be_bytes())?;
         self.memory.write(8, &record)?;
-        let reply = [self.memory.sge(RECORD, MAX_INLINE as u32)];
+        let reply = [self.memory.sge(RECORD, DEFAULT_INLINE as u32)];
         self.qp.post_recv(0, &reply)?;
         let record = [self.memory.sge(0, RECORD as u32)];
         let put = SendRequest::send().memory(&record).unsignaled();

@@ -17,7 +17,7 @@ use common::{Outcome, PATIENCE, text};
 use rnic_verbs::*;
 
 /// A call: its number (8 octets), the procedure (1), data. A reply: the same number, 0 or 1 for a failure, data. Both fit inline.
-const MESSAGE: usize = MAX_INLINE;
+const MESSAGE: usize = DEFAULT_INLINE;
 const CLIENTS: usize = 64;
 const CREDITS: u8 = 8;
 /// Twice what all clients may use, and what an SRQ has by default.

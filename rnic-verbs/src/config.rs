@@ -44,6 +44,11 @@ pub enum Driving {
     /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
     #[default]
     Inline,
+    /// The application when it polls, as fast as if it alone drove the engine; a thread of the device while it does not, because it
+    /// sleeps or computes. For a program of which nothing is known. The thread takes over at once when the application
+    /// [arms](crate::Cq::arm) a completion queue, waits in a call of this crate, or sends a command, and within
+    /// 200 microseconds when it just stops to poll. It sleeps while nothing is to be done.
+    Standby,
     /// Threads of the device. Each is a worker with an engine and a share of the receive queues. Best where cores are free.
     Threads {
         /// The most threads, from 1 to 1024. There are never more than receive queues. `None` stands for the number of CPUs.
@@ -60,7 +65,7 @@ impl Driving {
     pub(crate) fn most_workers(&self) -> u32 {
         let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         match *self {
-            Self::Inline => 1,
+            Self::Inline | Self::Standby => 1,
             Self::Threads { most, .. } => most.unwrap_or_else(cpus),
         }
     }

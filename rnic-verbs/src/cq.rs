@@ -77,25 +77,59 @@ impl Completion {
     }
 }
 
-/// How the engine notifies the application: an eventfd, and flags that are read without a system call.
+/// How the engine notifies the application, and flags that are read without a system call.
 #[derive(Debug)]
 struct Channel {
-    fd: EventFd,
+    way: Way,
     fired: AtomicBool,
     /// The engine is gone: no more notifications come.
     closed: AtomicBool,
+    /// The application has dropped the queue and wants none.
+    dropped: AtomicBool,
+}
+
+/// What a notification does.
+#[derive(Debug)]
+enum Way {
+    /// It makes this eventfd readable.
+    Descriptor(EventFd),
+    /// It wakes this waker of the application's.
+    Waker(Waker),
+}
+
+impl Way {
+    fn descriptor() -> Result<Self, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        EventFd::from_value_and_flags(0, flags)
+            .map(Self::Descriptor)
+            .map_err(|errno| Error::Channel(errno.into()))
+    }
 }
 
 impl Channel {
-    fn new() -> Result<Self, Error> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let fd = EventFd::from_value_and_flags(0, flags)
-            .map_err(|errno| Error::Channel(errno.into()))?;
-        Ok(Self {
-            fd,
+    fn new(way: Way) -> Self {
+        Self {
+            way,
             fired: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-        })
+            dropped: AtomicBool::new(false),
+        }
+    }
+
+    fn tell(&self) {
+        match &self.way {
+            // Fails only if 2^64 - 2 notifications are pending.
+            Way::Descriptor(fd) => drop(fd.write(1)),
+            Way::Waker(_) if self.dropped.load(Ordering::Acquire) => {}
+            Way::Waker(waker) => waker.wake_by_ref(),
+        }
+    }
+
+    fn fd(&self) -> Option<&EventFd> {
+        match &self.way {
+            Way::Descriptor(fd) => Some(fd),
+            Way::Waker(_) => None,
+        }
     }
 
     /// Takes a notification. One that comes at the same time may be seen twice, but is never missed.
@@ -106,7 +140,7 @@ impl Channel {
 
     /// Takes a notification that the file descriptor announced, which happens before the flag is set.
     fn acknowledge(&self) -> bool {
-        let announced = self.fd.read().is_ok();
+        let announced = self.fd().is_some_and(|fd| fd.read().is_ok());
         self.fired.swap(false, Ordering::AcqRel) || announced
     }
 
@@ -124,8 +158,7 @@ impl Wake for Notifier {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Fails only if 2^64 - 2 notifications are pending.
-        let _ = self.0.fd.write(1);
+        self.0.tell();
         self.0.fired.store(true, Ordering::Release);
     }
 }
@@ -134,7 +167,7 @@ impl Drop for Notifier {
     /// Closes the channel. As long as the application has the queue, only the end of the engine (a panic, say) does this.
     fn drop(&mut self) {
         self.0.closed.store(true, Ordering::Release);
-        let _ = self.0.fd.write(1);
+        self.0.tell();
     }
 }
 
@@ -224,6 +257,18 @@ impl Device {
     /// completions wait in the engine, which takes up no new requests that complete here. A connection ends when more receives
     /// wait than its receive queue has entries.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
+        self.make_cq(capacity, Way::descriptor()?)
+    }
+
+    /// Makes a completion queue that has no channel of its own: a notification that was [armed](Cq::arm) wakes `notify`, and so does
+    /// the end of a worker of the device. So many queues can have one channel. The waker is called in the middle of the engine's work: it
+    /// must wake a thread and do nothing else, and must not keep the device. One that is being called when the queue is dropped may go on
+    /// for a moment.
+    pub fn cq_notifying(&self, capacity: u32, notify: Waker) -> Result<Cq, Error> {
+        self.make_cq(capacity, Way::Waker(notify))
+    }
+
+    fn make_cq(&self, capacity: u32, way: Way) -> Result<Cq, Error> {
         let workers = self.inner.workers();
         let rings = (0..workers).map(|_| ring(capacity));
         let (producers, lanes) = rings
@@ -233,7 +278,7 @@ impl Device {
                 Ok((producer, Lane { ring, newer }))
             })
             .collect::<Result<(Vec<_>, Vec<_>), Error>>()?;
-        let channel = Arc::new(Channel::new()?);
+        let channel = Arc::new(Channel::new(way));
         let arming = Arc::new(Arming::new());
         let id = self.inner.new_cq()?;
         let handle = Arc::new(CqHandle {
@@ -315,6 +360,8 @@ impl Cq {
     /// `ibv_req_notify_cq`, poll once more: completions that came before do not notify.
     pub fn arm(&self, solicited_only: bool) {
         self.arming.arm(solicited_only);
+        // The application is about to sleep.
+        self.handle.device.inner.hand_over();
     }
 
     /// Waits until there is a completion. Returns false after `timeout`. It replaces what an earlier [`arm`](Self::arm) asked
@@ -372,6 +419,7 @@ impl Cq {
             if device.is_inline() {
                 device.idle(left);
             } else {
+                device.hand_over();
                 self.sleep(left)?;
             }
         }
@@ -381,7 +429,8 @@ impl Cq {
     fn sleep(&self, at_most: Duration) -> Result<(), Error> {
         // Rounded up: a wait of less than a millisecond must not spin.
         let millis = u16::try_from(at_most.as_millis() + 1).unwrap_or(u16::MAX);
-        let mut fds = [PollFd::new(self.channel.fd.as_fd(), PollFlags::POLLIN)];
+        let fd = self.channel.fd().ok_or(Error::NoChannel)?;
+        let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::from(millis)) {
             Ok(0) | Err(nix::errno::Errno::EINTR) => Ok(()),
             Ok(_) => {
@@ -433,6 +482,16 @@ impl Cq {
         }
     }
 
+    /// Returns whether a worker of the device has ended, so that notifications may never come.
+    pub fn has_ended(&self) -> bool {
+        self.channel.is_closed()
+    }
+
+    /// Returns whether queue pairs complete there, or will when they are connected.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.handle) > 1
+    }
+
     /// Returns the number of completions that wait to be polled.
     fn held(&self) -> usize {
         self.lanes.iter().map(Lane::held).sum()
@@ -455,12 +514,20 @@ impl Cq {
     }
 }
 
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.channel.dropped.store(true, Ordering::Release);
+    }
+}
+
 impl AsFd for Cq {
     /// Returns the completion channel: readable after a notification that [`Cq::arm`] asked for, until
     /// [`Cq::acknowledge`]. For `poll` or `epoll`, if a thread drives the device. If it is driven inline, nothing
-    /// happens while the application sleeps in them.
+    /// happens while the application sleeps in them. Panics if it [notifies a waker](Device::cq_notifying).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.fd.as_fd()
+        let fd = self.channel.fd();
+        fd.expect("a completion queue that notifies a waker has no descriptor")
+            .as_fd()
     }
 }
 
@@ -471,8 +538,8 @@ mod tests {
     /// Between the engine's write to the file descriptor and its setting of the flag.
     #[test]
     fn what_the_file_descriptor_announced_can_be_acknowledged() {
-        let channel = Channel::new().unwrap();
-        channel.fd.write(1).unwrap();
+        let channel = Channel::new(Way::descriptor().unwrap());
+        channel.fd().unwrap().write(1).unwrap();
         assert!(channel.acknowledge());
         assert!(!channel.acknowledge() && !channel.take());
     }

@@ -3,12 +3,14 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
+use rnic_core::engine::{Command, HostEnd, Net, Peers, Snapshot, Turn, WorkerGone};
 use rnic_core::ids::{CqId, PdId, QpNumber, SrqId, StreamId};
 use rnic_core::memory::table::StagTable;
 use rnic_core::verbs::{cq::MAX_CQS, srq::MAX_SRQS};
@@ -19,6 +21,7 @@ use crate::events::{Boxes, Router};
 use crate::inspector::Inspector;
 use crate::objects::Objects;
 use crate::port::Port;
+use crate::standby::Standby;
 
 /// How long the application's thread sleeps at a time while it drives the engine inline.
 const LONGEST_IDLE: Duration = Duration::from_millis(50);
@@ -41,6 +44,9 @@ pub(crate) struct Inner {
     pub(crate) router: Arc<Router>,
     pub(crate) objects: Arc<Objects>,
     inline: Option<Mutex<Box<dyn Turn>>>,
+    standby: Option<Standby>,
+    /// The ports that were listened on, and who could connect.
+    pub(crate) listened: Mutex<Vec<(SocketAddr, Peers, Weak<Held>)>>,
     numbers: Mutex<Numbers>,
     next_pd: AtomicU32,
     next_stream: AtomicU64,
@@ -50,6 +56,9 @@ pub(crate) struct Inner {
     /// Declared last: the thread ends after the objects above sent their last commands.
     thread: Option<Box<dyn Any + Send + Sync>>,
 }
+
+/// What a [`PortLease`](rnic_core::connection::PortLease) holds.
+type Held = dyn Any + Send + Sync;
 
 /// Numbers of objects. A number is used again only when all others were used, the longest unused first.
 struct Numbers {
@@ -108,10 +117,12 @@ impl Device {
 
     fn make(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver, port: Option<Port>) -> Self {
         let host = hosts.first().expect("a device has a worker");
-        let (inline, thread) = match driver {
-            Driver::Inline(turn) => (Some(Mutex::new(turn)), None),
-            Driver::Thread(keeper) => (None, Some(keeper)),
-        };
+        let (mut inline, mut standby, mut thread) = (None, None, None);
+        match driver {
+            Driver::Inline(turn) => inline = Some(Mutex::new(turn)),
+            Driver::Standby(worker) => standby = Some(worker),
+            Driver::Thread(keeper) => thread = Some(keeper),
+        }
         let numbers = Numbers {
             qps: Pool::new(host.doorbells.count()),
             cqs: Pool::new(MAX_CQS),
@@ -126,6 +137,8 @@ impl Device {
                 net,
                 port,
                 inline,
+                standby,
+                listened: Mutex::default(),
                 numbers: Mutex::new(numbers),
                 next_pd: AtomicU32::new(1),
                 next_stream: AtomicU64::new(0),
@@ -143,7 +156,7 @@ impl Device {
 
     /// Returns whether the application drives the engine by polling.
     pub fn is_inline(&self) -> bool {
-        self.inner.inline.is_some()
+        self.inner.inline.is_some() || self.inner.standby.is_some()
     }
 
     /// Runs the engine once if it is driven inline. Returns whether there was anything to do. For an application
@@ -151,6 +164,19 @@ impl Device {
     pub fn drive(&self) -> bool {
         // A worker that has panicked does nothing; calls that wait report it.
         self.inner.drive().unwrap_or(false)
+    }
+
+    /// Has a waker woken for each event that arrives from the engines, whoever drives them and whoever reads it: those of queue
+    /// pairs ([`Qp::next_event`](crate::Qp::next_event)), connection requests and ends of listeners
+    /// ([`Listener::next_request`](crate::Listener::next_request)), asynchronous events, and the end of a worker. It is woken once
+    /// at first, because events may have come before. It is called in the middle of the engine's work: it must wake a thread and do nothing
+    /// else. It must not keep the device. Fails if there is one already.
+    ///
+    /// A thread that is woken reads with a timeout of zero, until nothing is left. Unless the device is driven inline, that does not
+    /// run the engine.
+    pub fn on_events(&self, waker: Waker) -> Result<(), Error> {
+        let is_first = self.inner.hosts[0].events.set_waker(waker);
+        is_first.then_some(()).ok_or(Error::EventsWatched)
     }
 
     /// Returns the number of workers that share its work.
@@ -189,11 +215,6 @@ impl Inner {
         self.hosts.len()
     }
 
-    /// Returns the link to a worker.
-    pub(crate) fn host(&self, worker: usize) -> &HostEnd {
-        &self.hosts[worker]
-    }
-
     /// Returns the STag table, which all workers share.
     pub(crate) fn table(&self) -> &Arc<StagTable> {
         &self.hosts[0].table
@@ -211,7 +232,36 @@ impl Inner {
     }
 
     pub(crate) fn send(&self, worker: usize, command: Command) -> Result<(), Error> {
-        Ok(self.hosts[worker].send(command)?)
+        self.hosts[worker].send(command)?;
+        // A thread that polls would see it, but this one may never poll.
+        self.hand_over();
+        Ok(())
+    }
+
+    /// Tells a worker that requests were posted to a queue pair.
+    #[inline]
+    pub(crate) fn ring(&self, worker: usize, qp: QpNumber) {
+        let host = &self.hosts[worker];
+        if host.ring_only(qp) {
+            self.answer(host);
+        }
+    }
+
+    /// Has a worker that sleeps look at its doorbells.
+    #[cold]
+    fn answer(&self, host: &HostEnd) {
+        let answered = self.standby.as_ref().is_some_and(Standby::answer);
+        if !answered {
+            host.wake();
+        }
+    }
+
+    /// Leaves the engine to the thread that stands by, if there is one: the caller does not go on to poll.
+    #[inline]
+    pub(crate) fn hand_over(&self) {
+        if let Some(standby) = &self.standby {
+            standby.hand_over();
+        }
     }
 
     /// Sends a command to each worker.
@@ -238,6 +288,7 @@ impl Inner {
             let pause = if self.is_inline() {
                 Duration::ZERO
             } else {
+                self.hand_over();
                 left
             };
             match answers.recv_timeout(pause) {
@@ -280,13 +331,17 @@ impl Inner {
             } else if left.is_zero() {
                 return Ok(None);
             } else {
+                self.hand_over();
                 self.router.block(boxes, left);
             }
         }
     }
 
-    /// Runs one turn if this device is driven inline and no other thread is running it.
+    /// Runs one turn if this device is driven by polling and no other thread is running it.
     pub(crate) fn drive(&self) -> Result<bool, WorkerGone> {
+        if let Some(standby) = &self.standby {
+            return standby.poll();
+        }
         Ok(self.try_inline()?.is_some_and(|mut turn| turn.turn()))
     }
 
@@ -300,6 +355,7 @@ impl Inner {
         }
     }
 
+    /// Whether nothing but the application runs the engine.
     pub(crate) fn is_inline(&self) -> bool {
         self.inline.is_some()
     }
@@ -392,11 +448,14 @@ impl Drop for Inner {
         if self.is_forked() {
             std::mem::forget(std::mem::take(&mut self.hosts));
             std::mem::forget(self.net.clone());
-            std::mem::forget((self.inline.take(), self.thread.take()));
+            std::mem::forget((self.inline.take(), self.standby.take(), self.thread.take()));
             return;
         }
         if let Some(Ok(turn)) = self.inline.as_mut().map(Mutex::get_mut) {
             settle(&mut **turn, &AtomicUsize::new(1));
+        }
+        if let Some(mut turn) = self.standby.as_mut().and_then(Standby::stop) {
+            settle(&mut *turn, &AtomicUsize::new(1));
         }
     }
 }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use rnic_core::engine::Turn;
+use rnic_core::engine::{SplitTurn, Turn};
 
 use crate::error::Error;
+use crate::standby::Standby;
 
 /// Who runs the engine.
 pub enum Driver {
@@ -18,9 +19,17 @@ pub enum Driver {
     Thread(Box<dyn Any + Send + Sync>),
     /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
     Inline(Box<dyn Turn>),
+    /// The application when it polls, and a thread of the device while it does not: see
+    /// [`Driving::Standby`](crate::Driving::Standby).
+    Standby(Standby),
 }
 
 impl Driver {
+    /// Starts a thread that drives the engine while the application does not poll.
+    pub fn standby(turn: Box<dyn SplitTurn>) -> Result<Self, Error> {
+        Standby::start(turn).map(Self::Standby)
+    }
+
     /// Starts a thread that busy-polls. It sleeps when it had nothing to do for `idle`.
     pub fn spawn(turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
         Self::spawn_all(vec![turn], idle, &[])

@@ -61,6 +61,12 @@ pub enum Error {
     /// The asynchronous events of the device have a reader already.
     #[error("the asynchronous events of the device have a reader already; drop that first")]
     AsyncEventsTaken,
+    /// The events of the device wake somebody already.
+    #[error("the events of the device have a waker already; a device has one for its life")]
+    EventsWatched,
+    /// The completion queue has no channel of its own.
+    #[error("the completion queue notifies a waker and has no channel; wait for what that wakes")]
+    NoChannel,
     /// The completion queue holds more completions than the new capacity.
     #[error(
         "the completion queue holds {held} completions, which do not fit {capacity} entries; poll them first or ask for more"
@@ -150,10 +156,8 @@ pub enum PostError {
     /// More than a message can carry.
     #[error("{0} octets do not fit one message, 4294967295 do; send several")]
     TooLong(u64),
-    /// A Read places its data in one piece of registered memory (RFC 5040 section 4.4 names one sink).
-    #[error(
-        "an RDMA Read needs one piece of registered memory to read into; post one Read for each piece"
-    )]
+    /// A Read places its data in registered memory, and has none in the request.
+    #[error("an RDMA Read needs registered memory to read into, and has no inline data")]
     ReadSink,
     /// An atomic brings the 8 octets that it found to one piece of registered memory.
     #[error(

@@ -71,12 +71,14 @@ pub(crate) struct ListenerBox {
 }
 
 /// The ends of a connection, and what was agreed on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The local address.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
     /// IRD and ORD, once it is established.
-    pub(crate) depths: Option<(u16, u16)>,
+    pub depths: Option<(u16, u16)>,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,8 @@ pub(crate) struct Boxes {
     pub(crate) listeners: HashMap<ListenerId, ListenerBox>,
     /// Asynchronous events, if there is a reader.
     asynchronous: Option<VecDeque<AsyncEvent>>,
+    /// The queue pairs that got connection events, in the order of these, if one reader takes them for all.
+    eventful: Option<VecDeque<QpNumber>>,
     /// A thread, the pump, waits for events on behalf of all.
     pumping: bool,
     /// A worker has ended.
@@ -259,6 +263,29 @@ impl Boxes {
         self.asynchronous = None;
     }
 
+    /// Begins to note which queue pairs get connection events. Returns false if somebody reads them for all already.
+    pub(crate) fn begin_noting(&mut self) -> bool {
+        let free = self.eventful.is_none();
+        self.eventful.get_or_insert_default();
+        free
+    }
+
+    /// Stops noting them.
+    pub(crate) fn end_noting(&mut self) {
+        self.eventful = None;
+    }
+
+    /// Takes the oldest connection event of those that were noted, and are still there.
+    pub(crate) fn next_connection_event(&mut self) -> Option<(QpNumber, ConnectionEvent)> {
+        loop {
+            let qp = self.eventful.as_mut()?.pop_front()?;
+            let event = self.qps.get_mut(&qp).and_then(QpBox::next_event);
+            if let Some(event) = event {
+                return Some((qp, event));
+            }
+        }
+    }
+
     /// Fails if a worker has ended, or if each of `workers` has found the network device gone.
     pub(crate) fn check_alive(&self, workers: usize) -> Result<(), Error> {
         if self.worker_gone {
@@ -298,6 +325,9 @@ impl Boxes {
                 ConnectionEvent::Disconnected(_) => QpState::Error,
             });
             mailbox.events.push_back(event);
+            if let Some(eventful) = &mut self.eventful {
+                eventful.push_back(qp);
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The verbs that an application links: devices, protection domains, memory regions, completion queues, queue
 //! pairs, and connections between them.
 //!
-//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or several. Either threads drive
-//! them, or the application does by [polling](Cq::poll), which is the default; a [`DeviceConfig`] says which.
+//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or several. Threads drive them, or the
+//! application does by [polling](Cq::poll), which is the default, or either, as the application polls or does not
+//! ([`Driving::Standby`]); a [`DeviceConfig`] says which.
 //! From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast
 //! registrations](FastMr), and [`Cq`]s, which receive the completions of requests. Several [`Qp`]s can take their receives from
 //! one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that connected to a
@@ -101,13 +102,14 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, port, resource, state < binding, error < driver, events, open_error, private_data, request, ring
-// < config, inspector < device < async_events, cq, open, pd < srq < qp < listener, memory < window
+// address, async_event, objects, offers, port, resource, state < binding, error < events, open_error, private_data, request, ring,
+// standby < config, driver, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;
 mod binding;
 mod config;
+mod connection_events;
 mod cq;
 mod device;
 mod driver;
@@ -117,6 +119,7 @@ mod inspector;
 mod listener;
 mod memory;
 mod objects;
+mod offers;
 mod open;
 mod open_error;
 mod pd;
@@ -127,6 +130,7 @@ mod request;
 pub mod resource;
 mod ring;
 mod srq;
+mod standby;
 mod state;
 mod window;
 
@@ -135,27 +139,30 @@ pub use async_event::AsyncEvent;
 pub use async_events::AsyncEvents;
 pub use binding::Binding;
 pub use config::{DeviceConfig, Driving};
+pub use connection_events::ConnectionEvents;
 pub use cq::{Completion, Cq};
 pub use device::Device;
 pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
-pub use events::{ConnectionEvent, Established};
+pub use events::{ConnectionEvent, Ends, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
+pub use offers::offered;
 pub use open_error::OpenError;
 pub use pd::Pd;
 pub use port::Port;
-pub use qp::{Qp, QpCaps};
+pub use qp::{DEFAULT_INLINE, DEFAULT_SGE, Qp, QpCaps};
 pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
+pub use standby::Standby;
 pub use state::QpState;
 pub use window::{FastMr, Mw};
 
 pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
-pub use rnic_core::engine::{EngineConfig, Peers, Prefix};
+pub use rnic_core::engine::{EngineConfig, NetError, Peers, Prefix};
 pub use rnic_core::ids::SrqId;
 pub use rnic_core::ids::{CqId, QpNumber};
-pub use rnic_core::memory::region::{HugePages, Region};
+pub use rnic_core::memory::region::{HugePages, Region, RegionError};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{CongestionAlgorithm, Keepalive, TcpConfig, TcpFacts};
 pub use rnic_core::verbs::srq::SrqLimit;

@@ -1,11 +1,11 @@
 //! Listeners and connection requests.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use rnic_core::connection::{ConnectionOptions, Refusal, Refusals};
-use rnic_core::engine::{Command, Peers};
+use rnic_core::connection::{ConnectionOptions, PortLease, Refusal, Refusals};
+use rnic_core::engine::{Command, NetError, Peers};
 use rnic_core::ids::ListenerId;
 use tracing::debug;
 
@@ -35,7 +35,7 @@ impl Device {
 
     /// Listens for some peers only. For all others the port refuses connections. The host's firewall does not apply.
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
-        let addressed = self.inner.net.listen_to(local, &peers);
+        let addressed = self.inner.reserve(local, &peers);
         let (local, lease) =
             addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
         let id = ListenerId(self.inner.new_listener());
@@ -95,6 +95,33 @@ impl Device {
                 request => return Ok(request),
             }
         }
+    }
+}
+
+impl Inner {
+    /// Reserves a port to listen on. Connections of an earlier listener keep its port reserved: a new listener shares that.
+    fn reserve(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let mut kept = self.listened.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(.., lease)| lease.strong_count() > 0);
+        let listens = self
+            .objects
+            .lock()
+            .listeners
+            .values()
+            .any(|at| *at == local);
+        let same = kept.iter().find(|(at, of, _)| *at == local && of == peers);
+        if let Some(lease) = same.and_then(|(.., lease)| lease.upgrade())
+            && !listens
+        {
+            return Ok((local, lease));
+        }
+        let (local, lease) = self.net.listen_to(local, peers)?;
+        kept.push((local, peers.clone(), Arc::downgrade(&lease)));
+        Ok((local, lease))
     }
 }
 

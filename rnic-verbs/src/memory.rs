@@ -247,6 +247,11 @@ impl Owned {
         }
     }
 
+    /// Returns the STag as allocated.
+    pub(crate) fn stag(&self) -> Stag {
+        self.stag
+    }
+
     /// Returns the STag under which it is valid now, if it is.
     pub(crate) fn live(&self) -> Option<Stag> {
         let live = self.device.table().live(self.stag);

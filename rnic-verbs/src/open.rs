@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
-use rnic_core::engine::{Net, Turn, links};
+use rnic_core::engine::{Net, links};
 use rnic_core::memory::table::StagTable;
 use rnic_xdp::manager::{Inspection, Manager};
 use rnic_xdp::{Worker, XdpNet, XdpPort, bell, cpus_near};
@@ -170,21 +170,23 @@ fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result
 /// Makes what drives the workers of an interface on this NUMA node.
 fn driver(
     driving: Driving,
-    workers: Vec<Worker>,
+    mut workers: Vec<Worker>,
     numa_node: Option<u32>,
 ) -> Result<Driver, OpenError> {
-    let turns = workers.into_iter().map(|worker| Box::new(worker) as _);
-    let mut turns: Vec<Box<dyn Turn>> = turns.collect();
     match driving {
         // There is one worker: see `most_workers`.
-        Driving::Inline => Ok(Driver::Inline(turns.remove(0))),
+        Driving::Inline => Ok(Driver::Inline(Box::new(workers.remove(0)))),
+        Driving::Standby => {
+            Driver::standby(Box::new(workers.remove(0))).map_err(OpenError::Threads)
+        }
         Driving::Threads { idle, pin, .. } => {
+            let turns = workers.into_iter().map(|worker| Box::new(worker) as _);
             let cpus = if pin {
                 cpus_near(numa_node)
             } else {
                 Vec::new()
             };
-            Driver::spawn_all(turns, idle, &cpus).map_err(OpenError::Threads)
+            Driver::spawn_all(turns.collect(), idle, &cpus).map_err(OpenError::Threads)
         }
     }
 }

@@ -11,7 +11,7 @@ use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
     qp::{self, QueuePair},
     srq::ReceiveQueue,
-    wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr},
+    wr::{RecvWr, SHORT_INLINE, SHORT_SGE, SendWr},
 };
 use tracing::debug;
 
@@ -24,7 +24,7 @@ use crate::objects::{QpFacts, ReceiveFacts};
 use crate::pd::Pd;
 use crate::private_data::check_private_data;
 use crate::request::{SendRequest, receive};
-use crate::ring::ring;
+use crate::ring::ring_of;
 use crate::srq::{Srq, SrqHandle};
 use crate::state::{QpState, SharedState};
 
@@ -38,21 +38,26 @@ pub struct QpCaps {
     pub max_send_wr: u32,
     /// Receive requests (rounded up to a power of two).
     pub max_recv_wr: u32,
-    /// Scatter/gather elements of a request, 4 at most.
+    /// Scatter/gather elements of a request, [`MAX_SGE`](crate::MAX_SGE) at most. The queues take memory for so many.
     pub max_sge: usize,
-    /// Octets of inline data, 64 at most.
+    /// Octets of inline data, [`MAX_INLINE`](crate::MAX_INLINE) at most. The send queue takes memory for so many.
     pub max_inline: usize,
     /// Every request makes a completion, also if it is unsignalled.
     pub signal_all: bool,
 }
+
+/// Scatter/gather elements that a request may have by default.
+pub const DEFAULT_SGE: usize = SHORT_SGE;
+/// Octets of inline data that a request may have by default.
+pub const DEFAULT_INLINE: usize = SHORT_INLINE;
 
 impl Default for QpCaps {
     fn default() -> Self {
         Self {
             max_send_wr: 128,
             max_recv_wr: 128,
-            max_sge: MAX_SGE,
-            max_inline: MAX_INLINE,
+            max_sge: DEFAULT_SGE,
+            max_inline: DEFAULT_INLINE,
             signal_all: false,
         }
     }
@@ -87,7 +92,7 @@ enum Receives {
 impl Pd {
     /// Makes a queue pair with these completion queues.
     pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
-        let (producer, consumer) = ring(caps.max_recv_wr)?;
+        let (producer, consumer) = ring_of(caps.max_recv_wr, RecvWr::words_for(caps.max_sge))?;
         self.create_qp(
             send_cq,
             recv_cq,
@@ -132,7 +137,8 @@ impl Pd {
                 return Err(Error::OtherDevice("completion queue"));
             }
         }
-        let (sq, sq_consumer) = ring(caps.max_send_wr)?;
+        let words = SendWr::words_for(caps.max_sge, caps.max_inline);
+        let (sq, sq_consumer) = ring_of(caps.max_send_wr, words)?;
         let worker = match &receives {
             Receives::Own(_) => device.next_worker(),
             Receives::Shared(srq) => srq.worker,
@@ -191,9 +197,10 @@ impl Qp {
         self.stream
     }
 
-    /// Posts a request to the send queue. Fails before the connection is established, unless the request sends nothing: such a
-    /// request waits, because the peer's first message may need the window that it binds. After the connection has ended, the
-    /// request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must not change until it
+    /// Posts a request to the send queue. Once the queue pair connects or accepts, requests wait until they may be sent. Before that it
+    /// fails, unless the request sends nothing: such a request waits, because the peer's first message may need the window that it
+    /// binds. If connecting fails, what waits goes on to wait: for the next attempt, or for [`fail`](Self::fail), which completes it
+    /// flushed. After the connection has ended, the request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must not change until it
     /// completes.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
@@ -252,11 +259,12 @@ impl Qp {
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
-    /// Fails unless the connection is established, which the application may not have read yet.
+    /// Fails unless it connects or was connected, which the application may not have read yet.
     #[cold]
     fn check_connected(&mut self) -> Result<(), PostError> {
         match self.state() {
-            state if state.is_early() => Err(PostError::NotConnected(state)),
+            QpState::Init => Err(PostError::NotConnected(QpState::Init)),
+            QpState::Connecting => Ok(()),
             _ => {
                 self.was_established = true;
                 Ok(())
@@ -266,7 +274,7 @@ impl Qp {
 
     /// Rings the doorbell: the engine looks at the queues.
     fn ring(&self) {
-        self.inner().host(self.worker).ring(self.number);
+        self.inner().ring(self.worker, self.number);
     }
 
     /// Posts a buffer for one message to the receive queue. Every Send of the peer needs one. Allowed in every state: before
@@ -276,7 +284,7 @@ impl Qp {
         let Receives::Own(rq) = &mut self.rq else {
             return Err(PostError::SharedQueue);
         };
-        rq.push(wr)
+        rq.push_front(&wr, wr.words())
             .map_err(|_| PostError::ReceiveQueueFull(rq.capacity()))?;
         // In state Error the engine flushes it when it sees it.
         self.ring();
@@ -428,6 +436,24 @@ impl Qp {
     pub fn state(&self) -> QpState {
         drop(self.inner().router.boxes());
         self.state.get()
+    }
+
+    /// Returns its capacities, as they were rounded. `max_recv_wr` is 0 if it takes its receives from a shared queue.
+    pub fn caps(&self) -> QpCaps {
+        let max_recv_wr = match &self.rq {
+            Receives::Own(rq) => rq.capacity(),
+            Receives::Shared(_) => 0,
+        };
+        QpCaps {
+            max_send_wr: self.sq.capacity(),
+            max_recv_wr,
+            ..self.caps
+        }
+    }
+
+    /// Returns the ends of its connection, or of its last one. `None` before it connects or accepts, and after that has failed.
+    pub fn ends(&self) -> Option<Ends> {
+        self.inner().router.boxes().qps.get(&self.number)?.ends
     }
 
     /// Fails unless it is idle. A queue pair connects once, and again only after an attempt that failed.

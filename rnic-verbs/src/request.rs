@@ -63,7 +63,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes an RDMA Read: data of the peer's memory come to the (one) piece of memory.
+    /// Makes an RDMA Read: data of the peer's memory come to the pieces of memory. On the wire each piece has a Read Request of
+    /// its own, which counts as an outstanding Read.
     pub fn read(from: RemoteAddress) -> Self {
         Self {
             remote: Some(from),
@@ -287,9 +288,6 @@ impl<'a> SendRequest<'a> {
                     .flatten()
                     .ok_or(too_long)
             }
-            Data::Memory(pieces) if self.opcode == WrOpcode::Read && pieces.len() > 1 => {
-                Err(PostError::ReadSink)
-            }
             Data::Memory(pieces) => {
                 let (sges, count) = elements(pieces, max_sge)?;
                 let too_long = PostError::TooLong(total_length(&sges[..count]));
@@ -374,10 +372,7 @@ mod tests {
             Err(PostError::InlineTooLong { len: 17, max: 16 })
         );
         assert_eq!(encode(SendRequest::read(PEER).memory(&[piece])), Ok(10));
-        assert_eq!(
-            encode(SendRequest::read(PEER).memory(&[piece; 2])),
-            Err(PostError::ReadSink)
-        );
+        assert_eq!(encode(SendRequest::read(PEER).memory(&[piece; 2])), Ok(20));
         assert_eq!(
             encode(SendRequest::read(PEER).inline(b"x")),
             Err(PostError::ReadSink)

@@ -7,7 +7,7 @@ use rnic_core::ids::{PdId, SrqId};
 use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
     srq::{SharedReceives, SrqLimit},
-    wr::{MAX_SGE, RecvWr},
+    wr::{RecvWr, SHORT_SGE},
 };
 
 use crate::address::Sge;
@@ -16,14 +16,14 @@ use crate::error::{Error, PostError};
 use crate::objects::SrqFacts;
 use crate::pd::Pd;
 use crate::request::receive;
-use crate::ring::ring;
+use crate::ring::ring_of;
 
 /// The capacities of a shared receive queue, and the share of each queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqCaps {
     /// Receive requests (rounded up to a power of two).
     pub max_wr: u32,
-    /// Scatter/gather elements of a request, 4 at most.
+    /// Scatter/gather elements of a request, [`MAX_SGE`](crate::MAX_SGE) at most. The queue takes memory for so many.
     pub max_sge: usize,
     /// Receives that one queue pair may have in process, that is, taken for messages that are not complete (1 at
     /// least). It takes several only if messages overtake each other. Messages further ahead wait in memory that the
@@ -35,7 +35,7 @@ impl Default for SrqCaps {
     fn default() -> Self {
         Self {
             max_wr: 1024,
-            max_sge: MAX_SGE,
+            max_sge: SHORT_SGE,
             max_in_process: 64,
         }
     }
@@ -84,7 +84,7 @@ impl Pd {
     /// Makes a shared receive queue.
     pub fn srq(&self, caps: SrqCaps) -> Result<Srq, Error> {
         let device = &self.device.inner;
-        let (producer, consumer) = ring(caps.max_wr)?;
+        let (producer, consumer) = ring_of(caps.max_wr, RecvWr::words_for(caps.max_sge))?;
         let id = device.new_srq()?;
         // Dropping this returns the number if a later step fails.
         let handle = Arc::new(SrqHandle {
@@ -118,7 +118,7 @@ impl Srq {
     pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
         let wr = receive(wr_id, pieces, self.caps.max_sge)?;
         self.ring
-            .push(wr)
+            .push_front(&wr, wr.words())
             .map_err(|_| PostError::SharedQueueFull(self.ring.capacity()))
     }
 
@@ -151,6 +151,11 @@ impl Srq {
             0 => Ok(()),
             users => Err((self, Error::SrqInUse(users))),
         }
+    }
+
+    /// Returns whether queue pairs use it.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.handle) > 1
     }
 
     pub(crate) fn belongs_to(&self, device: &Arc<Inner>) -> bool {

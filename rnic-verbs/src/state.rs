@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// | state | ibverbs | `post_recv` | `post_send` |
 /// |---|---|---|---|
 /// | `Init` | `INIT` | waits for a message | fails, or waits if it sends nothing |
-/// | `Connecting` | `RTR` | waits for a message | fails, or waits if it sends nothing |
+/// | `Connecting` | `RTR` | waits for a message | waits for the connection |
 /// | `Rts` | `RTS` | waits for a message | is carried out |
 /// | `Sqd` | `SQD` | waits for a message | flushed at the end |
 /// | `Terminate` | `SQE` | flushed | flushed |
@@ -53,11 +53,6 @@ impl QpState {
     /// Returns whether the connection is over.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Terminate | Self::Error)
-    }
-
-    /// Returns whether the connection is not established yet.
-    pub(crate) fn is_early(self) -> bool {
-        matches!(self, Self::Init | Self::Connecting)
     }
 
     fn from_octet(octet: u8) -> Self {

@@ -90,6 +90,11 @@ impl Mw {
         Binding::new(WrOpcode::BindWindow, inner)
     }
 
+    /// Returns its STag as it was allocated. Bindings have the same index, and keys of their own.
+    pub fn stag(&self) -> Stag {
+        self.0.stag()
+    }
+
     /// Returns the STag under which it is bound now, if it is.
     pub fn live(&self) -> Option<Stag> {
         self.0.live()

@@ -13,8 +13,8 @@ use rnic_core::engine::NetError;
 use rnic_core::memory::table::TableError;
 use rnic_core::testing::in_memory;
 use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error, HugePages, Mr,
-    OpenError, PortConfig, Qp, QpCaps, Region, SendRequest,
+    Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error,
+    HugePages, Mr, OpenError, PortConfig, Qp, QpCaps, Region, SendRequest,
 };
 use rnic_xdp::cpus_near;
 use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
@@ -66,7 +66,7 @@ impl End {
         let (pd, cq) = (device.pd(), device.cq(16).unwrap());
         let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
         let region = Arc::new(Region::allocate(Self::OCTETS, HugePages::None).unwrap());
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = pd.register(&region, access).unwrap();
         Self { cq, qp, mr }
     }
@@ -116,6 +116,75 @@ fn connect_and_write((east, near): (&Namespace, &Device), (west, far): (&Namespa
     let mut found = vec![0; End::OCTETS];
     server.mr.read(0, &mut found).unwrap();
     assert!(found == octets, "what was written is there");
+}
+
+/// Nothing of the far side runs but what stands by.
+#[test]
+fn a_device_that_stands_by_serves_its_peer_while_the_application_does_nothing() {
+    if !is_root("a_device_that_stands_by_serves_its_peer_while_the_application_does_nothing") {
+        return;
+    }
+    let (east, west) = namespaces(2);
+    let near = open(&east, "east", Driving::Standby);
+    let far = open(&west, "west", Driving::Standby);
+    assert_eq!((near.workers(), far.workers()), (1, 1));
+    connect_and_write((&east, &near), (&west, &far));
+
+    // The connection that has just ended may still have its port.
+    let address = "10.77.0.2:4421".parse().unwrap();
+    let listener = west.run(|| far.listen(address)).unwrap();
+    let (mut client, mut server) = (End::new(&near), End::new(&far));
+    let options = ConnectionOptions::default;
+    east.run(|| client.qp.connect(listener.local_address(), None, options()))
+        .unwrap();
+    let request = listener.next_request(SOON).unwrap().expect("a request");
+    request.accept(&mut server.qp, options()).unwrap();
+    client.qp.wait_established(SOON).unwrap();
+    for round in 0..100u8 {
+        client.mr.write(0, &[round; 4096]).unwrap();
+        let there = server.mr.remote(0);
+        let (here, back) = ([client.mr.sge(0, 4096)], [client.mr.sge(8192, 4096)]);
+        let write = SendRequest::write(there).memory(&here);
+        client.qp.post_send(&write).unwrap();
+        assert!(next(&mut client.cq).is_success());
+        let read = SendRequest::read(there).memory(&back);
+        client.qp.post_send(&read).unwrap();
+        assert!(next(&mut client.cq).is_success());
+        let mut found = vec![0; 4096];
+        client.mr.read(8192, &mut found).unwrap();
+        assert_eq!(found, [round; 4096]);
+    }
+}
+
+/// Perftest listens for its control connection, and then at the same port for its data.
+#[test]
+fn a_listener_may_follow_another_whose_connections_live() {
+    if !is_root("a_listener_may_follow_another_whose_connections_live") {
+        return;
+    }
+    let (east, west) = namespaces(1);
+    let near = open(&east, "east", Driving::Standby);
+    let far = open(&west, "west", Driving::Standby);
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let address = ADDRESS.parse().unwrap();
+        let listener = west.run(|| far.listen(address)).unwrap();
+        let second = west.run(|| far.listen(address)).unwrap_err();
+        assert!(matches!(second, Error::Net(NetError::InUse(_))), "{second}");
+        let (mut client, mut server) = (End::new(&near), End::new(&far));
+        let options = ConnectionOptions::default;
+        east.run(|| client.qp.connect(address, None, options()))
+            .unwrap();
+        let request = listener.next_request(SOON).unwrap().expect("a request");
+        request.accept(&mut server.qp, options()).unwrap();
+        client.qp.wait_established(SOON).unwrap();
+        ends.push((client, server));
+    }
+}
+
+/// Waits for a completion.
+fn next(cq: &mut Cq) -> Completion {
+    cq.next_completion(SOON).unwrap().expect("a completion")
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// The worker's end. Its file descriptor is readable once the bell was rung.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Bell(Arc<Ringer>);
 
 #[derive(Debug)]
@@ -36,6 +36,11 @@ impl Bell {
     /// Returns another waker that rings it.
     pub(crate) fn waker(&self) -> Waker {
         Waker::from(self.0.clone())
+    }
+
+    /// Rings it.
+    pub(crate) fn ring(&self) {
+        self.0.wake_by_ref();
     }
 
     /// Clears it: the file descriptor is not readable until the next ring.

@@ -1,18 +1,20 @@
 //! The worker: drives one engine over one port, turn by turn, and sleeps when nothing is to be done.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
+use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Sleeper, SplitTurn, Turn};
+use rnic_core::memory::doorbell::Doorbells;
 use rnic_core::time::Instant;
 
 use crate::bell::Bell;
 use crate::clock::clock;
 use crate::error::OpenError;
-use crate::port::{ControlHandle, PortReport, WorkerNotice, XdpPort};
+use crate::port::{ControlHandle, OpenSocket, PortReport, WorkerNotice, XdpPort};
 use crate::routes::{LinkState, Update};
 
 /// How often to look for notices of the control thread.
@@ -35,6 +37,8 @@ pub struct Worker {
     notices: Receiver<WorkerNotice>,
     notices_at: Instant,
     bell: Bell,
+    /// Where it sleeps while others drive it, once it did. Obsolete when sockets come or go.
+    sleeper: Option<Arc<WorkerSleeper>>,
     link: LinkState,
     /// The clock when it started.
     started: u64,
@@ -91,6 +95,7 @@ impl Worker {
             port,
             notices_at: Instant::ZERO,
             bell,
+            sleeper: None,
             link: LinkState::Active,
             started,
         };
@@ -157,7 +162,10 @@ impl Worker {
                 batch.revoke(lease);
                 batch.finish(&mut port.tx);
             }
-            WorkerNotice::Queues(queues) => port.rx.add(queues),
+            WorkerNotice::Queues(queues) => {
+                port.rx.add(queues);
+                self.sleeper = None;
+            }
         }
     }
 
@@ -166,6 +174,7 @@ impl Worker {
         self.link = state;
         if state == LinkState::Gone {
             // No frame is sent or received any more.
+            self.sleeper = None;
             port.rx.close();
             port.tx.close();
             let mut batch = driver.begin(now);
@@ -190,23 +199,48 @@ impl Worker {
         }
     }
 
-    /// Sleeps until a frame arrives, the bell rings, or time is up.
-    fn sleep(&mut self, at_most: Duration) {
-        let fds = [self.bell.as_fd()]
-            .into_iter()
-            .chain(self.port.rx.sockets());
-        let timeout = TimeSpec::from_duration(at_most.saturating_sub(TIMER_SLACK));
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // A signal wakes it too.
-        let _ = ppoll(&mut fds, Some(timeout), None);
-        self.bell.silence();
+    /// Prepares to sleep: from here on doorbells and commands ring the bell. Returns whether it may sleep.
+    fn prepare_to_sleep(&mut self) -> bool {
+        // The next turn looks for notices.
+        self.notices_at = Instant::ZERO;
+        // The bell rings for notices after this look.
+        self.driver.prepare_to_sleep() && self.notices.is_empty()
+    }
+}
 
-        let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
-        let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
-        let is_gone = fds[1..].iter().any(gone);
-        if is_gone {
-            std::thread::sleep(at_most.min(GONE_SLEEP));
-        }
+/// Sleeps until a socket has a frame, the bell rings, or time is up.
+fn sleep<'a>(bell: &'a Bell, sockets: impl Iterator<Item = BorrowedFd<'a>>, at_most: Duration) {
+    let timeout = TimeSpec::from_duration(at_most.saturating_sub(TIMER_SLACK));
+    let fds = std::iter::once(bell.as_fd()).chain(sockets);
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // A signal wakes it too.
+    let _ = ppoll(&mut fds, Some(timeout), None);
+    bell.silence();
+
+    let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
+    let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
+    let is_gone = fds[1..].iter().any(gone);
+    if is_gone {
+        std::thread::sleep(at_most.min(GONE_SLEEP));
+    }
+}
+
+/// Where a worker sleeps while other threads drive it: at its bell and its sockets, which stay open meanwhile.
+struct WorkerSleeper {
+    bell: Bell,
+    sockets: Vec<Arc<OpenSocket>>,
+    doorbells: Arc<Doorbells>,
+}
+
+impl Sleeper for WorkerSleeper {
+    fn sleep(&self, at_most: Duration) {
+        let sockets = self.sockets.iter().map(|socket| socket.as_fd());
+        sleep(&self.bell, sockets, at_most);
+        self.doorbells.awake();
+    }
+
+    fn wake(&self) {
+        self.bell.ring();
     }
 }
 
@@ -245,13 +279,31 @@ impl Turn for Worker {
 
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
-        // The bell rings for notices after this look.
-        if self.driver.prepare_to_sleep() && self.notices.is_empty() {
-            self.sleep(at_most);
+        if self.prepare_to_sleep() {
+            let sockets = self.port.rx.sockets().map(|socket| socket.as_fd());
+            sleep(&self.bell, sockets, at_most);
         }
         self.driver.awake();
-        if !self.notices.is_empty() {
-            self.notices_at = Instant::ZERO;
+    }
+}
+
+impl SplitTurn for Worker {
+    fn begin_sleep(&mut self, at_most: Duration) -> Option<Duration> {
+        if !self.prepare_to_sleep() {
+            self.driver.awake();
+            return None;
         }
+        Some(self.longest_sleep(at_most))
+    }
+
+    fn sleeper(&mut self) -> Arc<dyn Sleeper> {
+        let sleeper = self.sleeper.get_or_insert_with(|| {
+            Arc::new(WorkerSleeper {
+                bell: self.bell.clone(),
+                sockets: self.port.rx.sockets().cloned().collect(),
+                doorbells: self.driver.doorbells().clone(),
+            })
+        });
+        sleeper.clone()
     }
 }

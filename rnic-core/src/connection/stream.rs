@@ -341,6 +341,9 @@ impl Stream {
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 // What the peer acknowledged before its fault completes.
                 rdmap.acked(self.acked, qp, context.cqs);
+                if let Some(sink) = error.faulted_sink() {
+                    rdmap.sink_faulted(sink);
+                }
                 // rfc: 5040-88b at once, with type, code, length and DDP header
                 rdmap.terminate(error.cause());
                 if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {

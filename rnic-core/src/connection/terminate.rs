@@ -1,9 +1,10 @@
 //! Which Terminate reports which error. This is the one place where the errors of all layers meet.
 
 use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
+use crate::memory::{error::TagError, table::Access};
 use crate::mpa::{MpaError, frame, marker};
 use crate::rdmap::{Outbound, PayloadSource, RdmapError, TerminateCause};
-use crate::wire::ddp::{DdpWireError, header_octets};
+use crate::wire::ddp::{DdpWireError, Stag, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
 
@@ -101,6 +102,19 @@ impl StreamError {
     /// Whether a completion queue overran because the application did not poll it.
     pub(super) fn is_overrun(&self) -> bool {
         matches!(self.0.0, LayerError::Rdmap(RdmapError::Overrun(_)))
+    }
+
+    /// Returns the STag of the sink of a Read whose memory the program has taken away, if that is the error.
+    pub(super) fn faulted_sink(&self) -> Option<Stag> {
+        match self.0.0 {
+            // Peers write with a right of their own, and Read Responses with the local one.
+            LayerError::Ddp(DdpError::Tagged(TagError::Fault { stag, need }))
+                if need == Access::LOCAL_WRITE =>
+            {
+                Some(stag)
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn is_crc(&self) -> bool {

@@ -300,7 +300,7 @@ impl Ulp for Upper<'_, '_, '_> {
                 let Some(outbound) = outbound else {
                     return Ok(());
                 };
-                let read = outbound.source.read(guard, qp.origin(), offset, to);
+                let read = rdmap.read(outbound, qp, guard, offset, to);
                 Ok(read.map_err(|error| rdmap.source_failed(outbound.token, offset, error))?)
             }
             User::Endpoint(endpoint) => Ok(endpoint.ulp.read(offset, to, guard)?),

@@ -75,7 +75,7 @@ pub enum DdpError {
 impl DdpError {
     /// Returns error type and error code of RFC 5041 section 7.2.
     ///
-    /// RFC 5041 has no number for a missing access right. The STag has no buffer "that allows placement" (check 2 of
+    /// RFC 5041 has no number for a missing access right, nor for memory that is gone. The STag has no buffer "that allows placement" (check 2 of
     /// section 7.1), so it is reported as an invalid STag, as other implementations do. It has none either for a message
     /// that interrupts another: this is reported as an invalid STag, or an MSN out of range.
     // rfc: 5041-76 errors are reported by the numbers of the table
@@ -85,6 +85,7 @@ impl DdpError {
             Self::Tagged(error) => match error {
                 TagError::InvalidStag(_)
                 | TagError::AccessViolation { .. }
+                | TagError::Fault { .. }
                 | TagError::NotInvalidatable(_)
                 | TagError::WindowsBound(_) => (1, 0),
                 TagError::BaseOrBounds { .. } => (1, 1),

@@ -127,8 +127,8 @@ impl Ddp {
                 right,
             )
             .map_err(DdpError::Tagged)?;
-        placement.write(payload);
-        Ok(())
+        let placed = placement.write(payload);
+        placed.map_err(|fault| DdpError::Tagged(fault.by(header.stag, right)))
     }
 
     /// Returns a writer for the payload of tagged messages, with the access right `right`.

@@ -40,6 +40,11 @@ impl FullSegments {
         self.offset
     }
 
+    /// Returns the octets of the header of each.
+    pub fn header_len(&self) -> usize {
+        self.header.len()
+    }
+
     /// Returns the octets of payload in each.
     pub fn payload_len(&self) -> usize {
         self.payload_len as usize

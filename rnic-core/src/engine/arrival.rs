@@ -83,7 +83,9 @@ impl Engine {
         let Some(message) = WholeMessage::eligible(connection, expected, now, guard, cqs) else {
             return false;
         };
-        let at_rest = message.commit(connection, now, cqs, counters, tx);
+        let Some(at_rest) = message.commit(connection, now, cqs, counters, tx) else {
+            return false;
+        };
         debug_assert!(!at_rest || connection.is_at_rest_unless_posted(now));
         let wants = Wants {
             send: !at_rest,

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::connection::NextHop;
 use crate::engine::{Engine, EngineConfig, EngineEnd, NextHopRequest};
+use crate::memory::doorbell::Doorbells;
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -128,6 +130,11 @@ impl Driver {
     /// Ends that: the worker is awake and need not be woken.
     pub fn awake(&self) {
         self.end.doorbells.awake();
+    }
+
+    /// Returns the doorbells, on which a sleep can be [ended](Doorbells::awake) without the engine.
+    pub fn doorbells(&self) -> &Arc<Doorbells> {
+        &self.end.doorbells
     }
 
     /// Returns the number of the engine among those of its device.

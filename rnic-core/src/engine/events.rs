@@ -2,7 +2,8 @@
 //! more memory.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use crate::connection::{Event, Notice};
@@ -15,6 +16,8 @@ pub struct Events {
     unread: Mutex<Unread>,
     /// Notified when there is an event, or a nudge for the thread that waits.
     news: Condvar,
+    /// Woken when there is an event, whoever reads it.
+    waker: OnceLock<Waker>,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +63,17 @@ impl Events {
     pub fn tell(&self, notice: Notice) {
         self.lock().add(notice);
         self.news.notify_one();
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Has a waker woken for each event, and once now: events may have come before. Returns false if there is one already.
+    pub fn set_waker(&self, waker: Waker) -> bool {
+        let mut new = Some(waker);
+        let waker = self.waker.get_or_init(|| new.take().expect("called once"));
+        waker.wake_by_ref();
+        new.is_none()
     }
 
     /// Takes the next event. Connection requests come behind all other events.

@@ -41,9 +41,22 @@ impl HostEnd {
 
     /// Tells the worker that requests were posted to a queue pair.
     pub fn ring(&self, qp: QpNumber) {
-        if self.doorbells.ring(qp.0) {
-            self.wake.wake_by_ref();
+        if self.ring_only(qp) {
+            self.wake();
         }
+    }
+
+    /// Does that without waking the worker. Returns whether the worker sleeps, and the caller must [wake](Self::wake) it or take
+    /// a turn in its place.
+    #[inline]
+    #[must_use = "if true, the worker sleeps and has to be woken"]
+    pub fn ring_only(&self, qp: QpNumber) -> bool {
+        self.doorbells.ring(qp.0)
+    }
+
+    /// Wakes the worker.
+    pub fn wake(&self) {
+        self.wake.wake_by_ref();
     }
 }
 
@@ -148,4 +161,26 @@ pub trait Turn: Send {
 
     /// Blocks until there may be something to do, for `at_most` at most.
     fn wait(&mut self, at_most: Duration);
+}
+
+/// A [`Turn`] whose worker sleeps without holding the engine, so that other threads can take turns meanwhile.
+pub trait SplitTurn: Turn {
+    /// Begins a sleep of `at_most`: from here on a doorbell or a command wakes the [`Sleeper`]. Returns how long the sleep may last,
+    /// or `None` if there is something to do.
+    ///
+    /// A thread that took a turn during a sleep calls it again: what it did may have brought a timer that expires earlier, and
+    /// used up a ring.
+    fn begin_sleep(&mut self, at_most: Duration) -> Option<Duration>;
+
+    /// Returns where the worker sleeps. It may be another place for the next sleep.
+    fn sleeper(&mut self) -> Arc<dyn Sleeper>;
+}
+
+/// Where a worker sleeps.
+pub trait Sleeper: Send + Sync {
+    /// Sleeps until a frame arrives, the worker is woken, or `at_most` has passed. After it doorbells wake nobody.
+    fn sleep(&self, at_most: Duration);
+
+    /// Ends this sleep, or the next one at once.
+    fn wake(&self);
 }

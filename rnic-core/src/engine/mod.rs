@@ -51,7 +51,7 @@ pub use self::command::Command;
 pub use self::driver::{Batch, Driver};
 pub use self::events::Events;
 pub use self::flows::{Flows, Keyed};
-pub use self::link::{EngineEnd, HostEnd, Turn, WorkerGone, link, links};
+pub use self::link::{EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, link, links};
 pub use self::net::{InUse, Net, NetError};
 pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;

@@ -30,6 +30,11 @@ impl Access {
     pub const ALL: Self =
         Self(Self::REMOTE.0 | Self::LOCAL_WRITE.0 | Self::MW_BIND.0 | Self::LOCAL_READ.0);
 
+    /// Whether anybody can change it so.
+    pub(super) const fn lets_write(self) -> bool {
+        self.lets_peers_write() || self.0 & Self::LOCAL_WRITE.0 != 0
+    }
+
     /// Whether peers can change it so.
     pub(super) const fn lets_peers_write(self) -> bool {
         self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0

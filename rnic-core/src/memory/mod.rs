@@ -9,10 +9,14 @@ pub mod binding;
 pub mod doorbell;
 pub mod epoch;
 pub mod error;
+mod foreign;
 pub mod frames;
+mod guarded;
 mod mapping;
 pub mod place;
 pub mod prefetch;
+#[doc(hidden)]
+pub mod program;
 mod random;
 pub mod region;
 pub mod ring;

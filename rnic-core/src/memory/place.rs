@@ -11,8 +11,9 @@ use crate::memory::binding::Binding;
 use crate::wire::ddp::{Stag, TaggedOffset};
 
 use super::epoch::Guard;
-use super::error::TagError;
-use super::table::{Access, BindError, Origin};
+use super::error::{Fault, TagError};
+use super::guarded;
+use super::table::{Access, BindError, Origin, Target};
 
 /// Where the layer above DDP wants the payload of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +57,7 @@ impl Guard<'_> {
         need: Access,
     ) -> Result<Placement<'_>, TagError> {
         let to = self.table().check(stag, offset, len, origin.into(), need)?;
-        Ok(Placement {
-            to,
-            len,
-            guard: PhantomData,
-        })
+        Ok(Placement::new(to, len))
     }
 
     /// Returns the placement, or none where it is refused, without the reason: that takes less.
@@ -74,11 +71,7 @@ impl Guard<'_> {
         need: Access,
     ) -> Option<Placement<'_>> {
         let to = self.table().check(stag, offset, len, origin, need).ok()?;
-        Some(Placement {
-            to,
-            len,
-            guard: PhantomData,
-        })
+        Some(Placement::new(to, len))
     }
 
     /// Proves that all octets from a tagged offset to the last one of the STag may be written.
@@ -90,11 +83,7 @@ impl Guard<'_> {
         need: Access,
     ) -> Result<Placement<'_>, TagError> {
         let (to, len) = self.table().check_rest(stag, offset, origin.into(), need)?;
-        Ok(Placement {
-            to,
-            len,
-            guard: PhantomData,
-        })
+        Ok(Placement::new(to, len))
     }
 
     /// Proves that `len` octets may be read at a tagged offset.
@@ -106,10 +95,11 @@ impl Guard<'_> {
         origin: impl Into<Origin>,
         need: Access,
     ) -> Result<Source<'_>, TagError> {
-        let from = self.table().check(stag, offset, len, origin.into(), need)?;
+        let Target { at, foreign } = self.table().check(stag, offset, len, origin.into(), need)?;
         Ok(Source {
-            from,
+            from: at,
             len,
+            foreign,
             guard: PhantomData,
         })
     }
@@ -124,16 +114,17 @@ impl Guard<'_> {
         origin: impl Into<Origin>,
     ) -> Result<AtomicPlace<'_>, AtomicError> {
         let (origin, need) = (origin.into(), Access::REMOTE_ATOMIC);
-        let value = self
-            .table()
-            .check(stag, offset, size_of::<u64>(), origin, need)?
-            .cast::<u64>();
+        let Target { at, foreign } =
+            self.table()
+                .check(stag, offset, size_of::<u64>(), origin, need)?;
+        let value = at.cast::<u64>();
         // rfc: 7306-7, 7306-11, 7306-12, 7306-13, 7306-60 elsewhere: an error, and no change
         if !value.is_aligned() {
             return Err(AtomicError::Misaligned { stag, offset });
         }
         Ok(AtomicPlace {
             value,
+            foreign,
             guard: PhantomData,
         })
     }
@@ -224,10 +215,22 @@ impl<'g> Writer<'g> {
 pub struct Placement<'g> {
     to: *mut u8,
     len: usize,
+    /// The memory is the program's own, and may be gone.
+    foreign: bool,
     guard: PhantomData<&'g Guard<'g>>,
 }
 
 impl<'g> Placement<'g> {
+    #[inline(always)]
+    fn new(Target { at, foreign }: Target, len: usize) -> Self {
+        Self {
+            to: at,
+            len,
+            foreign,
+            guard: PhantomData,
+        }
+    }
+
     /// Takes the first `len` octets from it, which are written by themselves then. `None` if it has fewer.
     // rfc: 5041-88 no access outside of the range of the STag
     #[inline]
@@ -258,25 +261,32 @@ impl<'g> Placement<'g> {
     /// [`Region::load`](super::region::Region::load)) then sees the others too. A plain copy writes in any order. Eight
     /// octets come in one piece where their address is a multiple of 8.
     ///
+    /// Fails, having written any part of them, if the program has taken away memory of its own
+    /// ([`Region::foreign`](super::region::Region::foreign)).
+    ///
     /// # Panics
     ///
     /// If there are more `bytes` than were validated, which is a mistake of the caller.
     #[inline(always)]
-    pub fn write(&self, bytes: &[u8]) {
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
         assert!(
             bytes.len() <= self.len,
             "placing more octets than were validated"
         );
+        if self.foreign {
+            return self.write_foreign(bytes);
+        }
         let word = self.to.cast::<u64>();
         if let Ok(octets) = bytes.try_into()
             && word.is_aligned()
         {
             // SAFETY: as below; the address is that of an aligned word.
             let word = unsafe { AtomicU64::from_ptr(word) };
-            return word.store(u64::from_ne_bytes(octets), Ordering::Release);
+            word.store(u64::from_ne_bytes(octets), Ordering::Release);
+            return Ok(());
         }
         let Some((last, others)) = bytes.split_last() else {
-            return;
+            return Ok(());
         };
         // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that this value
         // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere. The
@@ -287,6 +297,14 @@ impl<'g> Placement<'g> {
             ptr::copy_nonoverlapping(others.as_ptr(), self.to, others.len());
             AtomicU8::from_ptr(self.to.add(others.len())).store(*last, Ordering::Release);
         }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn write_foreign(&self, bytes: &[u8]) -> Result<(), Fault> {
+        // SAFETY: validation found `len` octets at `to` inside a registered region of the program's, and `write` that there are
+        // enough of them. They may be gone.
+        unsafe { guarded::write(self.to, bytes) }
     }
 }
 
@@ -295,6 +313,8 @@ impl<'g> Placement<'g> {
 pub struct Source<'g> {
     from: *const u8,
     len: usize,
+    /// The memory is the program's own, and may be gone.
+    foreign: bool,
     guard: PhantomData<&'g Guard<'g>>,
 }
 
@@ -321,18 +341,25 @@ impl<'g> Source<'g> {
 
     /// Copies the first of them to the whole of `bytes`.
     ///
+    /// Fails if the program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)).
+    ///
     /// # Panics
     ///
     /// If more `bytes` are wanted than were validated, which is a mistake of the caller.
     #[inline]
-    pub fn read(&self, bytes: &mut [u8]) {
+    pub fn read(&self, bytes: &mut [u8]) -> Result<(), Fault> {
         assert!(
             bytes.len() <= self.len,
             "reading more octets than were validated"
         );
+        if self.foreign {
+            // SAFETY: validation found `len` octets at `from` inside a registered region of the program's. They may be gone.
+            return unsafe { guarded::read(self.from, bytes) };
+        }
         // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
         // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
         unsafe { ptr::copy_nonoverlapping(self.from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
     }
 }
 
@@ -340,6 +367,8 @@ impl<'g> Source<'g> {
 #[derive(Debug)]
 pub struct AtomicPlace<'g> {
     value: *mut u64,
+    /// The memory is the program's own, and may be gone.
+    foreign: bool,
     guard: PhantomData<&'g Guard<'g>>,
 }
 
@@ -347,8 +376,15 @@ impl AtomicPlace<'_> {
     /// Replaces the number that the octets hold, in the byte order of this machine, by what `change` makes of it.
     /// Returns what they held. One step for every worker and for the application's own atomic operations: `change`
     /// is called again if another came between.
+    ///
+    /// Fails if the program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)).
     // rfc: 7306-3, 7306-38, 7306-40 atomic for all streams of this RNIC
-    pub fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
+    pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+        if self.foreign {
+            // SAFETY: validation found 8 octets at `value` inside a registered region of the program's, and that they are
+            // aligned. They may be gone.
+            return unsafe { guarded::update(self.value, change) };
+        }
         // SAFETY: validation found 8 octets at `value` inside a registered region, and that they are aligned. The
         // guard that this value borrows keeps the region mapped. What writes the octets meanwhile by other means
         // than an atomic operation races with it: RFC 7306 section 5 leaves that to the applications.
@@ -362,6 +398,6 @@ impl AtomicPlace<'_> {
         ) {
             original = found;
         }
-        original
+        Ok(original)
     }
 }

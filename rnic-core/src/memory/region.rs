@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::foreign::Foreign;
+use super::guarded::{self, Fault};
 use super::mapping::{Mapping, Pages};
 
 /// Which pages a region asks for. If they are not to be had it takes smaller ones, and its
@@ -39,6 +41,9 @@ impl HugePages {
     }
 }
 
+/// Octets that memory of the program is filled with at once.
+const FILL: usize = 256;
+
 /// Why there is no region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
@@ -55,6 +60,34 @@ pub enum RegionError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Memory of the program cannot be registered.
+    #[error(
+        "{len} octets at {address:#x} cannot be registered: {source}; all of it must be mapped, and writable unless it is registered for reading"
+    )]
+    Foreign {
+        /// The first octet.
+        address: usize,
+        /// Octets.
+        len: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The program has taken away memory of its own.
+    #[error("octets {offset}..+{len} of a region: {fault}")]
+    Fault {
+        /// First octet.
+        offset: usize,
+        /// Octets.
+        len: usize,
+        /// What became of them.
+        fault: Fault,
+    },
+    /// A region that is only to be read.
+    #[error("the region is read-only")]
+    ReadOnly,
+    /// Memory of the program, which has the address of it.
+    #[error("the region is the program's own memory; use its address for atomic operations")]
+    NotOwned,
     /// An access that does not lie in the region.
     #[error("octets {offset}..+{len} were accessed in a region of {region} octets")]
     OutOfRange {
@@ -79,11 +112,20 @@ pub enum RegionError {
 /// application copies in and out. A copy that races with a peer's write sees some mixture of old and new octets.
 #[derive(Debug)]
 pub struct Region {
-    mapping: Mapping,
+    memory: Memory,
     len: usize,
-    asked: HugePages,
-    pages: Pages,
-    locked: bool,
+}
+
+/// Whose memory it is.
+#[derive(Debug)]
+enum Memory {
+    Own {
+        mapping: Mapping,
+        asked: HugePages,
+        pages: Pages,
+        locked: bool,
+    },
+    Foreign(Foreign),
 }
 
 impl Region {
@@ -91,10 +133,63 @@ impl Region {
     /// [`is_locked`](Self::is_locked) and [`report`](Self::report) tell.
     pub fn allocate(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         let mut region = Self::allocate_unlocked(len, pages)?;
-        if !region.locked {
-            region.locked = region.mapping.lock().is_ok();
+        if let Memory::Own {
+            mapping, locked, ..
+        } = &mut region.memory
+        {
+            *locked = *locked || mapping.lock().is_ok();
         }
         Ok(region)
+    }
+
+    /// Makes a region of memory that the program has from elsewhere: its heap, its stack, a mapping of its own or shared memory.
+    /// It may start at any octet, and stays the program's: dropping the region leaves it as it is.
+    ///
+    /// All of it must be mapped, and `writable` memory be so. It is populated, and not locked: `mlock` does not count, so that
+    /// to unlock it would undo what the program itself has locked.
+    ///
+    /// Nothing keeps the program from unmapping, protecting or truncating it while it is registered. Then what accesses it ends
+    /// as an access without the right to do so: [`read`](Self::read) and [`write`](Self::write) fail, and a connection ends with
+    /// a Terminate. For that a handler of SIGSEGV and SIGBUS is installed with the first such region. It acts on faults
+    /// of these accesses alone, and calls the handler that was there before for all others. A handler that the program installs
+    /// later takes its place, and ought to call it. A thread that drives a device must not block these signals.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Foreign`] says that the memory has holes or is protected, that Linux is older than 5.14, or that there is
+    /// no such handler for this processor (there is for x86-64).
+    ///
+    /// # Safety
+    ///
+    /// While the region exists, the program may reuse these addresses only for what peers may access by its registrations: whatever is
+    /// mapped there is read and, if `writable`, written. It accesses what peers write as [`Region`] says.
+    pub unsafe fn foreign(addr: *mut u8, len: usize, writable: bool) -> Result<Self, RegionError> {
+        if len == 0 {
+            return Err(RegionError::Empty);
+        }
+        let foreign = Foreign::new(addr, len, writable).and_then(|foreign| {
+            guarded::install()?;
+            Ok(foreign)
+        });
+        let memory = Memory::Foreign(foreign.map_err(|source| RegionError::Foreign {
+            address: addr.addr(),
+            len,
+            source,
+        })?);
+        Ok(Self { memory, len })
+    }
+
+    /// Whether it is memory that the program has [from elsewhere](Self::foreign).
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.memory, Memory::Foreign(_))
+    }
+
+    /// Whether it may be registered with rights to write.
+    pub fn is_writable(&self) -> bool {
+        match &self.memory {
+            Memory::Own { .. } => true,
+            Memory::Foreign(foreign) => foreign.is_writable(),
+        }
     }
 
     /// Makes a zeroed region without locking it: ordinary pages may be swapped out then, and an access to them may wait for the
@@ -109,13 +204,13 @@ impl Region {
                 // Hugetlb pages are never swapped out: they are locked by nature, whatever the limit on mlock.
                 Ok(mapping) => {
                     let locked = candidate != Pages::Ordinary;
-                    return Ok(Self {
+                    let memory = Memory::Own {
                         mapping,
-                        len,
                         asked: pages,
                         pages: candidate,
                         locked,
-                    });
+                    };
+                    return Ok(Self { memory, len });
                 }
                 Err(error) => failure = error,
             }
@@ -139,32 +234,50 @@ impl Region {
 
     /// Returns the first octet. Do not form a reference to what it points at: peers write there.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping.as_mut_ptr()
+        match &self.memory {
+            Memory::Own { mapping, .. } => mapping.as_mut_ptr(),
+            Memory::Foreign(foreign) => foreign.as_mut_ptr(),
+        }
     }
 
-    /// Returns the number of octets in each of its pages.
+    /// Returns the number of octets in each of its pages, if it was allocated, and in an ordinary page otherwise.
     pub fn page_size(&self) -> usize {
-        self.pages.size()
+        match &self.memory {
+            Memory::Own { pages, .. } => pages.size(),
+            Memory::Foreign(_) => Pages::Ordinary.size(),
+        }
     }
 
     /// Whether its pages stay in memory.
     pub fn is_locked(&self) -> bool {
-        self.locked
+        matches!(self.memory, Memory::Own { locked: true, .. })
     }
 
     /// Returns what the region consists of, for people: pages, whether hugepages were missed, whether it is locked.
     pub fn report(&self) -> String {
-        let pages = match self.pages {
+        let Memory::Own {
+            asked,
+            pages: size,
+            locked,
+            ..
+        } = &self.memory
+        else {
+            return format!(
+                "{} octets of the program's own memory; not locked",
+                self.len
+            );
+        };
+        let pages = match size {
             Pages::Ordinary => format!("ordinary pages of {} KiB", self.page_size() >> 10),
             Pages::TwoMiB => "hugepages of 2 MiB".to_owned(),
             Pages::OneGiB => "hugepages of 1 GiB".to_owned(),
         };
-        let missed = if Some(&self.pages) == self.asked.candidates(self.len).first() {
+        let missed = if Some(size) == asked.candidates(self.len).first() {
             ""
         } else {
             ", because no larger hugepages were free (`sysctl vm.nr_hugepages` reserves 2 MiB ones)"
         };
-        let locked = if self.locked {
+        let locked = if *locked {
             "locked"
         } else {
             "not locked, so they may be swapped out (`ulimit -l` or CAP_IPC_LOCK allows locking)"
@@ -175,6 +288,12 @@ impl Region {
     /// Copies octets out, starting at `offset`.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let from = self.at(offset, to.len())?;
+        if self.is_foreign() {
+            let len = to.len();
+            // SAFETY: `at` checked that the octets lie in the region. They may be gone.
+            let read = unsafe { guarded::read(from, to) };
+            return read.map_err(|fault| RegionError::Fault { offset, len, fault });
+        }
         // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`. `to` is a
         // unique reference, so it is not part of the mapping, over which no reference exists.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
@@ -184,6 +303,9 @@ impl Region {
     /// Copies octets in, starting at `offset`.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), RegionError> {
         let to = self.at(offset, from.len())?;
+        if self.is_foreign() {
+            return self.write_foreign(offset, to, from);
+        }
         // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`. `from` is a
         // reference, so it is not part of the mapping, over which no reference exists.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
@@ -193,6 +315,13 @@ impl Region {
     /// Sets `len` octets to `value`, starting at `offset`.
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> Result<(), RegionError> {
         let to = self.at(offset, len)?;
+        if self.is_foreign() {
+            let piece = [value; FILL];
+            return (0..len).step_by(FILL).try_for_each(|done| {
+                let piece = &piece[..FILL.min(len - done)];
+                self.write_foreign(offset + done, to.wrapping_add(done), piece)
+            });
+        }
         // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`.
         unsafe { ptr::write_bytes(to, value, len) };
         Ok(())
@@ -201,19 +330,46 @@ impl Region {
     /// Reads one octet afresh: for a loop that waits for a peer's write.
     pub fn load(&self, offset: usize) -> Result<u8, RegionError> {
         let at = self.at(offset, 1)?;
+        if self.is_foreign() {
+            let mut octet = [0];
+            return self.read(offset, &mut octet).map(|()| octet[0]);
+        }
         // SAFETY: the octet lies in the mapping, which lives as long as `self`, and one octet is always aligned.
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
     /// Returns the 8 octets at `offset`, a multiple of 8, as a number in this machine's byte order that this process and its
-    /// peers' atomic operations (RFC 7306) change without losing each other's changes.
+    /// peers' atomic operations (RFC 7306) change without losing each other's changes. Memory of the program's own is refused: it
+    /// may be gone while the number is in use.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
+        if self.is_foreign() {
+            return Err(RegionError::NotOwned);
+        }
         let at = self.at(offset, size_of::<u64>())?.cast::<u64>();
         if !at.is_aligned() {
             return Err(RegionError::Misaligned { offset });
         }
         // SAFETY: the octets lie in the mapping, which lives as long as `self`, and are aligned.
         Ok(unsafe { AtomicU64::from_ptr(at) })
+    }
+
+    /// Copies octets to memory of the program.
+    fn write_foreign(&self, offset: usize, to: *mut u8, from: &[u8]) -> Result<(), RegionError> {
+        if !self.is_writable() {
+            return Err(RegionError::ReadOnly);
+        }
+        let len = from.len();
+        // SAFETY: the caller has the address from `at`, so the octets lie in the region. They may be gone.
+        let written = unsafe { guarded::write(to, from) };
+        written.map_err(|fault| RegionError::Fault { offset, len, fault })
+    }
+
+    /// Returns the memory as a file, to share with another process, if it was allocated. Its size is sealed.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memory {
+            Memory::Own { mapping, .. } => Some(mapping.as_fd()),
+            Memory::Foreign(_) => None,
+        }
     }
 
     /// Returns the address of `len` octets at `offset`, if they lie in the region.
@@ -229,16 +385,10 @@ impl Region {
     }
 }
 
-impl AsFd for Region {
-    /// Returns the memory as a file, to share with another process. Its size is sealed.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.mapping.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::program::{PAGE, ProgramMemory, TakeAway};
 
     #[test]
     fn copies_stay_within_the_region() {
@@ -287,7 +437,55 @@ mod tests {
     #[test]
     fn a_sharer_cannot_resize_the_memory() {
         let region = Region::allocate_unlocked(4096, HugePages::None).unwrap();
-        let file = region.as_fd().try_clone_to_owned().unwrap();
+        let file = region.file().unwrap().try_clone_to_owned().unwrap();
         assert!(nix::unistd::ftruncate(&file, 0).is_err());
+    }
+
+    #[test]
+    fn memory_of_the_program_may_start_anywhere_and_is_taken_as_it_is() {
+        let mut octets = vec![7_u8; 10_000];
+        let start = octets.as_mut_ptr().wrapping_add(13);
+        // SAFETY: the octets outlive the region, and are not used while it exists.
+        let region = unsafe { Region::foreign(start, 5001, true) }.unwrap();
+        assert!(region.is_foreign() && region.file().is_none() && !region.is_locked());
+        assert_eq!(region.base_address(), start.addr() as u64);
+        assert!(matches!(region.atomic(3), Err(RegionError::NotOwned)));
+        region.write(5000, b"x").unwrap();
+        region.fill(0, 600, 9).unwrap();
+        assert!(region.write(5001, b"x").is_err());
+        assert_eq!(region.load(599).unwrap(), 9);
+        drop(region);
+        assert_eq!((octets[12], octets[13], octets[612]), (7, 9, 9));
+        assert_eq!((octets[613], octets[5013]), (7, b'x'));
+    }
+
+    #[test]
+    fn memory_with_holes_or_without_the_rights_is_refused() {
+        let refused = |region| matches!(region, Err(RegionError::Foreign { .. }));
+        let pages = ProgramMemory::map(3 * PAGE, false);
+        pages.take_away(2 * PAGE, TakeAway::Unmap);
+        assert!(refused(pages.region(PAGE, PAGE + 1, true)));
+        assert!(refused(pages.region(PAGE, PAGE + 1, false)));
+        let pages = ProgramMemory::map(2 * PAGE, false);
+        pages.take_away(PAGE, TakeAway::MakeReadOnly);
+        assert!(refused(pages.region(0, PAGE + 1, true)));
+        let region = pages.region(PAGE, PAGE, false).unwrap();
+        assert!(matches!(region.write(0, b"x"), Err(RegionError::ReadOnly)));
+        assert_eq!(region.load(0).unwrap(), 0);
+        assert!(refused(pages.region(0, usize::MAX, true)));
+        assert!(matches!(pages.region(0, 0, true), Err(RegionError::Empty)));
+    }
+
+    #[test]
+    fn memory_that_was_taken_away_is_an_error() {
+        let pages = ProgramMemory::map(2 * PAGE, true);
+        let region = pages.region(0, 2 * PAGE, true).unwrap();
+        pages.take_away(PAGE, TakeAway::Truncate);
+        let gone = |done| matches!(done, Err(RegionError::Fault { .. }));
+        assert!(gone(region.write(PAGE - 5, b"0123456789")));
+        assert!(gone(region.read(PAGE - 5, &mut [0; 10])));
+        assert!(gone(region.fill(0, 2 * PAGE, 1)));
+        assert!(gone(region.load(PAGE).map(|_| ())));
+        assert_eq!(region.load(PAGE - 1).unwrap(), 1);
     }
 }

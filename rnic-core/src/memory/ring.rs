@@ -143,6 +143,8 @@ struct Shared<T> {
     /// Where it starts.
     start: NonNull<u8>,
     capacity: u32,
+    /// Words of an entry: all of `T`, or the first of them.
+    stride: usize,
     entry: PhantomData<fn(T) -> T>,
 }
 
@@ -165,32 +167,39 @@ impl<T: Entry> Shared<T> {
     const LAYOUT_FITS: () =
         assert!(align_of::<T>() == 8 && size_of::<T>() > 0 && size_of::<T>().is_multiple_of(8));
 
-    fn octets(capacity: u32) -> usize {
-        size_of::<Header>() + capacity as usize * size_of::<T>()
+    const WORDS: usize = size_of::<T>() / 8;
+
+    fn octets(capacity: u32, stride: usize) -> usize {
+        size_of::<Header>() + capacity as usize * stride * 8
     }
 
-    fn create(capacity: u32, memory: fn(usize) -> io::Result<Memory>) -> Result<Self, RingError> {
+    fn create(
+        capacity: u32,
+        stride: usize,
+        memory: fn(usize) -> io::Result<Memory>,
+    ) -> Result<Self, RingError> {
         const { Self::LAYOUT_FITS };
+        let stride = stride.clamp(1, Self::WORDS);
         if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
             return Err(RingError::Capacity(capacity));
         }
-        let len = Self::octets(capacity);
+        let len = Self::octets(capacity, stride);
         let memory = memory(len).map_err(|source| RingError::Map { len, source })?;
         let header = Header {
             magic: MAGIC,
             version: VERSION,
-            entry_size: size_of::<T>() as u32,
+            entry_size: stride as u32 * 8,
             capacity,
             tail: Line(AtomicU32::new(0)),
             head: Line(AtomicU32::new(0)),
         };
-        let shared = Self::at(memory, capacity)?;
+        let shared = Self::at(memory, capacity, stride)?;
         // SAFETY: the memory is aligned to a header, writable, at least as long as one, and not shared yet.
         unsafe { shared.start.cast::<Header>().write(header) };
         Ok(shared)
     }
 
-    fn at(memory: Memory, capacity: u32) -> Result<Self, RingError> {
+    fn at(memory: Memory, capacity: u32, stride: usize) -> Result<Self, RingError> {
         let start = memory.start().ok_or_else(|| RingError::Map {
             len: memory.len(),
             source: io::ErrorKind::OutOfMemory.into(),
@@ -199,6 +208,7 @@ impl<T: Entry> Shared<T> {
             memory: Arc::new(memory),
             start,
             capacity,
+            stride,
             entry: PhantomData,
         })
     }
@@ -225,10 +235,10 @@ impl<T: Entry> Shared<T> {
         };
         let ours = magic == MAGIC && version == VERSION && entry_size as usize == size_of::<T>();
         let sane = capacity.is_power_of_two() && capacity <= MAX_CAPACITY;
-        if !ours || !sane || mapping.len() < Self::octets(capacity) {
+        if !ours || !sane || mapping.len() < Self::octets(capacity, Self::WORDS) {
             return Err(refused);
         }
-        Self::at(Memory::File(mapping), capacity)
+        Self::at(Memory::File(mapping), capacity, Self::WORDS)
     }
 
     fn header(&self) -> *const Header {
@@ -255,18 +265,18 @@ impl<T: Entry> Shared<T> {
 
     /// Returns the words of entry number `index`.
     fn words(&self, index: u32) -> &[AtomicU64] {
-        let at = (index & (self.capacity - 1)) as usize * size_of::<T>();
+        let at = (index & (self.capacity - 1)) as usize * self.stride * 8;
         let first = self.start.as_ptr().wrapping_add(size_of::<Header>() + at);
         // SAFETY: the entry lies in the memory, which lives as long as `self`. Its address is a multiple of 8, as
         // the entries start at one and each has a multiple of 8 octets. Both sides access it atomically only.
-        unsafe { slice::from_raw_parts(first.cast(), size_of::<T>() / 8) }
+        unsafe { slice::from_raw_parts(first.cast(), self.stride) }
     }
 
     /// Writes the first `count` words of entry number `index`.
     #[inline]
     fn store(&self, index: u32, entry: &T, count: usize) {
         let from = (&raw const *entry).cast::<u64>();
-        for (n, word) in self.words(index).iter().take(count).enumerate() {
+        for (n, word) in front(self.words(index), count).iter().enumerate() {
             // SAFETY: an entry has as many words as `words` yields, is aligned like them, and has no padding.
             word.store(unsafe { from.add(n).read() }, Ordering::Relaxed);
         }
@@ -275,8 +285,15 @@ impl<T: Entry> Shared<T> {
     /// Copies the first `count` words of entry number `index`.
     #[inline]
     fn load(&self, index: u32, entry: &mut T, count: usize) {
+        self.load_behind(index, entry, 0, count);
+    }
+
+    /// Copies words `from..to` of entry number `index`.
+    #[inline]
+    fn load_behind(&self, index: u32, entry: &mut T, from: usize, to: usize) {
+        let words = front(self.words(index), to);
         let to = (&raw mut *entry).cast::<u64>();
-        for (n, word) in self.words(index).iter().take(count).enumerate() {
+        for (n, word) in words.iter().enumerate().skip(from) {
             // SAFETY: an entry has as many words as `words` yields, is aligned like them, and is valid whatever
             // they are.
             unsafe { to.add(n).write(word.load(Ordering::Relaxed)) };
@@ -284,16 +301,33 @@ impl<T: Entry> Shared<T> {
     }
 }
 
+/// Returns the first `count` words of an entry, or all where it has fewer.
+#[inline(always)]
+fn front(words: &[AtomicU64], count: usize) -> &[AtomicU64] {
+    // Of a count that the compiler knows, it makes copies without a loop.
+    words.get(..count).unwrap_or(words)
+}
+
 /// Makes a ring of `capacity` entries, a power of two, whose ends both stay in this process.
 pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    Ok(ends(Shared::create(capacity, |len| Ok(Memory::own(len)))?))
+    ring_of(capacity, usize::MAX)
+}
+
+/// Makes a [ring](ring()) whose entries are the first `words` words of `T`. The others are not kept: in what the consumer copies
+/// they stay as they were.
+pub fn ring_of<T: Entry>(
+    capacity: u32,
+    words: usize,
+) -> Result<(Producer<T>, Consumer<T>), RingError> {
+    let own = |len| Ok(Memory::own(len));
+    Ok(ends(Shared::create(capacity, words, own)?))
 }
 
 /// Makes a ring of `capacity` entries, a power of two, an end of which another process can
 /// [attach](Producer::attach).
 pub fn shared_ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
     let mapped = |len| Mapping::create("rnic-ring", len, Pages::Ordinary).map(Memory::File);
-    Ok(ends(Shared::create(capacity, mapped)?))
+    Ok(ends(Shared::create(capacity, usize::MAX, mapped)?))
 }
 
 fn ends<T: Entry>(shared: Shared<T>) -> (Producer<T>, Consumer<T>) {
@@ -339,7 +373,7 @@ impl<T: Entry> Producer<T> {
     /// Adds an entry, visible to the consumer at once.
     #[inline]
     pub fn push(&mut self, entry: T) -> Result<(), Full> {
-        self.push_front(&entry, usize::MAX)
+        self.push_front(&entry, Shared::<T>::WORDS)
     }
 
     /// Appends an entry of which only the first `words` words are defined: the others are undefined for the consumer.
@@ -444,7 +478,7 @@ impl<T: Entry> Consumer<T> {
     /// Copies the entry `ahead` places behind the oldest, which stays where it is. Says whether there is one.
     #[inline]
     pub fn peek_into(&self, ahead: u32, entry: &mut T) -> bool {
-        self.peek_front(ahead, usize::MAX, entry)
+        self.peek_front(ahead, Shared::<T>::WORDS, entry)
     }
 
     /// Copies the first `words` words of the entry `ahead` places behind the oldest. The others of `entry` stay as they are.
@@ -459,6 +493,14 @@ impl<T: Entry> Consumer<T> {
         there
     }
 
+    /// Copies words `from..to` of the entry `ahead` places behind the oldest, of which there has to be one. The others of `entry`
+    /// stay as they are.
+    #[inline]
+    pub fn peek_behind(&self, ahead: u32, from: usize, to: usize, entry: &mut T) {
+        let index = self.head.wrapping_add(ahead);
+        self.shared.load_behind(index, entry, from, to);
+    }
+
     /// Takes entries, oldest first, into as many of these places as there are entries for. Returns their number.
     #[inline]
     pub fn take_into<'a>(&mut self, places: impl ExactSizeIterator<Item = &'a mut T>) -> usize
@@ -471,7 +513,7 @@ impl<T: Entry> Consumer<T> {
         }
         for (place, ahead) in places.zip(0..count as u32) {
             let index = self.head.wrapping_add(ahead);
-            self.shared.load(index, place, usize::MAX);
+            self.shared.load(index, place, Shared::<T>::WORDS);
         }
         self.release(count as u32);
         count

@@ -44,6 +44,9 @@ pub enum TableError {
         /// Octets in the region.
         region: usize,
     },
+    /// Rights to write were asked for, and the region has none.
+    #[error("the region is read-only: it cannot be registered with the rights {0}")]
+    ReadOnly(Access),
     /// Tagged offsets would pass 2^64.
     #[error(
         "{len} octets do not fit between tagged offset {base:#x} and 2^64; choose a lower base"
@@ -77,12 +80,25 @@ pub enum TableError {
 /// StagSlot scope: any stream of the domain. Streams are counted from 0, and never so far.
 const ANY_STREAM: u64 = u64::MAX;
 
+/// Beside the rights of a slot: the memory is the program's own, and may be gone.
+const FOREIGN: u32 = 1 << 8;
+
+/// Memory that an STag leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// The first octet.
+    pub(super) at: *mut u8,
+    /// Whether it is the program's own ([`Region::foreign`]), and may be gone.
+    pub(super) foreign: bool,
+}
+
 /// What readers see of a registration.
 #[derive(Debug)]
 #[repr(align(64))]
 struct StagSlot {
     /// The STag while it is valid, else 0. Written last (Release), read first (Acquire).
     live: AtomicU32,
+    /// An [`Access`], and `FOREIGN`.
     access: AtomicU32,
     pd: AtomicU32,
     /// The stream, or `ANY_STREAM`.
@@ -97,12 +113,22 @@ struct StagSlot {
     windows: AtomicU32,
 }
 
+impl Target {
+    /// Returns octets of a region, from octet `start` on.
+    fn of(region: &Region, start: usize) -> Self {
+        Self {
+            at: region.as_ptr().wrapping_add(start),
+            foreign: region.is_foreign(),
+        }
+    }
+}
+
 /// What a slot is made to say.
 struct StagEntry {
     access: Access,
     scope: Scope,
     base: TaggedOffset,
-    start: *mut u8,
+    start: Target,
     len: usize,
     parent: Stag,
 }
@@ -130,11 +156,13 @@ impl StagSlot {
             // rfc: 5041-82 an STag can be bound to one stream
             Scope::Stream(pd, stream) => (pd, stream.0),
         };
-        self.access.store(entry.access.0.into(), Ordering::Relaxed);
+        let foreign = if entry.start.foreign { FOREIGN } else { 0 };
+        let access = u32::from(entry.access.0) | foreign;
+        self.access.store(access, Ordering::Relaxed);
         self.pd.store(pd.0, Ordering::Relaxed);
         self.stream.store(stream, Ordering::Relaxed);
         self.base.store(entry.base.0, Ordering::Relaxed);
-        self.start.store(entry.start, Ordering::Relaxed);
+        self.start.store(entry.start.at, Ordering::Relaxed);
         self.len.store(entry.len, Ordering::Relaxed);
         self.parent.store(entry.parent.0, Ordering::Relaxed);
         self.live.store(stag.0, Ordering::Release);
@@ -248,13 +276,16 @@ impl StagTable {
                 region: region.len(),
             });
         }
+        if access.lets_write() && !region.is_writable() {
+            return Err(TableError::ReadOnly(access));
+        }
         let len = range.len();
         if base.0.checked_add(len as u64).is_none() {
             return Err(TableError::OffsetWrap { base: base.0, len });
         }
         let scope = scope.into();
         let (Scope::Domain(pd) | Scope::Stream(pd, _)) = scope;
-        let start = region.as_ptr().wrapping_add(range.start);
+        let start = Target::of(&region, range.start);
         let mut ledger = self.lock();
         let stag = self.add(&mut ledger, pd, Kind::Region(region))?;
         // rfc: 5040-109, 5041-79, 5041-80 rights, protection domain and range are set
@@ -401,7 +432,7 @@ impl StagTable {
         was_live
     }
 
-    /// Returns the address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
+    /// Returns where `len` octets at a tagged offset are, if the STag lets `origin` do `need` to all of them. The
     /// caller holds a guard while it uses the address.
     // rfc: 5041-73b, 5041-73c, 5041-73d, 5041-73e TO and end lie in the buffer, and do not wrap
     // rfc: 5040-100, 5040-101, 5040-102 so do those of the source of a Read
@@ -414,9 +445,10 @@ impl StagTable {
         len: usize,
         origin: Origin,
         need: Access,
-    ) -> Result<*mut u8, TagError> {
+    ) -> Result<Target, TagError> {
         let slot = self.find(stag, origin)?;
-        if !Access(slot.access.load(Ordering::Relaxed) as u8).contains(need) {
+        let access = slot.access.load(Ordering::Relaxed);
+        if !Access(access as u8).contains(need) {
             return Err(TagError::AccessViolation { stag, need });
         }
         // The sum itself must not wrap, so the octet at offset 2^64 - 1 cannot be reached.
@@ -440,17 +472,20 @@ impl StagTable {
             return Err(outside);
         }
         // rfc: 5041-15 the payload goes to the tagged buffer
-        Ok(slot.start.load(Ordering::Relaxed).wrapping_add(into))
+        Ok(Target {
+            at: slot.start.load(Ordering::Relaxed).wrapping_add(into),
+            foreign: access & FOREIGN != 0,
+        })
     }
 
-    /// Checks all octets from a tagged offset to the last one. Returns their address and number: at least one.
+    /// Checks all octets from a tagged offset to the last one. Returns where they are, and their number: at least one.
     pub(super) fn check_rest(
         &self,
         stag: Stag,
         offset: TaggedOffset,
         origin: Origin,
         need: Access,
-    ) -> Result<(*mut u8, usize), TagError> {
+    ) -> Result<(Target, usize), TagError> {
         let first = self.check(stag, offset, 1, origin, need)?;
         let slot = self.slot(stag);
         let before = offset.0 - slot.base.load(Ordering::Relaxed);

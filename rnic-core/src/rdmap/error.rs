@@ -170,7 +170,7 @@ const fn protection_code(error: &TagError) -> u8 {
     match error {
         TagError::InvalidStag(_) => 0x00,
         TagError::BaseOrBounds { .. } => 0x01,
-        TagError::AccessViolation { .. } => 0x02,
+        TagError::AccessViolation { .. } | TagError::Fault { .. } => 0x02,
         TagError::NotAssociated { .. } => 0x03,
         TagError::OffsetWrap { .. } => 0x04,
         TagError::NotInvalidatable(_) | TagError::WindowsBound(_) => 0x09,

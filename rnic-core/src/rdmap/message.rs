@@ -8,7 +8,7 @@ use crate::memory::{
 };
 use crate::verbs::{
     Sge, gather,
-    wr::{MAX_INLINE, MAX_SGE},
+    wr::{SHORT_INLINE, SHORT_SGE},
 };
 use crate::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
@@ -47,12 +47,14 @@ pub enum PayloadSource {
     /// A gather list of local memory.
     Sges {
         /// The list.
-        sges: [Sge; MAX_SGE],
+        sges: [Sge; SHORT_SGE],
         /// The number of elements in use.
         count: usize,
     },
     /// The octets themselves.
-    Octets([u8; MAX_INLINE]),
+    Octets([u8; SHORT_INLINE]),
+    /// The entry of this request in the send queue: it has too many elements or octets to be kept elsewhere too.
+    Queued(u64),
     /// Memory that the peer may read.
     Region {
         /// The STag.
@@ -82,16 +84,16 @@ impl PayloadSource {
                 (sge.stag(), sge.offset, Access::LOCAL_READ)
             }
             Self::Region { stag, offset } => (*stag, offset.0, Access::REMOTE_READ),
-            Self::Sges { .. } | Self::Octets(_) => return None,
+            Self::Sges { .. } | Self::Octets(_) | Self::Queued(_) => return None,
         };
         let at = TaggedOffset(start.checked_add(offset.into())?);
         guard.for_reading(stag, at, len, origin, need).ok()
     }
 
-    /// Copies octets `offset..offset + to.len()` of the message to `to`. Memory is checked each time, because it may have been
-    /// revoked since the message began.
+    /// Copies octets `offset..offset + to.len()` of the message to `to`, which is not a [queued](Self::Queued) one. Memory is checked
+    /// each time, because it may have been revoked since the message began.
     #[inline]
-    pub fn read(
+    pub(super) fn read(
         &self,
         guard: &Guard<'_>,
         origin: Origin,
@@ -105,22 +107,12 @@ impl PayloadSource {
             Self::Sges { sges, count } => gather(
                 guard,
                 origin,
-                &sges[..(*count).min(MAX_SGE)],
+                &sges[..(*count).min(SHORT_SGE)],
                 offset.into(),
                 to,
             ),
-            Self::Octets(octets) => {
-                let start = offset as usize;
-                let from = octets
-                    .get(start..start + to.len())
-                    .ok_or(TagError::BaseOrBounds {
-                        stag: Stag(0),
-                        offset: TaggedOffset(offset.into()),
-                        len: to.len(),
-                    })?;
-                to.copy_from_slice(from);
-                Ok(())
-            }
+            Self::Octets(octets) => copy_octets(octets, offset, to),
+            Self::Queued(_) => Err(no_octets(offset, to.len())),
             Self::Region {
                 stag,
                 offset: start,
@@ -129,10 +121,27 @@ impl PayloadSource {
                 let at = TaggedOffset(start.0.wrapping_add(offset.into()));
                 guard
                     .for_reading(*stag, at, to.len(), origin, Access::REMOTE_READ)?
-                    .read(to);
-                Ok(())
+                    .read(to)
+                    .map_err(|fault| fault.by(*stag, Access::REMOTE_READ))
             }
         }
+    }
+}
+
+/// Copies octets from `offset` on of those that stand in a request.
+pub(super) fn copy_octets(octets: &[u8], offset: u32, to: &mut [u8]) -> Result<(), TagError> {
+    let start = offset as usize;
+    let from = octets.get(start..start + to.len());
+    to.copy_from_slice(from.ok_or(no_octets(offset, to.len()))?);
+    Ok(())
+}
+
+/// Returns the error of a request that has not the octets that it says.
+pub(super) fn no_octets(offset: u32, len: usize) -> TagError {
+    TagError::BaseOrBounds {
+        stag: Stag(0),
+        offset: TaggedOffset(offset.into()),
+        len,
     }
 }
 

@@ -380,6 +380,25 @@ impl Rdmap {
         }
     }
 
+    /// Copies octets `offset..offset + to.len()` of a message. Memory is checked each time, because it may have been revoked since the
+    /// message began.
+    #[inline]
+    pub fn read(
+        &self,
+        outbound: &Outbound,
+        qp: &QueuePair,
+        guard: &Guard<'_>,
+        offset: u32,
+        to: &mut [u8],
+    ) -> Result<(), TagError> {
+        match outbound.source {
+            PayloadSource::Queued(number) => {
+                self.requester.read_queued(number, qp, guard, offset, to)
+            }
+            _ => outbound.source.read(guard, qp.origin(), offset, to),
+        }
+    }
+
     /// Handles that the source of a message was revoked after `cut` octets were sent: the message cannot be finished. Returns
     /// the error to terminate the stream with.
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
@@ -389,6 +408,14 @@ impl Rdmap {
             Token::Rtr | Token::Terminate => None,
         }
         .unwrap_or(RdmapError::Queues)
+    }
+
+    /// Handles that a Read Response could not be placed, because the memory of its sink is gone: its Read completes with an
+    /// error. The caller terminates the stream.
+    pub fn sink_faulted(&mut self, sink: Stag) {
+        if let Some(number) = self.requester.outstanding.read_into(sink) {
+            self.requester.memory_revoked(number);
+        }
     }
 
     /// Handles an acknowledgment of the stream up to `acked`: completes requests.

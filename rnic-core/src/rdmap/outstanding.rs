@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::RdmapError;
-use crate::verbs::Sge;
+use crate::verbs::{Sge, wr::MAX_SGE};
 use crate::wire::ddp::{DdpHeader, Stag, TaggedHeader, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
@@ -13,6 +13,8 @@ use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 struct OutstandingRequest {
     /// The number of the work request. `None` for the Read that is a ready-to-receive message (RFC 6581).
     number: Option<u64>,
+    /// Whether its response completes the work request: it is the last, or the only one, that was sent for it.
+    last: bool,
     /// The opcode of its response: Read Response or Atomic Response.
     response: Opcode,
     /// The sink of the response.
@@ -37,7 +39,7 @@ impl Outstanding {
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
             ord,
-            most: u32::from(ord).min(send_queue) as usize,
+            most: u32::from(ord).min(send_queue.saturating_mul(MAX_SGE as u32)) as usize,
             queue: VecDeque::new(),
         }
     }
@@ -56,13 +58,14 @@ impl Outstanding {
         self.ord > 0 && self.queue.len() >= usize::from(self.ord)
     }
 
-    /// Adds a request whose response goes to `sink`.
-    pub(super) fn push(&mut self, number: Option<u64>, response: Opcode, sink: &Sge) {
+    /// Adds a request whose response goes to `sink`, the `last` of its work request.
+    pub(super) fn push(&mut self, number: Option<u64>, response: Opcode, sink: &Sge, last: bool) {
         if self.queue.capacity() == 0 {
             self.queue.reserve_exact(self.most);
         }
         self.queue.push_back(OutstandingRequest {
             number,
+            last,
             response,
             stag: sink.stag(),
             offset: sink.tagged_offset(),
@@ -115,8 +118,16 @@ impl Outstanding {
         Err(RdmapError::SinkStag(header.stag))
     }
 
+    /// Returns the oldest Read whose response goes to `sink`.
+    pub(super) fn read_into(&self, sink: Stag) -> Option<u64> {
+        let reads = &mut self.queue.iter();
+        reads
+            .find(|outstanding| outstanding.is_read() && outstanding.stag == sink)?
+            .number
+    }
+
     /// Takes a delivered segment of a Read Response: it must continue the oldest request, a Read, and end with it. Returns the
-    /// request that it completes.
+    /// work request that it completes.
     // rfc: 5040-70, 5040-77 a Read completes only when DDP has delivered its response
     // rfc: 5040-79 the delivered response is enough to complete it
     pub(super) fn read_response(
@@ -149,7 +160,8 @@ impl Outstanding {
             return Err(bounds);
         }
         // rfc: 5040-79 the delivered response is enough to complete a Read
-        Ok(self.queue.pop_front().and_then(|read| read.number))
+        let read = self.queue.pop_front().filter(|read| read.last);
+        Ok(read.and_then(|read| read.number))
     }
 
     /// Takes a delivered Atomic Response: it must be for the oldest request, an atomic. Returns the request, and where its

@@ -4,7 +4,7 @@ use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
 use super::outstanding::identifier;
 use crate::memory::epoch::Guard;
 use crate::memory::table::{Access, BindError, Origin};
-use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
+use crate::verbs::wr::{MAX_INLINE, MAX_SGE, SHORT_INLINE, SHORT_SGE, send_flags};
 use crate::verbs::{QueuePair, SendWr, Sge, WcStatus, WrOpcode, total_length};
 use crate::wire::ddp::{QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, Opcode, ReadRequest};
@@ -63,14 +63,35 @@ pub(super) fn prepare(
     Ok(Outbound {
         header,
         length: wr.length,
-        source: source(wr, origin, guard)?,
+        source: source(wr, number, origin, guard)?,
         token: Token::Request(number),
     })
 }
 
-/// Makes a Read Request. A Read Response names one sink STag, so a Read with several pieces is refused.
-// rfc: 5040-13 a request has its RDMA header, and no payload of the application
-// rfc: 5040-30, 5040-31, 5040-35, 5040-36 a Read Request is an untagged message to queue 1
+/// Returns the sink that a Read Request of a Read names, the request counted from 0, and how many octets those before it ask for.
+///
+/// A Read Response names one sink STag. So each piece of the sink has a Read Request of its own. Pieces without octets have
+/// none, unless there are no octets at all.
+pub(super) fn read_sink(wr: &SendWr, request: usize) -> Option<(Sge, u32)> {
+    let mut before = 0;
+    let mut sinks = wr.sges().iter().filter(|sge| sge.length > 0);
+    for sge in sinks.by_ref().take(request) {
+        before += sge.length;
+    }
+    match sinks.next() {
+        Some(sink) => Some((*sink, before)),
+        None if request == 0 => Some((wr.sges().first().copied().unwrap_or_default(), 0)),
+        None => None,
+    }
+}
+
+/// Returns how many Read Requests a Read has.
+pub(super) fn read_requests(wr: &SendWr) -> u16 {
+    let sinks = wr.sges().iter().filter(|sge| sge.length > 0);
+    sinks.count().max(1) as u16
+}
+
+/// Makes the first Read Request of a Read, all of whose sink is checked.
 fn prepare_read(
     wr: &SendWr,
     number: u64,
@@ -78,21 +99,38 @@ fn prepare_read(
     origin: Origin,
     guard: &Guard<'_>,
 ) -> Result<Outbound, WcStatus> {
-    if ord == 0 || wr.is_inline() || wr.sge_count > 1 {
+    if ord == 0 || wr.is_inline() {
         return Err(WcStatus::LocalQpOperationError);
     }
-    let sink = sges(wr)?.first().copied().unwrap_or_default();
-    if sink.length > 0 {
+    for sink in sges(wr)?.iter().filter(|sink| sink.length > 0) {
+        check_sink(sink, origin, guard)?;
+    }
+    read_request(wr, number, 0, origin, guard)
+}
+
+/// Makes a Read Request of a Read, counted from 0.
+// rfc: 5040-13 a request has its RDMA header, and no payload of the application
+// rfc: 5040-30, 5040-31, 5040-35, 5040-36 a Read Request is an untagged message to queue 1
+pub(super) fn read_request(
+    wr: &SendWr,
+    number: u64,
+    request: usize,
+    origin: Origin,
+    guard: &Guard<'_>,
+) -> Result<Outbound, WcStatus> {
+    let (sink, before) = read_sink(wr, request).ok_or(WcStatus::LocalQpOperationError)?;
+    // The memory of a later one may have been revoked since the first.
+    if request > 0 {
         check_sink(&sink, origin, guard)?;
     }
     let request = ReadRequest {
         sink_stag: sink.stag(),
         sink_offset: sink.tagged_offset(),
-        length: wr.length,
+        length: sink.length,
         source_stag: Stag(wr.remote_stag),
-        source_offset: TaggedOffset(wr.remote_offset),
+        source_offset: TaggedOffset(wr.remote_offset.wrapping_add(before.into())),
     };
-    let mut octets = [0; MAX_INLINE];
+    let mut octets = [0; SHORT_INLINE];
     let length = request.emit(&mut octets) as u32;
     let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 0);
     Ok(Outbound {
@@ -129,7 +167,7 @@ fn prepare_atomic(
         offset: TaggedOffset(wr.remote_offset),
         operation,
     };
-    let mut octets = [0; MAX_INLINE];
+    let mut octets = [0; SHORT_INLINE];
     let length = request.emit(&mut octets) as u32;
     // rfc: 7306-2a, 7306-2b, 7306-2c it has version 1, the opcode of figure 2 and no STag to be invalidated
     // rfc: 7306-15, 7306-19, 7306-20, 7306-25, 7306-26 an Atomic Request is an untagged message to queue 1
@@ -158,7 +196,7 @@ pub(super) fn immediate(wr: &SendWr, number: u64) -> Outbound {
     } else {
         Opcode::Immediate
     };
-    let mut octets = [0; MAX_INLINE];
+    let mut octets = [0; SHORT_INLINE];
     octets[..IMMEDIATE_LEN].copy_from_slice(&wr.immediate);
     Outbound {
         header: untagged(opcode, QueueNumber::SEND, 0),
@@ -181,12 +219,21 @@ fn sges(wr: &SendWr) -> Result<&[Sge], WcStatus> {
 }
 
 /// Returns where the payload of a Send or Write comes from. Empty pieces are not checked.
-fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<PayloadSource, WcStatus> {
+fn source(
+    wr: &SendWr,
+    number: u64,
+    origin: Origin,
+    guard: &Guard<'_>,
+) -> Result<PayloadSource, WcStatus> {
     if wr.is_inline() {
-        let fits = wr.length as usize <= MAX_INLINE;
-        return fits
-            .then_some(PayloadSource::Octets(wr.payload))
-            .ok_or(WcStatus::LocalLengthError);
+        let len = wr.length as usize;
+        return if len <= SHORT_INLINE {
+            Ok(PayloadSource::Octets(wr.short_payload()))
+        } else if len <= MAX_INLINE {
+            Ok(PayloadSource::Queued(number))
+        } else {
+            Err(WcStatus::LocalLengthError)
+        };
     }
     let list = sges(wr)?;
     for sge in list.iter().filter(|sge| sge.length > 0) {
@@ -196,7 +243,10 @@ fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<PayloadSourc
             .map_err(|_| WcStatus::LocalProtectionError)?;
     }
     let count = list.len();
-    let sges = wr.all_sges();
+    if count > SHORT_SGE {
+        return Ok(PayloadSource::Queued(number));
+    }
+    let sges = wr.short_sges();
     Ok(PayloadSource::Sges { sges, count })
 }
 

@@ -1,5 +1,6 @@
 //! The requester: makes messages of the send queue's work requests, and completes these in order.
 
+mod in_parts;
 mod inline_messages;
 
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
 use super::message::Outbound;
 use super::outstanding::Outstanding;
-use super::prepare::{execute, immediate, prepare};
+use super::prepare::{execute, immediate, prepare, read_requests, read_sink};
 use super::{RdmapError, ReceivedTerminate, RtrMessage};
 
 /// A work request that has begun. Its entry stays in the send queue until it completes.
@@ -51,6 +52,8 @@ enum Target {
     Untagged {
         queue: QueueNumber,
         msn: Msn,
+        /// Messages: a Read may have several Read Requests.
+        count: u16,
     },
     None,
 }
@@ -88,6 +91,17 @@ pub(super) struct Requester {
     pub(super) outstanding: Outstanding,
     /// The Immediate Data to be sent behind the last Write.
     immediate_next: Option<Outbound>,
+    /// The last work request is a Read, and has more Read Requests to send.
+    reading: Option<Reading>,
+}
+
+/// A Read of which not every Read Request was sent.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// The work request.
+    number: u64,
+    /// Its next Read Request.
+    next: u16,
 }
 
 impl Requester {
@@ -103,6 +117,7 @@ impl Requester {
             next_send: Msn::FIRST,
             next_request: Msn::FIRST,
             immediate_next: None,
+            reading: None,
             acked: 0,
             failed: false,
             end: None,
@@ -123,7 +138,7 @@ impl Requester {
             RtrMessage::Read => {
                 self.next_request = self.next_request.next();
                 self.outstanding
-                    .push(None, Opcode::ReadResponse, &Sge::default());
+                    .push(None, Opcode::ReadResponse, &Sge::default(), true);
             }
         }
     }
@@ -148,6 +163,9 @@ impl Requester {
         }
         if self.immediate_next.is_some() {
             return Ok(self.immediate_next.take());
+        }
+        if let Some(reading) = self.reading {
+            return self.read_on(reading, qp, guard);
         }
         let mut wr = SendWr::new_zeroed();
         match self.execute_local(&mut wr, qp, cqs, guard) {
@@ -211,9 +229,10 @@ impl Requester {
     fn peek_next(&self, wr: &mut SendWr, qp: &QueuePair, cqs: &CqTable) -> bool {
         // With a backlog in the completion queue no request begins: that bounds the backlog.
         self.has_unbegun(qp)
+            && self.reading.is_none()
             && !cqs.has_backlog(qp.send_cq)
             // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52 messages go down in the order in which they were posted
-            && qp.sq.peek_into(self.requests.len() as u32, wr)
+            && wr.peek(&qp.sq, self.requests.len() as u32)
             && self.may_begin(wr)
     }
 
@@ -240,6 +259,11 @@ impl Requester {
     fn begin(&mut self, wr: &SendWr, signal_all: bool, number: u64, header: &DdpHeader) {
         let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
         let response = response_opcode(wr);
+        let count = if response == Some(Opcode::ReadResponse) {
+            read_requests(wr)
+        } else {
+            1
+        };
         let followed = wr.operation() == Ok(WrOpcode::WriteImmediate);
         self.immediate_next = followed.then(|| immediate(wr, number));
         let target = match header {
@@ -257,6 +281,7 @@ impl Requester {
                 Target::Untagged {
                     queue: header.queue,
                     msn: advance(next),
+                    count,
                 }
             }
         };
@@ -268,8 +293,13 @@ impl Requester {
         };
         self.track(PostedRequest::new(wr, signaled, target, progress));
         if let Some(response) = response {
-            let sink = wr.sges().first().copied().unwrap_or_default();
-            self.outstanding.push(Some(number), response, &sink);
+            let sink = match read_sink(wr, 0) {
+                Some((sink, _)) => sink,
+                None => Sge::default(),
+            };
+            self.outstanding
+                .push(Some(number), response, &sink, count == 1);
+            self.reading = (count > 1).then_some(Reading { number, next: 1 });
         }
     }
 
@@ -292,6 +322,7 @@ impl Requester {
         let request = self.request(number)?;
         request.progress = Progress::Failed(status);
         let wr_id = request.wr_id;
+        self.reading = None;
         self.failed = true;
         Some(RdmapError::Request { wr_id, status })
     }
@@ -323,10 +354,13 @@ impl Requester {
         let (number, sink) = self.outstanding.atomic_response(header, &response)?;
         let value = response.original.to_ne_bytes();
         let (stag, offset) = (sink.stag(), sink.tagged_offset());
-        match guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE) {
-            Ok(placement) => placement.write(&value),
-            // The application has revoked its buffer.
-            Err(_) => return Err(self.memory_revoked(number).unwrap_or(RdmapError::Queues)),
+        let place = guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE);
+        match place.map(|place| place.write(&value)) {
+            Ok(Ok(())) => {}
+            // The application has revoked its buffer, or taken it away.
+            Ok(Err(_)) | Err(_) => {
+                return Err(self.memory_revoked(number).unwrap_or(RdmapError::Queues));
+            }
         }
         if let Some(request) = self.request(number) {
             request.progress = Progress::Done;
@@ -389,8 +423,8 @@ impl Requester {
     /// carried out the requests before it and dropped those behind it, whether TCP acknowledged them or not.
     pub(super) fn apply_terminate(&mut self, terminate: &ReceivedTerminate) {
         let named = |request: &PostedRequest| match (&terminate.header, request.target) {
-            (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn }) => {
-                header.queue == queue && header.msn == msn
+            (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn, count }) => {
+                header.queue == queue && header.msn.distance_from(msn) < count.into()
             }
             (
                 Some(DdpHeader::Untagged(header)),
@@ -434,6 +468,7 @@ impl Requester {
         }
         self.outstanding.clear();
         self.immediate_next = None;
+        self.reading = None;
         for _ in 0..qp.sq.len() {
             let Some(wr) = qp.sq.peek(0) else {
                 break;
@@ -452,7 +487,7 @@ impl Requester {
     /// Whether there is nothing to begin.
     #[inline]
     pub(super) fn is_at_rest(&self, qp: &QueuePair) -> bool {
-        !self.has_unbegun(qp) && self.immediate_next.is_none()
+        !self.has_unbegun(qp) && self.immediate_next.is_none() && self.reading.is_none()
     }
 
     /// Whether there is a work request that has not begun, and may.

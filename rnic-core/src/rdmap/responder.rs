@@ -7,7 +7,7 @@ use crate::memory::{
     error::TagError,
     table::{Access, Origin},
 };
-use crate::verbs::wr::MAX_INLINE;
+use crate::verbs::wr::SHORT_INLINE;
 use crate::wire::ddp::{QueueNumber, SegmentInfo, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
 
@@ -201,11 +201,17 @@ fn atomic_response(
                 header,
                 info,
             })?;
+    let updated = place.update(|original| operation.apply(original));
+    let original = updated.map_err(|fault| RdmapError::AtomicTarget {
+        error: fault.by(stag, Access::REMOTE_ATOMIC).into(),
+        header,
+        info,
+    })?;
     let response = AtomicResponse {
         identifier,
-        original: place.update(|original| operation.apply(original)),
+        original,
     };
-    let mut octets = [0; MAX_INLINE];
+    let mut octets = [0; SHORT_INLINE];
     let length = response.emit(&mut octets) as u32;
     // rfc: 7306-5, 7306-32 an Atomic Response goes to queue 3
     // rfc: 7306-29, 7306-31 an Atomic Request is answered by an untagged message

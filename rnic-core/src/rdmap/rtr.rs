@@ -2,7 +2,7 @@
 //! payload, which neither application sees.
 
 use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
-use crate::verbs::wr::MAX_INLINE;
+use crate::verbs::wr::SHORT_INLINE;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{Control, Opcode, ReadRequest};
 
@@ -20,7 +20,7 @@ pub enum RtrMessage {
 impl RtrMessage {
     /// Makes the message. Its STags and offsets are not checked by the peer, because there is no payload.
     pub(super) fn message(self) -> Outbound {
-        let mut octets = [0; MAX_INLINE];
+        let mut octets = [0; SHORT_INLINE];
         let (header, length) = match self {
             Self::Send => (untagged(Opcode::Send, QueueNumber::SEND, 0), 0),
             Self::Write => (tagged(Opcode::Write, Stag(0), TaggedOffset(0)), 0),

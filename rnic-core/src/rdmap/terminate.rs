@@ -2,7 +2,7 @@
 
 use super::message::{Outbound, PayloadSource, Token, untagged};
 use crate::verbs::WcStatus;
-use crate::verbs::wr::MAX_INLINE;
+use crate::verbs::wr::SHORT_INLINE;
 use crate::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, SegmentInfo, UNTAGGED_LEN,
     UntaggedHeader,
@@ -11,7 +11,7 @@ use crate::wire::rdmap::{
     Control, Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl, VERSION,
 };
 
-const _: () = assert!(Terminate::MAX_LEN <= MAX_INLINE);
+const _: () = assert!(Terminate::MAX_LEN <= SHORT_INLINE);
 
 /// An error to be reported to the peer, with what is known of the segment in which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl TerminateCause {
     // rfc: 5040-61, 5040-62, 5040-63 a Terminate is an untagged message to queue 2
     // rfc: 5040-12 its Invalidate STag field is zero
     pub fn message(&self) -> Outbound {
-        let mut octets = [0; MAX_INLINE];
+        let mut octets = [0; SHORT_INLINE];
         let length = self.terminate(&mut [0; ReadRequest::LEN]).emit(&mut octets);
         Outbound {
             header: untagged(Opcode::Terminate, QueueNumber::TERMINATE, 0),

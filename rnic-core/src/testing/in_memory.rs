@@ -7,12 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant as Clock};
 
-use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
+use crossbeam_channel::{
+    Receiver, Select, Sender, TryRecvError, bounded, never, select, unbounded,
+};
 
 use crate::connection::{NextHop, PortLease};
 use crate::engine::{
-    Driver, EngineConfig, HostEnd, Net, NetError, NextHopRequest, Peers, Turn, links,
+    Driver, EngineConfig, HostEnd, Net, NetError, NextHopRequest, Peers, Sleeper, SplitTurn, Turn,
+    links,
 };
+use crate::memory::doorbell::Doorbells;
 use crate::memory::table::StagTable;
 use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
@@ -87,24 +91,28 @@ pub fn pair_of_workers(
     let started = Clock::now();
     let open = |address: Ipv4Addr, seed: [u8; 32], to_peer: Vec<Sender<Vec<u8>>>, from_peer| {
         let (wakes, woken): (Vec<_>, Vec<_>) = (0..workers).map(|_| bounded(1)).unzip();
-        let wakes = wakes
-            .into_iter()
-            .map(|wake| Waker::from(Arc::new(WorkerWaker(wake))));
+        let wakes = wakes.into_iter().map(|wake| Arc::new(WorkerWaker(wake)));
+        let wakes: Vec<_> = wakes.collect();
         let table = Arc::new(StagTable::new(STAGS, seed));
-        let (hosts, ends): (Vec<_>, Vec<_>) = links(&table, QUEUE_PAIRS, wakes.collect())
-            .into_iter()
-            .unzip();
+        let (hosts, ends): (Vec<_>, Vec<_>) = {
+            let wakers = wakes.iter().cloned().map(Waker::from);
+            links(&table, QUEUE_PAIRS, wakers.collect())
+                .into_iter()
+                .unzip()
+        };
         let secret = seed.map(|octet| octet.rotate_left(3) ^ 0xa5);
         let wire = InMemoryWire {
             to_peer: to_peer.into(),
             shift: shift.clone(),
         };
-        let parts = ends.into_iter().zip(Vec::into_iter(from_peer)).zip(woken);
-        let worker = |((end, from_peer), woken)| InMemoryWorker {
+        let parts = ends.into_iter().zip(Vec::into_iter(from_peer));
+        let parts = parts.zip(wakes.into_iter().zip(woken));
+        let worker = |((end, from_peer), (wake, woken))| InMemoryWorker {
             driver: Driver::new(config.clone(), secret, end),
             tx: VecFrames::new(FRAMES),
             wire: wire.clone(),
             from_peer,
+            wake,
             woken,
             started,
             waiting: None,
@@ -150,6 +158,10 @@ struct WorkerWaker(Sender<()>);
 
 impl Wake for WorkerWaker {
     fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
         // If the channel is full, the worker is being woken already.
         let _ = self.0.try_send(());
     }
@@ -161,6 +173,7 @@ pub struct InMemoryWorker {
     tx: VecFrames,
     wire: InMemoryWire,
     from_peer: Receiver<Vec<u8>>,
+    wake: Arc<WorkerWaker>,
     woken: Receiver<()>,
     started: Clock,
     /// A frame that ended a wait.
@@ -233,6 +246,56 @@ impl Turn for InMemoryWorker {
             default(at_most) => {}
         }
         self.driver.awake();
+    }
+}
+
+impl SplitTurn for InMemoryWorker {
+    fn begin_sleep(&mut self, at_most: Duration) -> Option<Duration> {
+        match self.from_peer.try_recv() {
+            Ok(frame) => self.waiting = Some(frame),
+            Err(TryRecvError::Disconnected) => self.from_peer = never(),
+            Err(TryRecvError::Empty) => {}
+        }
+        let may_sleep = self.waiting.is_none() && !self.driver.has_backlog();
+        if !may_sleep || !self.driver.prepare_to_sleep() {
+            self.driver.awake();
+            return None;
+        }
+        let now = self.now();
+        let until_timer = self.driver.next_timeout().map(|at| at.since(now));
+        Some(until_timer.map_or(at_most, |timer| timer.min(at_most)))
+    }
+
+    fn sleeper(&mut self) -> Arc<dyn Sleeper> {
+        Arc::new(InMemorySleeper {
+            from_peer: self.from_peer.clone(),
+            wake: self.wake.clone(),
+            woken: self.woken.clone(),
+            doorbells: self.driver.doorbells().clone(),
+        })
+    }
+}
+
+/// Where a worker sleeps.
+struct InMemorySleeper {
+    from_peer: Receiver<Vec<u8>>,
+    wake: Arc<WorkerWaker>,
+    woken: Receiver<()>,
+    doorbells: Arc<Doorbells>,
+}
+
+impl Sleeper for InMemorySleeper {
+    fn sleep(&self, at_most: Duration) {
+        let mut any = Select::new();
+        any.recv(&self.from_peer);
+        any.recv(&self.woken);
+        let _ = any.ready_timeout(at_most);
+        let _ = self.woken.try_recv();
+        self.doorbells.awake();
+    }
+
+    fn wake(&self) {
+        self.wake.wake_by_ref();
     }
 }
 

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::memory::binding::Binding;
 use crate::wire::ddp::Stag;
 
-use super::wr::{MAX_INLINE, SendWr, WrOpcode};
+use super::wr::{SHORT_INLINE, SendWr, WrOpcode};
 
 impl SendWr {
     /// Returns a signalled request that binds a memory window or registers memory.
@@ -25,7 +25,7 @@ impl SendWr {
 
     /// Returns what it binds or registers.
     pub fn binding(&self) -> Binding {
-        const { assert!(size_of::<Binding>() <= MAX_INLINE) };
+        const { assert!(size_of::<Binding>() <= SHORT_INLINE) };
         Binding::read_from_prefix(&self.payload).map_or_else(|_| Binding::default(), |(it, _)| it)
     }
 }

@@ -47,7 +47,8 @@ pub fn gather(
         let at = TaggedOffset(sge.offset.saturating_add(offset));
         guard
             .for_reading(sge.stag(), at, to.len(), origin, Access::LOCAL_READ)?
-            .read(to);
+            .read(to)
+            .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_READ))?;
         return Ok(());
     }
     gather_pieces(guard, origin, sges, offset, to)
@@ -74,7 +75,8 @@ fn gather_pieces(
     for (sge, at, part) in pieces(sges, offset, to.len()) {
         guard
             .for_reading(sge.stag(), at, part.len(), origin, Access::LOCAL_READ)?
-            .read(&mut to[part]);
+            .read(&mut to[part])
+            .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_READ))?;
     }
     Ok(())
 }
@@ -101,7 +103,9 @@ pub fn scatter(
         }
     }
     for (sge, at, part) in pieces(sges, offset, from.len()) {
-        place(sge, at, part.len())?.write(&from[part]);
+        place(sge, at, part.len())?
+            .write(&from[part])
+            .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_WRITE))?;
     }
     Ok(())
 }

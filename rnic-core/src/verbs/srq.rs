@@ -225,7 +225,7 @@ impl SharedReceives {
                 taken: self.count,
             });
         }
-        let receive = srq.ring.pop()?;
+        let receive = pop(&mut srq.ring)?;
         if self.taken.len() <= index {
             self.taken.resize(index + 1, None);
         }
@@ -262,7 +262,7 @@ impl ReceiveQueue {
     /// Returns the receive of the message that comes `ahead` after the next one to be delivered.
     pub fn peek(&self, ahead: u32) -> Option<RecvWr> {
         match self {
-            Self::Own(ring) => ring.peek(ahead),
+            Self::Own(ring) => RecvWr::peek(ring, ahead),
             Self::Shared(shared) => *shared.taken.get(ahead as usize)?,
         }
     }
@@ -270,7 +270,7 @@ impl ReceiveQueue {
     /// Takes the receive of the message that is delivered.
     pub fn pop(&mut self) -> Option<RecvWr> {
         match self {
-            Self::Own(ring) => ring.pop(),
+            Self::Own(ring) => pop(ring),
             Self::Shared(shared) => shared.taken.pop_front()?,
         }
     }
@@ -278,7 +278,7 @@ impl ReceiveQueue {
     /// Takes the next receive of those that will see no message. What is left in a shared queue is not among them.
     pub fn pop_unused(&mut self) -> Option<RecvWr> {
         match self {
-            Self::Own(ring) => ring.pop(),
+            Self::Own(ring) => pop(ring),
             Self::Shared(shared) => {
                 while let Some(receive) = shared.taken.pop_front() {
                     if receive.is_some() {
@@ -315,6 +315,13 @@ impl ReceiveQueue {
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
+}
+
+/// Takes the oldest receive of a ring.
+fn pop(ring: &mut Consumer<RecvWr>) -> Option<RecvWr> {
+    let receive = RecvWr::peek(ring, 0)?;
+    ring.release(1);
+    Some(receive)
 }
 
 #[cfg(test)]

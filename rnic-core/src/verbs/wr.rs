@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ids::QpNumber;
+use crate::memory::ring::Consumer;
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::rdmap::IMMEDIATE_LEN;
 
@@ -14,9 +15,13 @@ use super::status::{UnknownCode, WcStatus};
 mod atomic;
 
 /// Scatter/gather elements in a work request at most.
-pub const MAX_SGE: usize = 4;
+pub const MAX_SGE: usize = 16;
 /// Octets of inline data in a work request at most.
-pub const MAX_INLINE: usize = 64;
+pub const MAX_INLINE: usize = 256;
+/// Scatter/gather elements of a short request. Short ones are what the engine keeps by itself while it sends them.
+pub const SHORT_SGE: usize = 4;
+/// Octets of inline data of a short request.
+pub const SHORT_INLINE: usize = 64;
 
 /// What a send queue's request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,29 +115,68 @@ pub struct SendWr {
     pub remote_offset: u64,
     /// Immediate Data.
     pub immediate: [u8; IMMEDIATE_LEN],
-    /// Four [`Sge`]s, or inline data, or a [`Binding`](crate::memory::binding::Binding). Of an atomic: one [`Sge`], and its operands behind
+    /// [`Sge`]s, or inline data, or a [`Binding`](crate::memory::binding::Binding). Of an atomic: one [`Sge`], and its operands behind
     /// it.
     // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a named one.
-    pub payload: [u8; 64],
+    pub payload: [u8; 256],
 }
 
-const _: () = assert!(size_of::<Sge>() == 16 && size_of::<SendWr>() == 104);
+const _: () = assert!(size_of::<Sge>() == 16 && size_of::<SendWr>() == 296);
 // What `SendWr::sges` relies on.
 const _: () = assert!(offset_of!(SendWr, payload) % align_of::<Sge>() == 0);
-const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE && MAX_INLINE == 64);
+const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE && MAX_INLINE == 256);
+const _: () = assert!(SHORT_SGE * size_of::<Sge>() == SHORT_INLINE);
 
 impl SendWr {
     /// Words in front of the payload.
     pub const FRONT_WORDS: usize = offset_of!(Self, payload) / 8;
 
-    /// Words that mean something, from the first: of inline data as many as there are octets for.
+    /// Returns the words of an entry with room for so many elements and octets of inline data, and for any request without
+    /// either.
+    pub fn words_for(max_sge: usize, max_inline: usize) -> usize {
+        let elements = max_sge.min(MAX_SGE) * size_of::<Sge>();
+        let payload = elements.max(max_inline.min(MAX_INLINE)).max(SHORT_INLINE);
+        Self::FRONT_WORDS + payload.div_ceil(8)
+    }
+
+    /// Words that mean something, from the first: as many as there are elements or octets of inline data for. The front must be
+    /// known.
     #[inline]
     pub fn words(&self) -> usize {
-        if self.is_inline() {
-            Self::FRONT_WORDS + (self.length as usize).min(MAX_INLINE).div_ceil(8)
+        let payload = if self.is_inline() {
+            (self.length as usize).min(MAX_INLINE)
+        } else if self.has_operands() {
+            SHORT_INLINE
         } else {
-            size_of::<Self>() / 8
+            usize::from(self.sge_count).min(MAX_SGE) * size_of::<Sge>()
+        };
+        Self::FRONT_WORDS + payload.div_ceil(8)
+    }
+
+    /// Whether something else than elements or data stands in the payload.
+    #[inline]
+    fn has_operands(&self) -> bool {
+        !matches!(
+            self.operation(),
+            Ok(WrOpcode::Write
+                | WrOpcode::Read
+                | WrOpcode::Send
+                | WrOpcode::SendInvalidate
+                | WrOpcode::Immediate
+                | WrOpcode::WriteImmediate)
+        )
+    }
+
+    /// Copies what the entry `ahead` places behind the oldest of a ring means. The rest of `self` stays as it is. Says whether
+    /// there is one.
+    #[inline]
+    pub fn peek(&mut self, ring: &Consumer<Self>, ahead: u32) -> bool {
+        let there = ring.peek_front(ahead, Self::FRONT_WORDS, self);
+        if there {
+            let words = self.words();
+            ring.peek_behind(ahead, Self::FRONT_WORDS, words, self);
         }
+        there
     }
 
     /// Returns a signalled request without data.
@@ -160,7 +204,6 @@ impl SendWr {
             return None;
         }
         let octets = sges.as_bytes();
-        self.payload = [0; MAX_INLINE];
         self.payload[..octets.len()].copy_from_slice(octets);
         self.sge_count = sges.len() as u16;
         self.length = u32::try_from(total_length(sges)).ok()?;
@@ -174,7 +217,6 @@ impl SendWr {
         if data.len() > MAX_INLINE {
             return None;
         }
-        self.payload = [0; MAX_INLINE];
         self.payload[..data.len()].copy_from_slice(data);
         self.sge_count = 0;
         self.length = data.len() as u32;
@@ -216,9 +258,16 @@ impl SendWr {
         }
     }
 
-    /// Returns all places of its scatter/gather list, of which as many are in use as [`sges`](Self::sges) has.
-    pub(crate) fn all_sges(&self) -> [Sge; MAX_SGE] {
-        zerocopy::transmute!(self.payload)
+    /// Returns the places of a short scatter/gather list, of which as many are in use as [`sges`](Self::sges) has.
+    pub(crate) fn short_sges(&self) -> [Sge; SHORT_SGE] {
+        zerocopy::transmute!(self.short_payload())
+    }
+
+    /// Returns the payload of a short request.
+    pub(crate) fn short_payload(&self) -> [u8; SHORT_INLINE] {
+        let mut payload = [0; SHORT_INLINE];
+        payload.copy_from_slice(&self.payload[..SHORT_INLINE]);
+        payload
     }
 
     /// Returns its inline data; none if it has a scatter/gather list.
@@ -256,15 +305,40 @@ pub struct RecvWr {
     /// Zero.
     pub _reserved: u32,
     /// The scatter list.
-    pub sges: [Sge; 4],
+    pub sges: [Sge; 16],
 }
 
-const _: () = assert!(size_of::<RecvWr>() == 80);
+const _: () = assert!(size_of::<RecvWr>() == 272);
 
 impl RecvWr {
     /// Words in front of the second piece of the scatter list.
     pub(crate) const FRONT_WORDS: usize =
         (offset_of!(RecvWr, sges) + size_of::<Sge>()) / size_of::<u64>();
+
+    /// Returns the words of an entry with room for so many elements.
+    pub fn words_for(max_sge: usize) -> usize {
+        let elements = max_sge.clamp(1, MAX_SGE) * size_of::<Sge>();
+        (offset_of!(Self, sges) + elements) / 8
+    }
+
+    /// Words that mean something, from the first. The front must be known.
+    #[inline]
+    pub fn words(&self) -> usize {
+        let elements = (self.sge_count as usize).min(MAX_SGE) * size_of::<Sge>();
+        (offset_of!(Self, sges) + elements) / 8
+    }
+
+    /// Copies the entry `ahead` places behind the oldest of a ring.
+    #[inline]
+    pub fn peek(ring: &Consumer<Self>, ahead: u32) -> Option<Self> {
+        let mut wr = Self::default();
+        if !ring.peek_front(ahead, Self::FRONT_WORDS, &mut wr) {
+            return None;
+        }
+        let words = wr.words();
+        ring.peek_behind(ahead, Self::FRONT_WORDS, words, &mut wr);
+        Some(wr)
+    }
 
     /// Returns a buffer of these pieces. `None` if there are more than [`MAX_SGE`].
     pub fn new(wr_id: u64, sges: &[Sge]) -> Option<Self> {
@@ -457,13 +531,13 @@ mod tests {
     /// An application may write anything into a ring.
     #[test]
     fn any_octets_are_a_request() {
-        let wr = SendWr::read_from_bytes(&[0xff; 104]).unwrap();
+        let wr = SendWr::read_from_bytes(&[0xff; 296]).unwrap();
         assert_eq!((wr.sges().len(), wr.inline_data().len()), (0, MAX_INLINE));
         let wr = SendWr { flags: 0, ..wr };
         assert_eq!(wr.sges().len(), MAX_SGE);
         assert_eq!(wr.operation(), Err(UnknownCode(0xff)));
-        let wr = RecvWr::read_from_bytes(&[0xff; 80]).unwrap();
-        assert_eq!(wr.length(), 4 * u64::from(u32::MAX));
+        let wr = RecvWr::read_from_bytes(&[0xff; 272]).unwrap();
+        assert_eq!(wr.length(), 16 * u64::from(u32::MAX));
         let completion = Completion {
             status: 0xfe,
             ..Completion::new_zeroed()

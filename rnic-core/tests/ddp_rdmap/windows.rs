@@ -418,7 +418,7 @@ fn what_cannot_be_bound_fails_the_request_and_ends_the_stream() {
 fn any_octets_are_a_request_that_fails_or_not() {
     let mut end = End::new(4, 4);
     let mut wr = bind(1, &Binding::default());
-    wr.payload = [0xff; 64];
+    wr.payload = [0xff; 256];
     assert_fails(&mut end, wr, BindError::NoWindow(Stag(u32::MAX)));
     let mut end = End::new(4, 4);
     wr.opcode = WrOpcode::FastRegister as u8;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rnic_verbs::{Completion, MAX_INLINE, SendRequest, WcOpcode};
+use rnic_verbs::{Completion, DEFAULT_INLINE, SendRequest, WcOpcode};
 
 use super::args::{Length, Operation};
 use super::buffer::{Pattern, check_count};
@@ -155,7 +155,7 @@ impl<'a> PingPong<'a> {
             mr.write(len - 1, &[Self::mark(sequence)])
                 .doing("mark a message")?;
         }
-        let mut octets = [0; MAX_INLINE];
+        let mut octets = [0; DEFAULT_INLINE];
         let pieces = [mr.sge(0, self.size as u32)];
         let request = match operation {
             Operation::Write => SendRequest::write(flow.remote(0)),

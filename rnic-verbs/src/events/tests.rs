@@ -222,3 +222,32 @@ fn asked(request: RequestId) -> Event {
         mpa_revision: 1,
     }
 }
+
+/// One reader gets the events of all queue pairs in their order, none of a queue pair that is gone, and none twice.
+#[test]
+fn one_reader_takes_the_connection_events_of_all_queue_pairs() {
+    const OTHER: QpNumber = QpNumber(1);
+    const OTHER_STREAM: StreamId = StreamId(8);
+    let (device, engine) = device();
+    let mailbox = QpBox::new(OTHER_STREAM, SharedState::default(), QpFacts::for_tests());
+    device.inner.router.boxes().qps.insert(OTHER, mailbox);
+    let end = |qp, stream, reason| {
+        let event = Event::Disconnected { qp, reason };
+        engine.events.tell(about(stream, event));
+    };
+    let mut all = device.connection_events().unwrap();
+    assert!(device.connection_events().is_none());
+    end(OTHER, OTHER_STREAM, EndReason::Peer);
+    end(QP, STREAM, EndReason::Reset);
+    end(QP, STREAM, EndReason::Local);
+    end(OTHER, OTHER_STREAM, EndReason::TimedOut);
+    let over = |reason| ConnectionEvent::Disconnected(reason);
+    assert_eq!(all.take(), Some((OTHER, over(EndReason::Peer))));
+    // Whoever reads an event at its queue pair has it alone.
+    assert_eq!(next(&device).unwrap(), Some(over(EndReason::Reset)));
+    device.inner.router.boxes().remove_qp(OTHER);
+    assert_eq!(all.take(), Some((QP, over(EndReason::Local))));
+    assert_eq!(all.take(), None);
+    drop(all);
+    assert!(device.connection_events().is_some());
+}

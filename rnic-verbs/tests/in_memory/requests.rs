@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rnic_core::memory::table::TableError;
 use rnic_core::testing::in_memory::pair;
 use rnic_verbs::{
-    Access, EndReason, Error, HugePages, PostError, PostSendsError, QpCaps, QpState, Region,
-    SendRequest, WcOpcode, WcStatus,
+    Access, EndReason, Error, HugePages, MAX_INLINE, MAX_SGE, PostError, PostSendsError, QpCaps,
+    QpState, Region, SendRequest, WcOpcode, WcStatus,
 };
 
 use crate::fixture::{MIXED, Side, Threads, connected, devices, join, open, register};
@@ -176,7 +176,7 @@ fn posting_checks_what_it_can() {
 }
 
 #[test]
-fn receives_posted_early_take_what_comes_and_sends_wait_for_the_connection() {
+fn receives_posted_early_take_what_comes_and_an_idle_queue_pair_sends_nothing() {
     let (near_device, far_device, address) = devices(MIXED);
     let listener = far_device.listen(address).unwrap();
     let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
@@ -387,4 +387,51 @@ fn of_a_list_what_comes_before_a_bad_request_is_posted() {
         error: PostError::SendQueueFull(128),
     };
     assert_eq!((many, capacity), (Err(full), 0));
+}
+
+/// As many requests wait as programs ask for that use RDMA hardware, each with as many pieces and octets as there may be.
+#[test]
+fn queues_may_be_long_and_their_requests_large() {
+    const LONG: u32 = 16_384;
+    let (near_device, far_device, address) = devices(MIXED);
+    let caps = QpCaps {
+        max_send_wr: LONG,
+        max_recv_wr: LONG,
+        max_sge: MAX_SGE,
+        max_inline: MAX_INLINE,
+        signal_all: false,
+    };
+    let listener = far_device.listen(address).unwrap();
+    let mut far = Side::new(&far_device);
+    let mut near = Side::with_caps(&near_device, caps);
+    near.cq = near_device.cq(4 * LONG).unwrap();
+    near.qp = near.pd.qp(&near.cq, &near.cq, caps).unwrap();
+    join(&mut near, &mut far, &listener);
+    let pieces: Vec<_> = (0..MAX_SGE).map(|n| near.mr.sge(3 * n, 2)).collect();
+    for n in 0..LONG {
+        near.qp.post_recv(n.into(), &pieces).unwrap();
+    }
+    let full = PostError::ReceiveQueueFull(LONG);
+    assert_eq!(near.qp.post_recv(0, &pieces), Err(full));
+    near.mr.write(0, &[5; 3 * MAX_SGE]).unwrap();
+    // What the Reads bring, later Writes carry.
+    far.mr.write(2000, &[6; 2 * MAX_SGE]).unwrap();
+    let data = [7; MAX_INLINE];
+    let to = far.mr.remote(0);
+    for n in 0..LONG {
+        let request = match n % 3 {
+            0 => SendRequest::write(to).inline(&data),
+            1 => SendRequest::write(far.mr.remote(1000)).memory(&pieces),
+            _ => SendRequest::read(far.mr.remote(2000)).memory(&pieces),
+        };
+        near.qp.post_send(&request.wr_id(n.into())).unwrap();
+    }
+    let full = PostError::SendQueueFull(LONG);
+    assert_eq!(near.qp.post_send(&SendRequest::write(to)), Err(full));
+    for n in 0..LONG {
+        assert_eq!(near.done().wr_id(), u64::from(n));
+    }
+    assert_eq!(far.mr.copy(0, MAX_INLINE).unwrap(), data);
+    assert_eq!(far.mr.copy(1000, 2 * MAX_SGE).unwrap(), [6; 2 * MAX_SGE]);
+    assert_eq!(near.mr.copy(0, 3).unwrap(), [6, 6, 5]);
 }

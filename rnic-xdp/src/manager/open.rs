@@ -64,6 +64,11 @@ impl Manager {
         self.devices.iter().any(|device| device == netdev)
     }
 
+    /// Returns the devices that this user may have ports of.
+    pub fn devices(&self) -> &[String] {
+        &self.devices
+    }
+
     /// Returns why this user gets no port of a device now, if rnicd is to share it with this user.
     pub fn waits_for(&self, netdev: &str) -> Option<&str> {
         let mut withheld = self.withheld.iter();

@@ -46,6 +46,7 @@ use opening::Opened;
 pub use report::PortReport;
 pub use rx::{Frame, RxPort, RxSide};
 pub use shape::PortShape;
+pub(crate) use socket::OpenSocket;
 use socket_spec::Completer;
 pub use statistics::{PortStatistics, QueueStatistics};
 pub use tx::TxSide;

@@ -46,9 +46,9 @@ impl RxSide {
         self.queues.iter_mut()
     }
 
-    /// Returns the sockets, readable when frames wait.
-    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(RxPort::socket)
+    /// Returns the sockets, readable when frames wait. Each stays open as long as somebody has it.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Arc<OpenSocket>> {
+        self.queues.iter().map(|queue| &queue.socket)
     }
 }
 
@@ -58,7 +58,7 @@ pub struct RxPort {
     rx: Consumer<xdp_desc>,
     fill: Producer<u64>,
     circulation: Circulation,
-    socket: OpenSocket,
+    socket: Arc<OpenSocket>,
     umem: Umem,
     /// Frames may take several chunks.
     multi_buffer: bool,
@@ -142,7 +142,7 @@ impl RxPort {
             rx,
             fill,
             circulation: Circulation::new(circulating, reserve),
-            socket,
+            socket: Arc::new(socket),
             umem,
             multi_buffer: layout.chunks > 1,
             busy_poll: false,

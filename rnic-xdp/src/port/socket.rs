@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -30,15 +30,17 @@ const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
 /// A socket that is open as long as this exists.
-pub(super) struct OpenSocket {
+pub(crate) struct OpenSocket {
     fd: RawFd,
-    _keeper: Box<dyn Send>,
+    /// Never locked: the lock lets several threads hold the socket.
+    _keeper: Mutex<Box<dyn Send>>,
 }
 
 impl OpenSocket {
     /// Takes over a socket that is open as long as `keeper` exists.
     fn new(fd: RawFd, keeper: impl Send + 'static) -> Self {
-        let _keeper = Box::new(keeper);
+        let keeper: Box<dyn Send> = Box::new(keeper);
+        let _keeper = Mutex::new(keeper);
         Self { fd, _keeper }
     }
 

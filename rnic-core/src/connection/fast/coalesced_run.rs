@@ -81,9 +81,8 @@ impl<'g> CoalescedRun<'g> {
     pub(crate) fn take(&mut self, frame: &[u8], checksums: Checksums) -> bool {
         match self.eligible_next(self.next.read_usual(frame, checksums)) {
             Some(segment) => self.commit_next(&segment),
-            None => return self.take_other(frame, checksums),
+            None => self.take_other(frame, checksums),
         }
-        true
     }
 
     /// Returns the segment that was read from a frame, if its octets may be placed.
@@ -95,14 +94,16 @@ impl<'g> CoalescedRun<'g> {
         })
     }
 
-    /// Places the octets of the next frame.
+    /// Places the octets of the next frame. False where their memory is gone: then the run ends, and the ordinary way finds the
+    /// error.
     #[inline(always)]
-    fn commit_next(&mut self, segment: &Coalescable<'_>) {
-        if let Some(place) = self.place.split_front(segment.payload.len()) {
-            place.write(segment.payload);
+    fn commit_next(&mut self, segment: &Coalescable<'_>) -> bool {
+        let placed = write_front(&mut self.place, segment);
+        if placed {
             self.next.advance();
             self.count += 1;
         }
+        placed
     }
 
     /// Takes a frame whose headers do not have the usual layout, or where a message ends or another begins.
@@ -112,14 +113,12 @@ impl<'g> CoalescedRun<'g> {
         if !self.next.is_usual()
             && let Some(segment) = self.eligible_next(self.next.read(frame, checksums))
         {
-            self.commit_next(&segment);
-            return true;
+            return self.commit_next(&segment);
         }
         match self.eligible_segment(frame, checksums) {
             Some(boundary) => self.commit_segment(boundary),
-            None => return false,
+            None => false,
         }
-        true
     }
 
     /// Reads a frame where a message ends or another begins. The octets of another message may belong elsewhere.
@@ -144,10 +143,15 @@ impl<'g> CoalescedRun<'g> {
         })
     }
 
-    fn commit_segment(&mut self, boundary: BoundarySegment<'_, 'g>) {
-        self.add_up();
-        (self.next, self.place) = (boundary.template, boundary.place);
-        self.commit_next(&boundary.segment);
+    fn commit_segment(&mut self, mut boundary: BoundarySegment<'_, 'g>) -> bool {
+        let placed = write_front(&mut boundary.place, &boundary.segment);
+        if placed {
+            self.add_up();
+            (self.next, self.place) = (boundary.template, boundary.place);
+            self.next.advance();
+            self.count += 1;
+        }
+        placed
     }
 
     /// Adds up the segments since the last boundary.
@@ -183,6 +187,13 @@ impl<'g> CoalescedRun<'g> {
         context.counters.rdma.octets_placed += self.placed;
         count
     }
+}
+
+/// Writes the octets of a segment to the front of a place. Returns whether that was done.
+#[inline(always)]
+fn write_front(place: &mut Placement<'_>, segment: &Coalescable<'_>) -> bool {
+    let front = place.split_front(segment.payload.len());
+    front.is_some_and(|front| front.write(segment.payload).is_ok())
 }
 
 /// Returns the place of the next segments' octets, as far as TCP's window has room for such segments.

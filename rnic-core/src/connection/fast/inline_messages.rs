@@ -7,7 +7,8 @@ use crate::connection::upper::{RdmapUser, User};
 use crate::fast_paths::{FastPath, taken};
 use crate::mpa::frame;
 use crate::rdmap::InlineMessage;
-use crate::verbs::wr::MAX_INLINE;
+use crate::verbs::wr::SHORT_INLINE;
+use crate::wire::checksum;
 use crate::wire::mpa::LENGTH_LEN;
 
 /// The proof that the next message to send is an inline one, which fits into one FPDU.
@@ -16,8 +17,8 @@ pub(super) struct InlineFpdu {
 }
 
 impl InlineFpdu {
-    /// Octets of the longest such FPDU.
-    pub(super) const MOST: usize = frame::fpdu_len(InlineMessage::MOST);
+    /// Octets of the longest FPDU of a short message.
+    const MOST_OF_SHORT: usize = frame::fpdu_len(InlineMessage::MOST_OF_SHORT);
 
     /// Returns the proof if the next message is an inline one of at most `most` octets with its DDP header.
     #[inline(always)]
@@ -34,14 +35,21 @@ impl InlineFpdu {
     }
 
     /// Returns the proof if there is an inline message and nothing else to send, and FPDUs may be sent. It fits into
-    /// any segment.
+    /// a segment of at most `segment` octets.
     #[inline(always)]
-    pub(super) fn eligible_alone(stream: &Stream, context: &Context<'_, '_>) -> Option<Self> {
+    pub(super) fn eligible_alone(
+        stream: &Stream,
+        segment: usize,
+        context: &Context<'_, '_>,
+    ) -> Option<Self> {
         let may_begin = stream.may_send() && stream.ddp.may_begin() && !stream.has_markers();
         match &stream.user {
             User::Rdmap(user) if may_begin => {
                 let message = InlineMessage::eligible_alone(&user.rdmap, &user.qp, context.cqs)?;
-                Some(Self { message })
+                // A short one always fits.
+                let fits = message.is_short()
+                    || message.header.len() + message.len as usize <= frame::mulpdu(segment);
+                fits.then_some(Self { message })
             }
             _ => None,
         }
@@ -63,7 +71,8 @@ impl InlineFpdu {
         len
     }
 
-    /// Builds the FPDU in a `room` of at least [the longest](Self::MOST). Returns its length and checksum.
+    /// Builds the FPDU in a `room` that has at least as many octets as [every short one](Self::MOST_OF_SHORT). Returns its length and
+    /// checksum.
     #[inline(always)]
     pub(super) fn commit_and_sum_up(
         self,
@@ -75,11 +84,14 @@ impl InlineFpdu {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
             return (0, 0);
         };
+        if !message.is_short() {
+            return self.commit_long(stream, room, start);
+        }
         // A copy of known length is cheap.
-        let fpdu = &mut room[..Self::MOST];
+        let fpdu = &mut room[..Self::MOST_OF_SHORT];
         let ulpdu = &mut fpdu[LENGTH_LEN..];
         let header_len = stream.ddp.whole(message.header, message.len).emit(ulpdu);
-        message.copy(qp, &mut ulpdu[header_len..header_len + MAX_INLINE]);
+        message.copy(qp, &mut ulpdu[header_len..header_len + SHORT_INLINE]);
         let ulpdu_len = header_len + message.len as usize;
         let (len, sum) = frame::seal_and_sum_up(fpdu, ulpdu_len, crc);
         message.commit(rdmap, start + len as u64);
@@ -87,8 +99,17 @@ impl InlineFpdu {
     }
 }
 
-// An inline message fits into every MULPDU, and so into every segment.
-const _: () = assert!(InlineMessage::MOST <= frame::MIN_MULPDU);
+// A short inline message fits into every MULPDU, and so into every segment.
+const _: () = assert!(InlineMessage::MOST_OF_SHORT <= frame::MIN_MULPDU);
+
+impl InlineFpdu {
+    /// Does what [`commit_and_sum_up`](Self::commit_and_sum_up) does for a message that is not short.
+    #[inline(never)]
+    fn commit_long(self, stream: &mut Stream, room: &mut [u8], start: u64) -> (u16, u16) {
+        let len = self.commit(stream, room, start);
+        (len as u16, checksum::sum(&room[..len]))
+    }
+}
 
 impl Stream {
     /// Builds FPDUs of the inline messages that wait, each whole, while they fit. The first octet stands at `start` of

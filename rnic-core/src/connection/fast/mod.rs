@@ -6,7 +6,9 @@
 //!
 //! - `eligible(&connection, ..) -> Option<Self>` checks everything, and changes nothing. It returns the proof that the
 //!   path may be taken. With `None` everything is as it was, for another path or the ordinary way.
-//! - `commit(self, &mut connection, ..)` makes the changes, and cannot fail.
+//! - `commit(self, &mut connection, ..)` makes the changes, and cannot fail, but for one reason: the program has taken away
+//!   memory of its own that it had registered. What was to be placed there is placed first of all, what was to come from there is
+//!   read first of all, and without success nothing is changed, for the ordinary way.
 //!
 //! Received, in the order in which they are tried: [`whole_message`], [`header_prediction`] and, behind it,
 //! [`coalesced_run`]. Sent: [`idle_send`], and [`tx_burst`] with [`tx_template`] and [`inline_messages`] for what it sends. What

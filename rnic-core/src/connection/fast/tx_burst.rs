@@ -76,13 +76,19 @@ impl TxBurst {
             if template.is_none() && context.fast_paths.tx_template && stream.ddp.is_sending() {
                 template = TxTemplate::eligible(stream, mulpdu, context.guard);
             }
-            let built = match &mut template {
+            let next = match &mut template {
                 Some(template) if template.has_next() => {
-                    context.counters.rdma.fpdus_sent += 1;
-                    taken::count(FastPath::TxTemplate);
                     template.commit_next(stream, payload, !completed)
                 }
-                _ => {
+                _ => None,
+            };
+            let built = match next {
+                Some(built) => {
+                    context.counters.rdma.fpdus_sent += 1;
+                    taken::count(FastPath::TxTemplate);
+                    built
+                }
+                None => {
                     template = None;
                     stream.build(payload, end, mulpdu, !completed, context)
                 }

@@ -47,34 +47,31 @@ impl<'g> TxTemplate<'g> {
         self.source.len() >= self.full.payload_len()
     }
 
-    /// Builds the next segment, if there is [one](Self::has_next). `summed`: its checksum is needed.
+    /// Builds the next segment, if there is [one](Self::has_next). `summed`: its checksum is needed. `None`, and no change, where
+    /// the source is gone: the ordinary way finds the error.
     #[inline]
     pub(super) fn commit_next(
         &mut self,
         stream: &mut Stream,
         segment: &mut [u8],
         summed: bool,
-    ) -> Built {
-        let Some(source) = self.source.split_front(self.full.payload_len()) else {
-            return Built::NOTHING;
-        };
+    ) -> Option<Built> {
+        let source = self.source.split_front(self.full.payload_len())?;
         let ulpdu = &mut segment[LENGTH_LEN..];
-        let Some(header_len) = stream.ddp.next_full(&mut self.full, ulpdu) else {
-            return Built::NOTHING;
-        };
-        let len = header_len + source.len();
-        source.read(&mut ulpdu[header_len..len]);
+        let len = self.full.header_len() + source.len();
+        source.read(&mut ulpdu[self.full.header_len()..len]).ok()?;
+        stream.ddp.next_full(&mut self.full, ulpdu)?;
         let (len, sum) = frame::seal_and_sum(segment, len, stream.has_crcs(), summed);
         let sum = match sum {
             Some(sum) => sum,
             None if summed => checksum::sum(&segment[..len]),
             None => 0,
         };
-        Built {
+        Some(Built {
             len: len as u16,
             sum,
             push: false,
             at_rest: false,
-        }
+        })
     }
 }

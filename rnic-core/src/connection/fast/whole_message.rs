@@ -58,7 +58,8 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
     }
 
     /// Places, delivers and completes the message, and completes what it acknowledges. Returns whether the connection
-    /// surely has nothing to send now but an ACK, which is due with the next turn.
+    /// surely has nothing to send now but an ACK, which is due with the next turn. `None`, and no change but of memory, where
+    /// the memory of the message is gone: the ordinary way finds the error.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,
@@ -67,14 +68,15 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         cqs: &mut CqTable,
         counters: &mut RdmaCounters,
         tx: &mut F,
-    ) -> bool {
+    ) -> Option<bool> {
         let Phase::Streaming(stream) = &mut connection.phase else {
-            return false;
+            return None;
         };
+        self.message.place.write(self.message.payload).ok()?;
         taken::count(FastPath::WholeMessage);
         let acked = self.segment.commit(&mut connection.tcp, now, tx);
         self.message.commit(stream, acked, cqs, counters);
-        stream.is_at_rest_behind_message() && connection.tcp.is_at_rest_behind_sole_ack(now)
+        Some(stream.is_at_rest_behind_message() && connection.tcp.is_at_rest_behind_sole_ack(now))
     }
 }
 
@@ -125,7 +127,7 @@ impl<'a, 'g> Message<'a, 'g> {
         })
     }
 
-    /// Places and completes the message. `acked`: up to where the peer has acknowledged our stream.
+    /// Completes the message, which was placed. `acked`: up to where the peer has acknowledged our stream.
     #[inline(always)]
     fn commit(
         self,
@@ -139,7 +141,6 @@ impl<'a, 'g> Message<'a, 'g> {
         };
         // It came in one frame, so its length fits.
         let length = self.payload.len() as u32;
-        self.place.write(self.payload);
         counters.fpdus_received += 1;
         counters.octets_placed += u64::from(length);
         if let Some(wr_id) = self.receive {

@@ -7,7 +7,7 @@ use super::*;
 
 /// A ring whose indices start at `index`.
 fn ring_at<T: Entry>(capacity: u32, index: u32) -> (Producer<T>, Consumer<T>) {
-    let shared = Shared::create(capacity, |len| Ok(Memory::own(len))).unwrap();
+    let shared = Shared::create(capacity, usize::MAX, |len| Ok(Memory::own(len))).unwrap();
     shared.tail().store(index, Ordering::Relaxed);
     shared.head().store(index, Ordering::Relaxed);
     (
@@ -218,4 +218,25 @@ fn what_is_no_such_ring_is_refused() {
         Consumer::<u64>::attach(unsealed),
         Err(RingError::Map { .. })
     ));
+}
+
+/// Entries without their last words take less memory, and do not run into each other.
+#[test]
+fn a_ring_keeps_as_many_words_as_it_is_made_for() {
+    let (mut producer, mut consumer) = ring_of::<[u64; 8]>(4, 3).unwrap();
+    for round in 0..10 {
+        for n in 0..4 {
+            producer.push([100 * round + n; 8]).unwrap();
+        }
+        for n in 0..4 {
+            let mut entry = [7; 8];
+            assert!(consumer.peek_into(0, &mut entry));
+            let kept = [100 * round + n; 3];
+            assert_eq!((&entry[..3], &entry[3..]), (&kept[..], &[7; 5][..]));
+            let mut entry = [7; 8];
+            consumer.peek_behind(0, 1, 2, &mut entry);
+            assert_eq!(entry, [7, kept[0], 7, 7, 7, 7, 7, 7]);
+            consumer.release(1);
+        }
+    }
 }

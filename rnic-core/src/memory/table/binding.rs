@@ -14,7 +14,9 @@ use crate::ids::{PdId, StreamId};
 use crate::memory::{binding::Binding, error::TagError, region::Region};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
-use super::{Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Windows};
+use super::{
+    Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Target, Windows,
+};
 
 /// Why a work request did not give an STag a meaning, or take it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -187,7 +189,8 @@ impl StagTable {
         else {
             return Err(BindError::NotFast(stag));
         };
-        if !Access::ALL.contains(binding.access()) {
+        let writes = binding.access().lets_write();
+        if !Access::ALL.contains(binding.access()) || writes && !region.is_writable() {
             return Err(BindError::Rights(binding.access));
         }
         let len = length(binding)?;
@@ -196,7 +199,7 @@ impl StagTable {
             start: binding.start,
             length: binding.length,
         })?;
-        let start = region.as_ptr().wrapping_add(start);
+        let start = Target::of(region, start);
         let entry = StagEntry {
             access: binding.access() | Access::LOCAL_READ,
             scope: Scope::Stream(pd, stream),

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
+use crate::memory::binding::Binding;
+use crate::memory::program::{ProgramMemory, TakeAway};
 use crate::memory::region::HugePages;
 
 const PD: PdId = PdId(3);
@@ -33,7 +35,7 @@ fn placed_octets_arrive_where_they_were_validated() {
     let placement = guard
         .for_placement(stag, at, 10, PD, Access::REMOTE_WRITE)
         .unwrap();
-    placement.write(b"0123456789");
+    placement.write(b"0123456789").unwrap();
     let mut back = [0; 12];
     region.read(1989, &mut back).unwrap();
     assert_eq!(&back, b"\x000123456789\0");
@@ -41,7 +43,7 @@ fn placed_octets_arrive_where_they_were_validated() {
         .for_reading(stag, at, 4, PD, Access::REMOTE_READ)
         .unwrap();
     let mut back = [0; 4];
-    source.read(&mut back);
+    source.read(&mut back).unwrap();
     assert_eq!(&back, b"0123");
 }
 
@@ -71,7 +73,7 @@ fn an_atomic_begins_again_where_another_comes_between() {
         }
         number_then + 1
     });
-    assert_eq!(found, 1 << 32 | 7);
+    assert_eq!(found, Ok(1 << 32 | 7));
     assert_eq!(number.load(Ordering::Relaxed), 1 << 32 | 8);
 }
 
@@ -87,7 +89,8 @@ fn a_proof_does_not_stretch() {
     guard
         .for_placement(stag, TaggedOffset(0), 8, PD, ALL)
         .unwrap()
-        .write(&[0; 9]);
+        .write(&[0; 9])
+        .unwrap();
 }
 
 // rfc: 5040-98, 5040-99, 5040-105, 5040-106, 5041-77, 5041-78, 5041-86, 5041-87, 5042-7, 5042-8
@@ -287,7 +290,7 @@ proptest! {
                 prop_assert!(outside, "{:?}", found);
             } else {
                 let at = address + start as u128 + (first - base as u128);
-                prop_assert_eq!(found.map(|to| to.addr() as u128), Ok(at));
+                prop_assert_eq!(found.map(|to| to.at.addr() as u128), Ok(at));
             }
         }
     }
@@ -305,7 +308,7 @@ fn writer(table: Arc<StagTable>, stag: Stag, stop: Arc<AtomicBool>) -> thread::J
                 if let Ok(placement) = guard.for_placement(stag, at, 4096, PD, Access::REMOTE_WRITE)
                 {
                     placed += 1;
-                    placement.write(&[placed as u8; 4096]);
+                    placement.write(&[placed as u8; 4096]).unwrap();
                 }
             }
         }
@@ -424,4 +427,35 @@ fn a_worker_that_is_gone_holds_nobody_up() {
     std::mem::forget(worker.enter());
     drop(worker);
     assert_eq!(table.revoke(stag), Ok(()));
+}
+
+#[test]
+fn memory_that_may_only_be_read_is_registered_without_rights_to_write() {
+    let pages = ProgramMemory::map(4096, false);
+    pages.take_away(0, TakeAway::MakeReadOnly);
+    let region = Arc::new(pages.region(0, 4096, false).unwrap());
+    let table = Arc::new(StagTable::new(16, [1; 32]));
+    let register = |access| table.register(region.clone(), 0..4096, TaggedOffset(0), access, PD);
+    for access in [
+        Access::LOCAL_WRITE,
+        Access::REMOTE_WRITE,
+        Access::REMOTE_ATOMIC | Access::REMOTE_READ,
+    ] {
+        assert_eq!(register(access), Err(TableError::ReadOnly(access)));
+    }
+    register(Access::REMOTE_READ | Access::MW_BIND).unwrap();
+    let worker = table.worker();
+    let fast = table.allocate_fast(region.clone(), PD).unwrap();
+    let stag = table.new_key(fast);
+    let binding = |access: Access| Binding {
+        stag: stag.0,
+        length: 4096,
+        access: access.0,
+        ..Binding::default()
+    };
+    let guard = worker.enter();
+    let register = |access| guard.fast_register(&binding(access), PD, StreamId(1));
+    let refused = register(Access::LOCAL_WRITE);
+    assert_eq!(refused, Err(BindError::Rights(Access::LOCAL_WRITE.0)));
+    register(Access::REMOTE_READ).unwrap();
 }

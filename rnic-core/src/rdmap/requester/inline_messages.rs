@@ -6,7 +6,7 @@ use super::super::message::{tagged, untagged};
 use super::super::{Ending, Rdmap};
 use super::{PostedRequest, Progress, Requester, Target, advance};
 use crate::verbs::cq::CqTable;
-use crate::verbs::wr::{MAX_INLINE, send_flags};
+use crate::verbs::wr::{MAX_INLINE, SHORT_INLINE, send_flags};
 use crate::verbs::{QueuePair, SendWr, WcOpcode, WrOpcode};
 use crate::wire::ddp::{
     DdpHeader, QueueNumber, Stag, TaggedHeader, TaggedOffset, UNTAGGED_LEN, UntaggedHeader,
@@ -27,8 +27,8 @@ pub struct InlineMessage {
 }
 
 impl InlineMessage {
-    /// Octets that the only segment of such a message may have, header included.
-    pub const MOST: usize = UNTAGGED_LEN + MAX_INLINE;
+    /// Octets that the only segment of a short one may have, header included.
+    pub const MOST_OF_SHORT: usize = UNTAGGED_LEN + SHORT_INLINE;
 
     /// Returns the proof if the next message is an inline one that may begin.
     #[inline(always)]
@@ -40,6 +40,12 @@ impl InlineMessage {
             return None;
         }
         rdmap.requester.inline_message(qp, cqs)
+    }
+
+    /// Whether it has few octets: the segment fits every MULPDU.
+    #[inline(always)]
+    pub fn is_short(&self) -> bool {
+        self.len as usize <= SHORT_INLINE
     }
 
     /// Returns the proof if the next message is an inline one that may begin, and this side has nothing else to send.
@@ -74,7 +80,7 @@ impl Requester {
     #[inline(always)]
     fn inline_message(&self, qp: &QueuePair, cqs: &CqTable) -> Option<InlineMessage> {
         let ahead = self.requests.len() as u32;
-        let waits = self.failed || self.immediate_next.is_some();
+        let waits = self.failed || self.immediate_next.is_some() || self.reading.is_some();
         if waits || !self.is_before_finish() || cqs.has_backlog(qp.send_cq) {
             return None;
         }
@@ -115,7 +121,14 @@ impl Requester {
             }
             DdpHeader::Untagged(UntaggedHeader { queue, .. }) => {
                 let msn = advance(&mut self.next_send);
-                (WcOpcode::Send, Target::Untagged { queue, msn })
+                (
+                    WcOpcode::Send,
+                    Target::Untagged {
+                        queue,
+                        msn,
+                        count: 1,
+                    },
+                )
             }
         };
         self.track(PostedRequest {

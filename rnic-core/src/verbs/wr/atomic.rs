@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::verbs::sge::Sge;
 use crate::wire::rdmap::AtomicOperation;
 
-use super::{MAX_INLINE, SendWr, WrOpcode};
+use super::{SHORT_INLINE, SendWr, WrOpcode};
 
 /// The operands of an atomic, in the payload of its request.
 #[derive(
@@ -25,7 +25,7 @@ struct Operands {
 
 /// Where in the payload of an atomic its operands are.
 const OPERANDS_AT: usize = size_of::<Sge>();
-const _: () = assert!(OPERANDS_AT + size_of::<Operands>() <= MAX_INLINE);
+const _: () = assert!(OPERANDS_AT + size_of::<Operands>() <= SHORT_INLINE);
 
 impl SendWr {
     /// Returns a signalled atomic operation that brings what the peer's memory held to `sink`, which is 8 octets: a number in

@@ -42,7 +42,7 @@ fn binding(stag: Stag, region: Stag, start: u64, length: u64) -> Binding {
 fn fill(guard: &Guard<'_>, stag: Stag, start: u64, stream: StreamId, octet: u8) -> bool {
     let (origin, need) = ((PD, stream), Access::REMOTE_WRITE);
     match guard.for_placement(stag, TaggedOffset(start), 4096, origin, need) {
-        Ok(placement) => placement.write(&[octet; 4096]),
+        Ok(placement) => placement.write(&[octet; 4096]).unwrap(),
         Err(_) => return false,
     }
     true

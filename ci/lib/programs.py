@@ -1,0 +1,276 @@
+"""What the cases of ci/programs run on: two network namespaces, joined by a veth pair, and the programs of a case at both ends.
+
+A program runs in one of these ways (see `Way`): as root with the interface for itself, or without any right, with a port of rnicd.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+from machine import call, start, stop
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILT = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / os.environ.get("RNIC_PROFILE", "release")
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
+          "--no-new-privs"]
+# The server's side, and the client's.
+SIDES = {"west": ("10.77.8.1", "fd77:8::1"), "east": ("10.77.8.2", "fd77:8::2")}
+CASES = []
+
+# How a case is run. On one host both programs have ports of the same rnicd, and their frames never leave it.
+ALONE, SHARED, ONE_HOST = "alone", "over rnicd", "on one host, over rnicd"
+WAYS = (ALONE, SHARED, ONE_HOST)
+
+
+class Failed(Exception):
+    """A case failed: the text says what it expected and what it saw."""
+
+
+def expect(holds, what, *seen):
+    if not holds:
+        raise Failed("\n".join([what, *map(str, seen)]))
+
+
+@dataclass
+class Case:
+    """A server and a client. In their command lines `{server}` and `{server6}` stand for the server's addresses, `{client}` for the
+    client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to."""
+
+    name: str
+    client: str
+    server: str = ""
+    # Patterns that the output must have.
+    says: tuple = ()
+    server_says: tuple = ()
+    # The port at which the server listens, and whether rnic or the kernel has it.
+    port: int = 0
+    kernel: bool = False
+    # Whether the server goes on when the client has ended: it is stopped then.
+    lasting: bool = False
+    # The client's exit code.
+    code: int = 0
+    server_code: int = 0
+    seconds: int = 30
+    ways: tuple = WAYS
+    # A signal that ends the client after this many seconds.
+    stopped_after: int = 0
+    tags: tuple = field(default=())
+
+
+def table(*cases):
+    """Adds cases to the table."""
+    CASES.extend(cases)
+
+
+class Process:
+    """A program of a case, with what it prints."""
+
+    def __init__(self, directory, name, command, environment):
+        self._name = name
+        self._log = directory / f"{name}.log"
+        with open(self._log, "wb") as log:
+            self._process = start(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+
+    def said(self):
+        return self._log.read_text(errors="replace")
+
+    def running(self):
+        return self._process.poll() is None
+
+    def end(self, seconds):
+        """Waits for its end, and returns its exit code; that of a signal is negative."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._show_threads()
+            raise Failed(f"the {self._name} does not end within {seconds} s; it said:\n{self.said()}") from None
+
+    def _show_threads(self):
+        """Adds to its output where each of its threads waits."""
+        with contextlib.suppress(OSError), open(self._log, "a") as log:
+            for task in pathlib.Path(f"/proc/{self._process.pid}/task").iterdir():
+                log.write(f"[{(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}]\n")
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def stop(self):
+        stop(self._process, signal.SIGINT)
+
+
+class Hosts:
+    """Both namespaces. Everything is gone when the `with` ends."""
+
+    def __init__(self, way):
+        self.way = way
+
+    def __enter__(self):
+        self._things = contextlib.ExitStack()
+        with self._things:
+            self.directory = pathlib.Path(tempfile.mkdtemp(prefix=f"rnic-programs-{os.getpid()}-"))
+            self._things.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            self.directory.chmod(0o755)
+            self._install()
+            self._link()
+            if self.way != ALONE:
+                self._share()
+            self._things = self._things.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._things.close()
+
+    def _install(self):
+        """Copies what users run: the directories above the project may be closed to them."""
+        (self.directory / "lib").mkdir()
+        for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1"):
+            shutil.copy(BUILT / file, self.directory / file)
+        self.place = self.directory / "place"
+        self.place.mkdir()
+        self.place.chmod(0o777)
+
+    def namespace(self, side):
+        return f"rnic-programs-{side}-{os.getpid()}-0"
+
+    def inside(self, side, *command):
+        """The command line in a side's namespace. (`ip netns exec` hides the BPF file system.)"""
+        return ["nsenter", f"--net=/run/netns/{self.namespace(side)}", *command]
+
+    def _link(self):
+        for side in SIDES:
+            call("ip", "netns", "add", self.namespace(side))
+            self._things.callback(call, "ip", "netns", "delete", self.namespace(side), check=False)
+        west, east = SIDES
+        call("ip", "link", "add", west, "netns", self.namespace(west), "type", "veth", "peer", "name", east, "netns",
+             self.namespace(east))
+        for side, (address, address6) in SIDES.items():
+            ip = ("ip", "-n", self.namespace(side))
+            call(*ip, "address", "add", f"{address}/24", "dev", side)
+            call(*ip, "address", "add", f"{address6}/64", "dev", side, "nodad")
+            call(*ip, "link", "set", "lo", "up")
+            call(*ip, "link", "set", side, "up")
+        for side in SIDES:
+            # Once it is up: then its peer sends frames that XDP programs redirect to it.
+            call(*self.inside(side, "ethtool", "-K", side, "gro", "on"))
+            # The kernel tells of a carrier a little later.
+            while "state UP" not in call("ip", "-n", self.namespace(side), "link", "show", side):
+                time.sleep(0.02)
+
+    def _share(self):
+        bpf = self.directory / "bpf"
+        bpf.mkdir()
+        call("mount", "-t", "bpf", "bpf", bpf)
+        self._things.callback(call, "umount", bpf, check=False)
+        for side in SIDES:
+            place = self.directory / side
+            place.mkdir()
+            rules = 'listeners = 1024\nconnections = 16384\nports = 64\nframes = 1048576\n'
+            (place / "rnicd.toml").write_text(
+                f'socket_group = "nogroup"\n[defaults]\n{rules}[[device]]\nname = "{side}"\n')
+            options = ["--config", place / "rnicd.toml", "--socket", place / "socket", "--state", place, "--pins",
+                       bpf / side]
+            rnicd = Process(self.directory, f"rnicd-{side}", self.inside(side, self.directory / "rnicd", *options), {})
+            self._things.callback(call, *self.inside(side, self.directory / "rnicd", "--unshare", *options), check=False)
+            self._things.callback(rnicd.stop)
+            self.wait(f"rnicd shares {side}", lambda said=rnicd.said, side=side: f" shares {side}:" in said(), rnicd)
+
+    @staticmethod
+    def wait(what, is_so, process, seconds=30):
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            expect(process.running(), f"{what}: it ended before:", process.said())
+            expect(time.monotonic() < deadline, f"{what}: not within {seconds} s:", process.said())
+            time.sleep(0.05)
+
+    def wait_free(self, side, port):
+        """Waits until rnicd has taken back what the last case's server had."""
+        deadline = time.monotonic() + 30
+        while self.listens(side, port, False):
+            expect(time.monotonic() < deadline, f"port {port} of {side} does not become free")
+            time.sleep(0.05)
+
+    def environment(self, side):
+        socket = "/nowhere" if self.way == ALONE else self.directory / side / "socket"
+        return {"RNICD_SOCKET": str(socket), "HOME": str(self.place)}
+
+    def start(self, name, side, command):
+        """Starts a program of a case."""
+        user = [] if self.way == ALONE else NOBODY
+        words = [self.directory / "rnic", "run", "--netdev", side, *shlex.split(command)]
+        return Process(self.directory, name, self.inside(side, *user, *words), self.environment(side))
+
+    def listens(self, side, port, in_kernel):
+        """Returns whether somebody listens at a TCP port."""
+        if in_kernel:
+            tables = call(*self.inside(side, "cat", "/proc/net/tcp", "/proc/net/tcp6"))
+            return any(f":{port:04X} " in line and " 0A " in line for line in tables.splitlines())
+        ask = ["lease", "show"] if self.way != ALONE else ["steering", "--netdev", side]
+        command = [self.directory / "rnic-ctl", "-j", *ask]
+        done = subprocess.run(list(map(str, self.inside(side, *command))), capture_output=True, text=True,
+                              env={**os.environ, **self.environment(side)})
+        if done.returncode != 0:  # no program has the interface yet
+            return False
+        said = json.loads(done.stdout)
+        entries = said["steered"] if self.way == ALONE else [each["lease"] for each in said]
+        return any(re.search(rf":{port}(?!\d)", entry) for entry in entries)
+
+    def run(self, case):
+        """Runs a case, which raises `Failed` if it fails."""
+        west, east = SIDES
+        if self.way == ONE_HOST:
+            east = west
+
+        def filled(command, side):
+            words = {"server": SIDES[west][0], "server6": SIDES[west][1], "client": SIDES[east][0],
+                     "device": f"rnic_{side}", "place": self.place}
+            return re.sub(r"\{(\w+)\}", lambda found: str(words[found[1]]), command)
+
+        for path in self.place.iterdir():
+            path.unlink()
+        with contextlib.ExitStack() as running:
+            server = None
+            if case.server:
+                if case.port:
+                    self.wait_free(west, case.port)
+                server = self.start("server", west, filled(case.server, west))
+                running.callback(server.stop)
+                if case.port:
+                    self.wait("the server listens", lambda: self.listens(west, case.port, case.kernel), server)
+            client = self.start("client", east, filled(case.client, east))
+            running.callback(client.stop)
+            self._judge(case, client, server)
+
+    @staticmethod
+    def _judge(case, client, server):
+        def said():
+            return f"-- the client:\n{client.said()}" + (f"\n-- the server:\n{server.said()}" if server else "")
+
+        try:
+            if case.stopped_after:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    client._process.wait(case.stopped_after)
+                expect(client.running(), "the client ended before it was stopped:")
+                client.signal(signal.SIGINT)
+            code = client.end(case.seconds)
+            expect(code == case.code, f"the client ended with {code}, not {case.code}:")
+            if server and case.lasting:
+                expect(server.running(), "the server ended too:")
+                server.stop()
+            elif server:
+                code = server.end(case.seconds)
+                expect(code == case.server_code, f"the server ended with {code}, not {case.server_code}:")
+            for name, patterns, process in (("client", case.says, client), ("server", case.server_says, server)):
+                for pattern in patterns:
+                    found = re.search(pattern, process.said(), re.MULTILINE)
+                    expect(found, f"the {name} does not say '{pattern}':")
+        except Failed as failure:
+            raise Failed(f"{failure}\n{said()}") from None

@@ -1,0 +1,57 @@
+//! `rnic-ctl env`: the variables, for a shell.
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::devices::Devices;
+use super::{libraries, surroundings};
+use crate::failure::Outcome;
+use crate::out;
+
+/// Prints the environment in which RDMA programs use rnic, for a shell: `eval "$(rnic-ctl env)"`. `rnic run` runs one program
+#[derive(Clone, Debug, Args)]
+pub(crate) struct EnvArgs {
+    /// The interfaces that programs see as RDMA devices. The default is those that rnicd shares with this user, or else all that
+    /// are up
+    #[arg(long, value_name = "IF", value_delimiter = ',')]
+    netdev: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &EnvArgs, json: bool) -> Outcome {
+    let libraries = libraries::directory()?;
+    let devices = Devices::choose(&args.netdev)?;
+    devices.check()?;
+    let variables = surroundings::variables(&libraries, &devices);
+    let variables = variables.map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+    if json {
+        let report = variables.map(|(name, value)| (name.to_owned(), Value::from(value)));
+        let report: Map<_, _> = report.into_iter().collect();
+        return out::line(format_args!("{:#}", Value::from(report)));
+    }
+    for (name, value) in variables {
+        out::line(format_args!("export {name}={}", quoted(&value)))?;
+    }
+    Ok(())
+}
+
+/// Quotes a word for a shell of POSIX.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_what_was_quoted() {
+        for word in ["/usr/lib/rnic", "it's $HOME `x` \\ \"y\"", ""] {
+            let line = format!("printf %s {}", quoted(word));
+            let said = Command::new("sh").args(["-c", &line]).output().unwrap();
+            assert_eq!(said.stdout, word.as_bytes());
+        }
+    }
+}

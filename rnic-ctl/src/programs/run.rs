@@ -1,0 +1,56 @@
+//! `rnic run`: becomes a program, in the environment in which it uses rnic.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use super::devices::Devices;
+use super::{check, executable, libraries, surroundings};
+use crate::failure::{Failure, Kind, Outcome};
+
+/// Runs an RDMA program over rnic
+///
+/// `rnic run ib_write_bw -R 192.0.2.1` is what `ib_write_bw -R 192.0.2.1` is on a host with an RDMA NIC. rnic becomes the program,
+/// so that signals reach it and its exit code is its own. What the program runs uses rnic too.
+#[derive(Clone, Debug, Args)]
+pub(super) struct RunArgs {
+    /// The interfaces that the program sees as RDMA devices. The default is RNIC_NETDEV of the environment, or what rnicd shares
+    /// with this user, or else all that are up
+    #[arg(long, value_name = "IF", value_delimiter = ',')]
+    netdev: Vec<String>,
+
+    /// Do not run the program. Check all that it needs, and say how to mend what fails. The exit code is 1 if a check fails
+    #[arg(long)]
+    check: bool,
+
+    /// The program, and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Runs the command, which returns only if the program does not run.
+pub(super) fn run(args: &RunArgs, json: bool) -> Outcome<ExitCode> {
+    let Some((name, arguments)) = args.command.split_first() else {
+        return Err(Failure::usage("run a program", "none was named"));
+    };
+    let program = executable::find(name)?;
+    let devices = Devices::choose(&args.netdev);
+    if args.check {
+        return check::report(&program, &devices, json);
+    }
+    let libraries = libraries::directory()?;
+    let devices = devices?;
+    devices.check()?;
+    check::pass(&program, &check::program(&program))?;
+    let mut command = Command::new(&program);
+    command.arg0(name).args(arguments);
+    command.envs(surroundings::variables(&libraries, &devices));
+    let why = command.exec();
+    Err(Failure::of_program(
+        Kind::NotExecutable,
+        program.display(),
+        why,
+    ))
+}

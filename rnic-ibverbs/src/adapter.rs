@@ -1,0 +1,177 @@
+//! The network interfaces that programs see as RDMA devices, and the devices that are opened on them.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
+use std::task::Waker;
+
+use rnic_verbs::{Device, DeviceConfig, Driving};
+use tracing::warn;
+
+use crate::dispatch::{dispatcher, quietly};
+use crate::errno::{Errno, ToErrno, lock};
+use crate::interface::Interface;
+
+/// Names the interfaces, separated by commas.
+const NETDEV: &str = "RNIC_NETDEV";
+
+/// The most memory regions and windows of a process.
+pub(crate) const STAGS: u32 = 1 << 16;
+
+/// The most queue pairs of a process.
+pub(crate) const QUEUE_PAIRS: u32 = 1 << 14;
+
+/// A network interface that programs see as an RDMA device.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    /// Its place among the adapters.
+    pub(crate) index: usize,
+    /// The interface.
+    pub(crate) netdev: String,
+    /// The name of the RDMA device.
+    pub(crate) name: String,
+    opened: Mutex<Option<Opened>>,
+    handlers: Mutex<Vec<Handler>>,
+}
+
+/// A function that is called when the engine of an adapter has reported something.
+pub(crate) type Handler = fn(&'static Adapter);
+
+/// A device, and the process that opened it.
+#[derive(Debug)]
+struct Opened {
+    device: Device,
+    process: u32,
+    dispatcher: Waker,
+}
+
+/// Returns all adapters: those that the environment names, or else those that rnicd offers to this user.
+pub(crate) fn adapters() -> &'static [Adapter] {
+    static ADAPTERS: OnceLock<Box<[Adapter]>> = OnceLock::new();
+    if let Some(known) = ADAPTERS.get() {
+        return known;
+    }
+    let netdevs = netdevs();
+    // While there are none, the next call looks again.
+    if netdevs.is_empty() {
+        return &[];
+    }
+    ADAPTERS.get_or_init(|| netdevs.into_iter().enumerate().map(Adapter::new).collect())
+}
+
+fn netdevs() -> Vec<String> {
+    let Ok(named) = std::env::var(NETDEV) else {
+        return rnic_verbs::offered(&DeviceConfig::new("").manager.unwrap_or_default());
+    };
+    let netdevs = named
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let there = |netdev: &&str| {
+        let is_there =
+            Path::new("/sys/class/net").join(netdev).exists() || Interface::read(netdev).index != 0;
+        if !is_there {
+            warn!("{NETDEV}: there is no interface {netdev}");
+        }
+        is_there
+    };
+    netdevs.filter(there).map(str::to_owned).collect()
+}
+
+impl Adapter {
+    fn new((index, netdev): (usize, String)) -> Self {
+        Self {
+            index,
+            name: format!("rnic_{netdev}"),
+            netdev,
+            opened: Mutex::default(),
+            handlers: Mutex::default(),
+        }
+    }
+
+    /// Returns the interface as it is now.
+    pub(crate) fn interface(&self) -> Interface {
+        Interface::read(&self.netdev)
+    }
+
+    /// Returns the addresses of the interface, IPv4 first.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.interface().addresses
+    }
+
+    /// Returns whether the interface has its link.
+    pub(crate) fn is_active(&self) -> bool {
+        self.interface().is_active
+    }
+
+    /// Has `handler` called in the dispatcher's thread whenever connection, listener or asynchronous events have arrived, and once
+    /// soon after this. Naming it again changes nothing.
+    pub(crate) fn on_events(&'static self, handler: Handler) {
+        let mut handlers = lock(&self.handlers);
+        if !handlers
+            .iter()
+            .any(|known| std::ptr::fn_addr_eq(*known, handler))
+        {
+            handlers.push(handler);
+        }
+        drop(handlers);
+        if let Some(opened) = &*lock(&self.opened) {
+            opened.dispatcher.wake_by_ref();
+        }
+    }
+
+    /// Returns the device. The first call in a process opens it. It stays open until the process ends.
+    pub(crate) fn device(&'static self) -> Result<Device, Errno> {
+        let mut opened = lock(&self.opened);
+        let process = std::process::id();
+        if let Some(known) = opened.as_ref().filter(|known| known.process == process) {
+            return Ok(known.device.clone());
+        }
+        let new = self.open(process)?;
+        let device = new.device.clone();
+        // What was inherited by a fork belongs to the parent.
+        std::mem::forget(opened.replace(new));
+        Ok(device)
+    }
+
+    /// Returns the device if this process has opened it.
+    pub(crate) fn opened(&self) -> Option<Device> {
+        let opened = self.opened.try_lock().ok()?;
+        let known = opened.as_ref()?;
+        (known.process == std::process::id()).then(|| known.device.clone())
+    }
+
+    fn open(&'static self, process: u32) -> Result<Opened, Errno> {
+        let dispatcher = dispatcher(|| self.dispatch())?;
+        let failed = |why: &dyn std::fmt::Display| warn!("cannot open {}: {why}", self.netdev);
+        let device = quietly(|| Device::open_with(&self.config())).map_err(|why| {
+            failed(&why);
+            why.errno()
+        })?;
+        device.on_events(dispatcher.clone()).map_err(|why| {
+            failed(&why);
+            why.errno()
+        })?;
+        Ok(Opened {
+            device,
+            process,
+            dispatcher,
+        })
+    }
+
+    fn dispatch(&'static self) {
+        let handlers = lock(&self.handlers).clone();
+        for handler in handlers {
+            handler(self);
+        }
+    }
+
+    fn config(&self) -> DeviceConfig {
+        DeviceConfig {
+            driving: Driving::Standby,
+            stags: STAGS,
+            queue_pairs: QUEUE_PAIRS,
+            ..DeviceConfig::new(&*self.netdev)
+        }
+    }
+}

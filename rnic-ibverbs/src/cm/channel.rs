@@ -1,0 +1,52 @@
+//! Event channels.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::adapter::adapters;
+use crate::cm::id::Queue;
+use crate::errno::{Errno, fail_ptr};
+use crate::event_queue::EventQueue;
+
+/// A channel in the program's hands.
+#[repr(C)]
+struct Made {
+    public: rdma_event_channel,
+    queue: Queue,
+}
+
+/// Makes a channel.
+pub(super) fn make() -> Result<(*mut rdma_event_channel, Queue), Errno> {
+    let queue = Arc::new(EventQueue::new()?);
+    let fd: RawFd = queue.fd();
+    let made = Made {
+        public: rdma_event_channel { fd },
+        queue: queue.clone(),
+    };
+    Ok((Box::into_raw(Box::new(made)).cast(), queue))
+}
+
+/// Returns the events of a channel of the program.
+pub(super) unsafe fn queue_of(channel: *mut rdma_event_channel) -> Result<Queue, Errno> {
+    let made = channel.cast::<Made>().as_ref();
+    made.map(|made| made.queue.clone()).ok_or(Errno::EINVAL)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_create_event_channel")]
+pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    if adapters().is_empty() {
+        return fail_ptr(Errno::ENODEV);
+    }
+    match make() {
+        Ok((channel, _)) => channel,
+        Err(errno) => fail_ptr(errno),
+    }
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_destroy_event_channel")]
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    if !channel.is_null() {
+        drop(Box::from_raw(channel.cast::<Made>()));
+    }
+}

@@ -1,0 +1,264 @@
+//! Connecting, answering, and ending connections.
+
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rnic_verbs::{ConnectionOptions, Error};
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::cm::id::{Id, Phase};
+use crate::cm::lifetime::complete;
+use crate::cm::table;
+use crate::cm::verbs::{MAX_READS, errno_of, with_number, with_queue_pair};
+use crate::errno::{Errno, fail};
+use crate::objects::Qp;
+
+/// The values that leave the read depths to rdma_cm.
+const DEFAULT_DEPTH: u8 = 0xff;
+
+/// The longest private data.
+const MAX_PRIVATE_DATA: usize = 255;
+
+/// How long an initiator waits before it sends. The kernel's siw can overlook what reaches it right behind its Reply, and then stands
+/// still.
+const FIRST_FPDU_DELAY: Duration = Duration::from_millis(5);
+
+/// Checks the parameters of a program.
+unsafe fn checked<'a>(
+    id: *mut rdma_cm_id,
+    given: *const rdma_conn_param,
+) -> Result<Option<&'a rdma_conn_param>, Errno> {
+    let given = given.as_ref();
+    let too_deep = |depth: u8| depth != DEFAULT_DEPTH && u16::from(depth) > MAX_READS;
+    match given {
+        None if (*id).qp.is_null() => Err(Errno::EINVAL),
+        Some(given) if too_deep(given.responder_resources) => Err(Errno::EINVAL),
+        Some(given) if too_deep(given.initiator_depth) => Err(Errno::EINVAL),
+        given => Ok(given),
+    }
+}
+
+/// Returns a depth: what the program says, or the default.
+fn depth(given: Option<u8>, default: u16) -> u16 {
+    match given {
+        None | Some(DEFAULT_DEPTH) => default,
+        Some(depth) => depth.into(),
+    }
+}
+
+/// Returns private data of the program.
+unsafe fn octets<'a>(data: *const c_void, len: u8) -> &'a [u8] {
+    if data.is_null() {
+        return &[];
+    }
+    // SAFETY: the program says so.
+    std::slice::from_raw_parts(data.cast(), len.into())
+}
+
+unsafe fn private_data(given: Option<&rdma_conn_param>) -> &[u8] {
+    given.map_or(&[], |given| {
+        octets(given.private_data, given.private_data_len)
+    })
+}
+
+/// What a connection is begun with.
+struct Begun {
+    adapter: &'static Adapter,
+    local: SocketAddr,
+    remote: SocketAddr,
+    any_port: bool,
+    options: ConnectionOptions,
+}
+
+unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    let given = checked(id, given)?;
+    let begun = begin(this, given)?;
+    let number = given.map_or(0, |given| given.qp_num);
+    let connected = with_queue_pair(id, begun.adapter, number, |qp| start(this, qp, &begun));
+    if let Err(errno) = connected {
+        table::forget_connection_of(begun.adapter, this);
+        this.state().phase = Phase::RouteResolved;
+        return Err(errno);
+    }
+    this.state().connect_data.clear();
+    complete(id)
+}
+
+unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Begun, Errno> {
+    let mut state = this.state();
+    if state.phase != Phase::RouteResolved {
+        return Err(Errno::EINVAL);
+    }
+    let mut data = state.connect_data.clone();
+    data.extend_from_slice(private_data(given));
+    if data.len() > MAX_PRIVATE_DATA {
+        return Err(Errno::EINVAL);
+    }
+    let options = ConnectionOptions {
+        ird: depth(given.map(|given| given.responder_resources), MAX_READS),
+        ord: depth(given.map(|given| given.initiator_depth), MAX_READS),
+        private_data: data,
+        // Either program may send first, as over any other RDMA device.
+        peer_to_peer: true,
+        first_fpdu_delay: FIRST_FPDU_DELAY,
+        ..ConnectionOptions::default()
+    };
+    let begun = Begun {
+        adapter: state.adapter.ok_or(Errno::EINVAL)?,
+        local: state.local.ok_or(Errno::EINVAL)?,
+        remote: state.remote.ok_or(Errno::EINVAL)?,
+        any_port: state.any_port,
+        options,
+    };
+    state.phase = Phase::Connecting;
+    // The engine reserves the port for itself.
+    state.reserved = None;
+    Ok(begun)
+}
+
+/// Has the queue pair connect.
+fn start(this: &Arc<Id>, qp: &Qp, begun: &Begun) -> Result<(), Errno> {
+    table::remember_connection(begun.adapter, qp.number, this)?;
+    let connect = |local| {
+        let options = begun.options.clone();
+        qp.lock().connect(begun.remote, Some(local), options)
+    };
+    match connect(begun.local) {
+        // Somebody else got the port meanwhile, or may have another one only.
+        Err(Error::Net(_)) if begun.any_port => {
+            connect(SocketAddr::new(begun.local.ip(), 0)).map_err(errno_of)
+        }
+        done => done.map_err(errno_of),
+    }
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_connect")]
+pub(crate) unsafe extern "C-unwind" fn rdma_connect(
+    id: *mut rdma_cm_id,
+    conn_param: *mut rdma_conn_param,
+) -> i32 {
+    connect(id, conn_param).map_or_else(fail, |()| 0)
+}
+
+unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    let given = checked(id, given)?;
+    let (adapter, asked, options) = {
+        let mut state = this.state();
+        let adapter = state.adapter.ok_or(Errno::EINVAL)?;
+        if state.phase != Phase::Requested {
+            return Err(Errno::EINVAL);
+        }
+        // By default what the peer can do with, and this side can.
+        let ird = state.responder_resources.min(MAX_READS);
+        let ord = state.initiator_depth.min(MAX_READS);
+        let options = ConnectionOptions {
+            ird: depth(given.map(|given| given.responder_resources), ird),
+            ord: depth(given.map(|given| given.initiator_depth), ord),
+            private_data: private_data(given).to_vec(),
+            ..ConnectionOptions::default()
+        };
+        let asked = state.request.take().ok_or(Errno::EINVAL)?;
+        state.phase = Phase::Connecting;
+        (adapter, asked, options)
+    };
+    let number = given.map_or(0, |given| given.qp_num);
+    let accepted = with_queue_pair(id, adapter, number, |qp| {
+        table::remember_connection(adapter, qp.number, this)?;
+        asked.accept(&mut qp.lock(), options).map_err(errno_of)
+    });
+    if let Err(errno) = accepted {
+        // The peer was rejected.
+        table::forget_connection_of(adapter, this);
+        this.state().phase = Phase::Over;
+        return Err(errno);
+    }
+    complete(id)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_accept")]
+pub(crate) unsafe extern "C-unwind" fn rdma_accept(
+    id: *mut rdma_cm_id,
+    conn_param: *mut rdma_conn_param,
+) -> i32 {
+    accept(id, conn_param).map_or_else(fail, |()| 0)
+}
+
+unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    let asked = {
+        let mut state = this.state();
+        let asked = state.request.take().ok_or(Errno::EINVAL)?;
+        state.phase = Phase::Over;
+        asked
+    };
+    asked.reject(octets(data, len)).map_err(errno_of)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_reject")]
+pub(crate) unsafe extern "C" fn rdma_reject(
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> i32 {
+    reject(id, private_data, private_data_len).map_or_else(fail, |()| 0)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_reject_ece")]
+pub(crate) unsafe extern "C" fn rdma_reject_ece(
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> i32 {
+    // MPA has no reasons.
+    rdma_reject(id, private_data, private_data_len)
+}
+
+unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    let (adapter, connection, knows_end) = {
+        let mut state = this.state();
+        let was_connected = matches!(state.phase, Phase::Connecting | Phase::Connected)
+            || (state.phase == Phase::Over && state.was_begun);
+        if !was_connected || std::mem::replace(&mut state.disconnected, true) {
+            return Err(Errno::EINVAL);
+        }
+        let adapter = state.adapter.ok_or(Errno::EINVAL)?;
+        (adapter, state.connection, state.knows_end)
+    };
+    if let Some(number) = connection {
+        with_number(adapter, number, |qp| {
+            // Fails if the connection is over already.
+            let _ = qp.lock().disconnect();
+        });
+    }
+    if knows_end {
+        return Ok(());
+    }
+    complete(id)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_disconnect")]
+pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> i32 {
+    disconnect(id).map_or_else(fail, |()| 0)
+}
+
+/// For a CONNECT_RESPONSE, which no iWARP device reports.
+#[unsafe(export_name = "rnic_cm_rdma_establish")]
+pub(crate) unsafe extern "C" fn rdma_establish(_id: *mut rdma_cm_id) -> i32 {
+    fail(Errno::EINVAL)
+}
+
+/// For what InfiniBand devices report of connections.
+#[unsafe(export_name = "rnic_cm_rdma_notify")]
+pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: u32) -> i32 {
+    let known = Id::of(id).is_ok_and(|this| {
+        let phase = this.state().phase;
+        matches!(phase, Phase::Connecting | Phase::Connected | Phase::Over)
+    });
+    if known { 0 } else { fail(Errno::EINVAL) }
+}

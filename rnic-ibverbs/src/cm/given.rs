@@ -1,0 +1,71 @@
+//! Events in the program's hands.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::cm::event::What;
+use crate::cm::id::Id;
+
+/// The longest private data that an event can tell the length of.
+const MAX_PRIVATE_DATA: usize = u8::MAX as usize;
+
+/// An event in the program's hands.
+#[repr(C)]
+pub(super) struct Given {
+    public: rdma_cm_event,
+    /// Whom its acknowledgement is for.
+    counted: Arc<Id>,
+    private_data: [u8; MAX_PRIVATE_DATA + 1],
+}
+
+impl Given {
+    /// Makes the event for the program.
+    pub(super) fn give(
+        what: &What,
+        id: *mut rdma_cm_id,
+        listen_id: *mut rdma_cm_id,
+        counted: Arc<Id>,
+    ) -> *mut rdma_cm_event {
+        let len = what.private_data.len().min(MAX_PRIVATE_DATA);
+        let mut given = Box::new(Self {
+            // SAFETY: zeros are numbers and null pointers.
+            public: unsafe { std::mem::zeroed() },
+            counted,
+            private_data: [0; MAX_PRIVATE_DATA + 1],
+        });
+        given.private_data[..len].copy_from_slice(&what.private_data[..len]);
+        let private_data: *const c_void = if len == 0 {
+            std::ptr::null()
+        } else {
+            given.private_data.as_ptr().cast()
+        };
+        let octet = |depth: u16| depth.min(u8::MAX.into()) as u8;
+        given.public.id = id;
+        given.public.listen_id = listen_id;
+        given.public.event = what.event;
+        given.public.status = what.status;
+        match what.arg {
+            Some(arg) => given.public.param.arg = arg,
+            None => {
+                given.public.param.conn = rdma_conn_param {
+                    private_data,
+                    private_data_len: len as u8,
+                    responder_resources: octet(what.responder_resources),
+                    initiator_depth: octet(what.initiator_depth),
+                    flow_control: 0,
+                    retry_count: 0,
+                    rnr_retry_count: 0,
+                    srq: 0,
+                    qp_num: 0,
+                }
+            }
+        }
+        Box::into_raw(given).cast()
+    }
+
+    /// Takes the event back. Returns whom it was counted for.
+    pub(super) unsafe fn take_back(event: *mut rdma_cm_event) -> Arc<Id> {
+        Box::from_raw(event.cast::<Self>()).counted
+    }
+}

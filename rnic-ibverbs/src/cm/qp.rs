@@ -1,0 +1,217 @@
+//! The queue pair of an id, and the queues that are made with it.
+
+use std::mem::offset_of;
+use std::ptr::{copy_nonoverlapping, null_mut};
+
+use crate::abi::*;
+use crate::cm::id::{Id, Phase};
+use crate::cm::verbs::{self, create_qp_ex, create_srq_ex};
+use crate::errno::{Errno, fail};
+
+/// The members that the two structures have in common.
+const PLAIN_QP: usize = offset_of!(ibv_qp_init_attr_ex, comp_mask);
+const PLAIN_SRQ: usize = size_of::<ibv_srq_init_attr>();
+
+unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
+    if (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
+        return;
+    }
+    let (send, recv) = ((*id).send_cq, (*id).recv_cq);
+    for cq in [recv, if send == recv { null_mut() } else { send }] {
+        verbs::destroy_cq(cq);
+    }
+    ((*id).send_cq, (*id).recv_cq) = (null_mut(), null_mut());
+    let (send, recv) = ((*id).send_cq_channel, (*id).recv_cq_channel);
+    for channel in [recv, if send == recv { null_mut() } else { send }] {
+        verbs::destroy_channel(channel);
+    }
+    ((*id).send_cq_channel, (*id).recv_cq_channel) = (null_mut(), null_mut());
+}
+
+/// Makes the completion queues that are wanted, each with a channel.
+unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Errno> {
+    let made = (|| {
+        if recv > 0 {
+            ((*id).recv_cq, (*id).recv_cq_channel) = verbs::create_cq(id, recv)?;
+        }
+        if send > 0 {
+            ((*id).send_cq, (*id).send_cq_channel) = verbs::create_cq(id, send)?;
+        }
+        Ok(())
+    })();
+    if made.is_err() {
+        destroy_cqs(id);
+    }
+    made
+}
+
+unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
+    Id::of(id)?;
+    if !(*id).qp.is_null() || (*id).verbs.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        attr.pd = (*id).pd;
+    } else if (*attr.pd).context != (*id).verbs {
+        return Err(Errno::EINVAL);
+    }
+    let differ =
+        |own: *mut ibv_cq, given: *mut ibv_cq| !own.is_null() && !given.is_null() && own != given;
+    if differ((*id).recv_cq, attr.recv_cq) || differ((*id).send_cq, attr.send_cq) {
+        return Err(Errno::EINVAL);
+    }
+    let wanted = |own: *mut ibv_cq, given: *mut ibv_cq, entries| {
+        if own.is_null() && given.is_null() {
+            entries
+        } else {
+            0
+        }
+    };
+    let send = wanted((*id).send_cq, attr.send_cq, attr.cap.max_send_wr);
+    let recv = wanted((*id).recv_cq, attr.recv_cq, attr.cap.max_recv_wr);
+    create_cqs(id, send, recv)?;
+    if attr.send_cq.is_null() {
+        attr.send_cq = (*id).send_cq;
+    }
+    if attr.recv_cq.is_null() {
+        attr.recv_cq = (*id).recv_cq;
+    }
+    if attr.srq.is_null() {
+        attr.srq = (*id).srq;
+    }
+    let qp = create_qp_ex((*id).verbs, attr).inspect_err(|_| destroy_cqs(id))?;
+    (*id).qp = qp;
+    (*id).pd = attr.pd;
+    Ok(())
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_create_qp_ex")]
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> i32 {
+    match attr.as_mut() {
+        Some(attr) => create_qp(id, attr).map_or_else(fail, |()| 0),
+        None => fail(Errno::EINVAL),
+    }
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_create_qp")]
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    qp_init_attr: *mut ibv_qp_init_attr,
+) -> i32 {
+    if qp_init_attr.is_null() {
+        return fail(Errno::EINVAL);
+    }
+    // SAFETY: zeros are numbers and null pointers.
+    let mut attr: ibv_qp_init_attr_ex = std::mem::zeroed();
+    let (plain, extended) = (qp_init_attr.cast::<u8>(), (&raw mut attr).cast::<u8>());
+    copy_nonoverlapping(plain, extended, PLAIN_QP);
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD;
+    attr.pd = pd;
+    let made = rdma_create_qp_ex(id, &raw mut attr);
+    // What was granted.
+    copy_nonoverlapping((&raw const attr).cast::<u8>(), plain, PLAIN_QP);
+    made
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_destroy_qp")]
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    verbs::destroy_qp((*id).qp);
+    (*id).qp = null_mut();
+    destroy_cqs(id);
+}
+
+unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    Id::of(id)?;
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || (*id).verbs.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    if attr.srq_type == IBV_SRQT_XRC {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.pd = (*id).pd;
+        attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+    }
+    (*id).srq = create_srq_ex((*id).verbs, attr)?;
+    if (*id).pd.is_null() {
+        (*id).pd = attr.pd;
+    }
+    Ok(())
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_create_srq_ex")]
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> i32 {
+    match attr.as_mut() {
+        Some(attr) => create_srq(id, attr).map_or_else(fail, |()| 0),
+        None => fail(Errno::EINVAL),
+    }
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_create_srq")]
+pub(crate) unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> i32 {
+    if attr.is_null() || id.is_null() {
+        return fail(Errno::EINVAL);
+    }
+    // SAFETY: zeros are numbers and null pointers.
+    let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
+    copy_nonoverlapping(attr.cast::<u8>(), (&raw mut extended).cast(), PLAIN_SRQ);
+    extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+    extended.srq_type = if (*id).qp_type == IBV_QPT_XRC_RECV {
+        IBV_SRQT_XRC
+    } else {
+        IBV_SRQT_BASIC
+    };
+    extended.pd = pd;
+    let made = rdma_create_srq_ex(id, &raw mut extended);
+    (*attr).attr = extended.attr;
+    made
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_destroy_srq")]
+pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    verbs::destroy_srq((*id).srq);
+    (*id).srq = null_mut();
+    destroy_cqs(id);
+}
+
+/// Names the attributes with which a program moves its queue pair itself, as the kernel does for iWARP.
+#[unsafe(export_name = "rnic_cm_rdma_init_qp_attr")]
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    qp_attr: *mut ibv_qp_attr,
+    qp_attr_mask: *mut i32,
+) -> i32 {
+    let (Ok(this), Some(attr)) = (Id::of(id), qp_attr.as_mut()) else {
+        return fail(Errno::EINVAL);
+    };
+    let begun = matches!(
+        this.state().phase,
+        Phase::Requested | Phase::Connecting | Phase::Connected | Phase::Over
+    );
+    attr.port_num = (*id).port_num;
+    *qp_attr_mask = match attr.qp_state {
+        IBV_QPS_INIT | IBV_QPS_RTR => {
+            attr.qp_access_flags = if begun {
+                IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ
+            } else {
+                0
+            };
+            IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PORT
+        }
+        IBV_QPS_RTS => IBV_QP_PORT,
+        _ => return fail(Errno::EINVAL),
+    };
+    0
+}

@@ -1,0 +1,89 @@
+//! Requests of peers, and the ids that are made of them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rnic_verbs::ConnectRequest;
+use tracing::debug;
+
+use crate::abi::*;
+use crate::adapter::{Adapter, adapters};
+use crate::cm::address;
+use crate::cm::channel;
+use crate::cm::event::What;
+use crate::cm::id::{Id, Phase, State};
+use crate::cm::verbs;
+
+/// Tells an id that a peer asks for a connection. Rejects the peer if too many wait already.
+pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
+    let backlog = id.state().backlog;
+    id.was_asked.store(true, Ordering::Relaxed);
+    if id.requests.load(Ordering::Relaxed) >= backlog {
+        debug!("{}: {backlog} peers wait already", asked.peer());
+        return;
+    }
+    id.tell(What {
+        private_data: asked.private_data().to_vec(),
+        responder_resources: asked.ord(),
+        initiator_depth: asked.ird(),
+        request: Some(asked),
+        ..What::new(RDMA_CM_EVENT_CONNECT_REQUEST, 0)
+    });
+}
+
+/// Makes the id of a peer that asks. Returns `None`, and rejects the peer, if that fails.
+pub(super) unsafe fn make_id(
+    listening: &Arc<Id>,
+    asked: ConnectRequest,
+    what: &What,
+) -> Option<*mut rdma_cm_id> {
+    let parent = listening.public();
+    let (queue, is_sync, options, bound_to) = {
+        let state = listening.state();
+        let queue = state.queue.clone()?;
+        (queue, state.is_sync, state.options, state.adapter)
+    };
+    let adapter = bound_to.or_else(|| adapter_of(&asked))?;
+    let (local, peer) = (asked.local(), asked.peer());
+    let (channel, queue) = if is_sync {
+        channel::make().ok()?
+    } else {
+        ((*parent).channel, queue)
+    };
+    let state = State {
+        phase: Phase::Requested,
+        queue: Some(queue),
+        is_sync,
+        adapter: Some(adapter),
+        local: Some(local),
+        remote: Some(peer),
+        request: Some(asked),
+        is_passive: true,
+        initiator_depth: what.initiator_depth,
+        responder_resources: what.responder_resources,
+        options,
+        ..State::default()
+    };
+    let kind = ((*parent).ps, listening.qp_type);
+    let child = Id::make(channel, (*parent).context, kind, state);
+    address::write(local, &raw mut (*child).route.addr.src_addr);
+    address::write(peer, &raw mut (*child).route.addr.dst_addr);
+    verbs::show_gid(&raw mut (*child).route.addr.addr.sgid, local.ip());
+    verbs::show_gid(&raw mut (*child).route.addr.addr.dgid, peer.ip());
+    if let Err(errno) = verbs::attach(child, adapter) {
+        debug!("{peer}: no protection domain for it: {errno}");
+        if is_sync {
+            channel::rdma_destroy_event_channel(channel);
+        }
+        Id::free(child);
+        return None;
+    }
+    Some(child)
+}
+
+/// Returns the adapter to which a peer connected.
+fn adapter_of(asked: &ConnectRequest) -> Option<&'static Adapter> {
+    let local = asked.local().ip();
+    let mut adapters = adapters().iter();
+    adapters.find(|adapter| adapter.addresses().contains(&local))
+}

@@ -1,0 +1,242 @@
+//! Local addresses, and the ways to remote ones.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nix::libc::sockaddr;
+
+use crate::abi::*;
+use crate::adapter::{Adapter, adapters};
+use crate::cm::address::{self, any_like, plain, reserve, reserve_again, source_for};
+use crate::cm::event::What;
+use crate::cm::id::{Id, Phase};
+use crate::cm::lifetime::complete;
+use crate::cm::verbs;
+use crate::errno::{Errno, fail};
+
+/// Where an id is bound.
+struct Place {
+    /// None for any address.
+    adapter: Option<&'static Adapter>,
+    /// The address on the device.
+    ip: IpAddr,
+}
+
+/// Returns the adapter that has an address.
+fn adapter_with(ip: IpAddr) -> Option<&'static Adapter> {
+    let ip = ip.to_canonical();
+    adapters()
+        .iter()
+        .find(|adapter| adapter.addresses().contains(&ip))
+}
+
+/// Returns the device that stands for the loopback device: the first that is active, and its first address of a family.
+fn loopback(ip: IpAddr) -> Result<Place, Errno> {
+    let is_v4 = ip.to_canonical().is_ipv4();
+    let first = |adapter: &'static Adapter| {
+        let mut addresses = adapter.addresses().into_iter();
+        let ip = addresses.find(|own| own.is_ipv4() == is_v4)?;
+        Some(Place {
+            adapter: Some(adapter),
+            ip,
+        })
+    };
+    let mut active = adapters().iter().filter(|adapter| adapter.is_active());
+    active.find_map(first).ok_or(Errno::ENODEV)
+}
+
+/// Returns where an address is.
+fn place_of(ip: IpAddr) -> Result<Place, Errno> {
+    if ip.to_canonical().is_loopback() {
+        return loopback(ip);
+    }
+    let adapter = match adapter_with(ip) {
+        None if !ip.is_unspecified() => return Err(Errno::ENODEV),
+        adapter => adapter,
+    };
+    Ok(Place {
+        adapter,
+        ip: ip.to_canonical(),
+    })
+}
+
+/// Binds an idle id.
+unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Result<(), Errno> {
+    let mut state = this.state();
+    if state.phase != Phase::Idle {
+        return Err(Errno::EINVAL);
+    }
+    let mut local = wanted;
+    let place = if wanted.ip().is_unspecified() {
+        Place {
+            adapter: None,
+            ip: wanted.ip(),
+        }
+    } else {
+        match place_of(wanted.ip()) {
+            Ok(place) => {
+                local.set_ip(place.ip);
+                place
+            }
+            // An address of another device, or of another host.
+            Err(errno) => {
+                reserve(wanted, true)?;
+                return Err(errno);
+            }
+        }
+    };
+    let (socket, bound) = reserve_again(local, state.options.reuse_address)?;
+    if let Some(adapter) = place.adapter {
+        verbs::attach(id, adapter)?;
+    }
+    state.adapter = place.adapter;
+    state.local = Some(plain(bound));
+    state.any_port = wanted.port() == 0;
+    state.reserved = socket;
+    state.phase = Phase::Bound;
+    let mut shown = wanted;
+    shown.set_port(bound.port());
+    address::write(shown, &raw mut (*id).route.addr.src_addr);
+    verbs::show_gid(&raw mut (*id).route.addr.addr.sgid, place.ip);
+    Ok(())
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_bind_addr")]
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> i32 {
+    let bound = match (Id::of(id), address::read(addr)) {
+        (Ok(this), Some(wanted)) => bind(id, this, wanted),
+        _ => Err(Errno::EINVAL),
+    };
+    if bound.is_ok() && (*id).verbs.is_null() {
+        // Opening devices takes its time, and programs tell their peers the port before they listen.
+        for adapter in adapters() {
+            // Listening says what is wrong.
+            let _ = adapter.device();
+        }
+    }
+    bound.map_or_else(fail, |()| 0)
+}
+
+/// Chooses the device and the local address for a remote one.
+unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Result<(), Errno> {
+    let mut state = this.state();
+    let is_loopback = remote.ip().is_unspecified() || remote.ip().to_canonical().is_loopback();
+    let mut there = plain(remote);
+    if is_loopback {
+        there.set_ip(loopback(remote.ip())?.ip);
+    }
+    let mut local = state.local.ok_or(Errno::EINVAL)?;
+    if state.adapter.is_none() {
+        let source = if is_loopback {
+            there.ip()
+        } else {
+            source_for(remote)?
+        };
+        let place = place_of(source)?;
+        let adapter = place.adapter.ok_or(Errno::ENODEV)?;
+        verbs::attach(id, adapter)?;
+        state.adapter = Some(adapter);
+        local.set_ip(place.ip);
+        let mut shown = SocketAddr::new(source, local.port());
+        if is_loopback && !remote.ip().is_unspecified() {
+            shown.set_ip(remote.ip());
+        }
+        address::write(shown, &raw mut (*id).route.addr.src_addr);
+        verbs::show_gid(&raw mut (*id).route.addr.addr.sgid, place.ip);
+    }
+    state.local = Some(local);
+    state.remote = Some(there);
+    address::write(remote, &raw mut (*id).route.addr.dst_addr);
+    verbs::show_gid(&raw mut (*id).route.addr.addr.dgid, there.ip());
+    Ok(())
+}
+
+unsafe fn resolve(
+    id: *mut rdma_cm_id,
+    source: *const sockaddr,
+    remote: *const sockaddr,
+) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    let remote = address::read(remote).ok_or(Errno::EINVAL)?;
+    let source = match address::read(source) {
+        None if !source.is_null() => return Err(Errno::EINVAL),
+        source => source.unwrap_or_else(|| any_like(remote)),
+    };
+    if this.state().phase == Phase::Idle {
+        bind(id, this, source)?;
+    }
+    {
+        let state = this.state();
+        let family_fits = (*id).route.addr.src_addr.addr.sa_family == family(remote);
+        if state.phase != Phase::Bound || !family_fits {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let found = match choose(id, this, remote) {
+        // Without a route there is nothing to wait for.
+        Err(errno @ (Errno::ENETUNREACH | Errno::EHOSTUNREACH)) => return Err(errno),
+        found => found,
+    };
+    let mut state = this.state();
+    let what = match found {
+        Ok(()) => {
+            state.phase = Phase::AddressResolved;
+            What::new(RDMA_CM_EVENT_ADDR_RESOLVED, 0)
+        }
+        Err(errno) => What::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32)),
+    };
+    this.tell_in(&state, what);
+    drop(state);
+    complete(id)
+}
+
+fn family(address: SocketAddr) -> u16 {
+    (if address.is_ipv4() {
+        nix::libc::AF_INET
+    } else {
+        nix::libc::AF_INET6
+    }) as u16
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_resolve_addr")]
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src_addr: *mut sockaddr,
+    dst_addr: *mut sockaddr,
+    _timeout_ms: i32,
+) -> i32 {
+    resolve(id, src_addr, dst_addr).map_or_else(fail, |()| 0)
+}
+
+unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    {
+        let mut state = this.state();
+        if state.phase != Phase::AddressResolved {
+            return Err(Errno::EINVAL);
+        }
+        state.phase = Phase::RouteResolved;
+        this.tell_in(&state, What::new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+    }
+    complete(id)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_resolve_route")]
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
+    id: *mut rdma_cm_id,
+    _timeout_ms: i32,
+) -> i32 {
+    resolve_route(id).map_or_else(fail, |()| 0)
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_get_src_port")]
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    let port = address::read(&raw const (*id).route.addr.src_addr.addr);
+    port.map_or(0, |address| address.port().to_be())
+}
+
+#[unsafe(export_name = "rnic_cm_rdma_get_dst_port")]
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    let port = address::read(&raw const (*id).route.addr.dst_addr.addr);
+    port.map_or(0, |address| address.port().to_be())
+}

@@ -1,0 +1,194 @@
+//! What rdma_cm does with the objects of the verbs.
+
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use rnic_verbs::{Error, NetError, QpNumber};
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::context::Context;
+use crate::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::device::context_of;
+use crate::errno::{Errno, ToErrno, lock};
+use crate::objects::Qp;
+use crate::pd::ibv_alloc_pd;
+use crate::qp::{create_qp_ex as make_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
+
+pub(super) use crate::query::MAX_READS;
+
+/// The protection domain of a device that ids share whose programs name none.
+#[derive(Clone, Copy)]
+struct Shared {
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    process: u32,
+}
+
+// SAFETY: any thread may use a protection domain.
+unsafe impl Send for Shared {}
+
+static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+
+/// Shows the program the device that an id is bound to.
+pub(super) unsafe fn attach(id: *mut rdma_cm_id, adapter: &'static Adapter) -> Result<(), Errno> {
+    let context = context_of(adapter)?;
+    let pd = shared_pd(context)?;
+    (*id).verbs = context;
+    (*id).pd = pd;
+    (*id).port_num = 1;
+    Ok(())
+}
+
+unsafe fn shared_pd(context: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
+    let process = std::process::id();
+    let mut shared = lock(&SHARED);
+    let known = shared
+        .iter()
+        .find(|one| one.context == context && one.process == process);
+    if let Some(known) = known {
+        return Ok(known.pd);
+    }
+    let pd = made(ibv_alloc_pd(context))?;
+    shared.push(Shared {
+        context,
+        pd,
+        process,
+    });
+    Ok(pd)
+}
+
+/// Returns what a verb has made.
+fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+    if object.is_null() {
+        return Err(Errno::last());
+    }
+    Ok(object)
+}
+
+/// Writes the GID of an address.
+pub(super) unsafe fn show_gid(gid: *mut ibv_gid, ip: IpAddr) {
+    let v6 = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    (*gid).raw = v6.octets();
+}
+
+/// Makes a completion queue with a channel of its own for an id.
+pub(super) unsafe fn create_cq(
+    id: *mut rdma_cm_id,
+    entries: u32,
+) -> Result<(*mut ibv_cq, *mut ibv_comp_channel), Errno> {
+    let channel = made(ibv_create_comp_channel((*id).verbs))?;
+    let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+    match made(ibv_create_cq((*id).verbs, entries, id.cast(), channel, 0)) {
+        Ok(cq) => Ok((cq, channel)),
+        Err(errno) => {
+            ibv_destroy_comp_channel(channel);
+            Err(errno)
+        }
+    }
+}
+
+pub(super) unsafe fn destroy_cq(cq: *mut ibv_cq) {
+    if !cq.is_null() {
+        ibv_destroy_cq(cq);
+    }
+}
+
+pub(super) unsafe fn destroy_channel(channel: *mut ibv_comp_channel) {
+    if !channel.is_null() {
+        ibv_destroy_comp_channel(channel);
+    }
+}
+
+/// Makes a queue pair, and moves it to INIT.
+pub(super) unsafe fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    let qp = made(make_qp(context, attr))?;
+    let mut init = ibv_qp_attr {
+        qp_state: IBV_QPS_INIT,
+        port_num: 1,
+        ..ibv_qp_attr::default()
+    };
+    let mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PORT;
+    match ibv_modify_qp(qp, &raw mut init, mask) {
+        0 => Ok(qp),
+        errno => {
+            ibv_destroy_qp(qp);
+            Err(Errno::from_raw(errno))
+        }
+    }
+}
+
+pub(super) unsafe fn destroy_qp(qp: *mut ibv_qp) {
+    if !qp.is_null() {
+        ibv_destroy_qp(qp);
+    }
+}
+
+pub(super) unsafe fn create_srq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> Result<*mut ibv_srq, Errno> {
+    made(make_srq(context, attr))
+}
+
+pub(super) unsafe fn destroy_srq(srq: *mut ibv_srq) {
+    if !srq.is_null() {
+        ibv_destroy_srq(srq);
+    }
+}
+
+/// Moves a queue pair to the error state, if there is one.
+pub(super) unsafe fn fail_queue_pair(qp: *mut ibv_qp) {
+    if !qp.is_null() {
+        // Fails only where there is no engine any more, which has completed everything.
+        let _ = Qp::of(qp).lock().fail();
+    }
+}
+
+/// Calls `work` with the queue pair of an id: its own, or else the one of the device that the program names by its number.
+pub(super) unsafe fn with_queue_pair(
+    id: *mut rdma_cm_id,
+    adapter: &Adapter,
+    qp_num: u32,
+    work: impl FnOnce(&Qp) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if !(*id).qp.is_null() {
+        let qp = Qp::of((*id).qp);
+        let fits = std::ptr::eq(Context::of((*(*id).qp).context).adapter, adapter);
+        return if fits { work(qp) } else { Err(Errno::EINVAL) };
+    }
+    let first = crate::cq::qp_num(QpNumber(0));
+    let number = qp_num.checked_sub(first).ok_or(Errno::EINVAL)?;
+    crate::qp::with_number(adapter, QpNumber(number), work).unwrap_or(Err(Errno::EINVAL))
+}
+
+/// Calls `work` with a queue pair, if that is still there.
+pub(super) fn with_number(adapter: &Adapter, number: QpNumber, work: impl FnOnce(&Qp)) {
+    crate::qp::with_number(adapter, number, work);
+}
+
+/// Aborts the connection of a queue pair, if that is still there.
+pub(super) fn abort(adapter: &Adapter, number: QpNumber) {
+    with_number(adapter, number, |qp| {
+        let _ = qp.lock().fail();
+    });
+}
+
+/// Returns the errno that programs expect.
+pub(super) fn errno_of(error: Error) -> Errno {
+    match &error {
+        Error::Net(NetError::InUse(_)) => Errno::EADDRINUSE,
+        Error::Net(NetError::NotLocal(..)) => Errno::EADDRNOTAVAIL,
+        Error::Net(NetError::NoRoute(..)) => Errno::ENETUNREACH,
+        Error::Net(NetError::Protected { .. }) => Errno::EACCES,
+        _ => error.errno(),
+    }
+}

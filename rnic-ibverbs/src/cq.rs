@@ -1,0 +1,190 @@
+//! Completion queues.
+
+use std::ffi::c_void;
+
+use nix::libc;
+use rnic_verbs::{Completion, WcOpcode};
+
+use crate::abi::*;
+use crate::asynchronous;
+use crate::channel::Notifier;
+use crate::context::Context;
+use crate::errno::{Errno, ToErrno, pointer, result};
+use crate::objects::{Channel, Cq};
+
+/// The most entries of a queue of any kind.
+pub(crate) const MAX_ENTRIES: u32 = 1 << 20;
+
+/// Queue pairs are counted from here: InfiniBand reserves 0 and 1, and programs take 0 for none.
+pub(crate) const FIRST_QP_NUM: u32 = 2;
+
+/// Completions that are taken at once.
+const BATCH: usize = 16;
+
+/// Returns the number by which programs know a queue pair.
+pub(crate) fn qp_num(number: rnic_verbs::QpNumber) -> u32 {
+    number.0 + FIRST_QP_NUM
+}
+
+/// What a completion queue is made of.
+pub(crate) struct NewCq {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+}
+
+/// Makes a completion queue whose structure begins with these operations.
+pub(crate) unsafe fn create(new: NewCq, mut abi: ibv_cq_ex) -> Result<*mut ibv_cq, Errno> {
+    let vectors = (*new.context).num_comp_vectors as u32;
+    if new.cqe == 0 || new.cqe > MAX_ENTRIES || new.comp_vector >= vectors {
+        return Err(Errno::EINVAL);
+    }
+    let channel = (!new.channel.is_null()).then(|| Channel::of(new.channel));
+    let adapter = Context::of(new.context).adapter;
+    let notifier = Notifier::new(channel);
+    let made = adapter.device()?.cq_notifying(new.cqe, notifier.waker());
+    let cq = made.map_err(|why| why.errno())?;
+    abi.context = new.context;
+    abi.channel = new.channel;
+    abi.cq_context = new.cq_context;
+    abi.handle = cq.id().0;
+    abi.cqe = cq.capacity() as i32;
+    abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    abi.cond = libc::PTHREAD_COND_INITIALIZER;
+    let stop = notifier.clone();
+    let cq = Cq::new(abi, cq, adapter, move || stop.stop()).give();
+    if let Some(channel) = channel {
+        channel.users.add();
+    }
+    notifier.start(cq);
+    asynchronous::watch_cq(cq);
+    Ok(cq)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: i32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: i32,
+) -> *mut ibv_cq {
+    let new = NewCq {
+        context,
+        // Negative numbers become too large.
+        cqe: cqe as u32,
+        cq_context,
+        channel,
+        comp_vector: comp_vector as u32,
+    };
+    // SAFETY: NULL is a value of each of its members.
+    pointer(create(new, std::mem::zeroed()))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> i32 {
+    let object = Cq::of(cq);
+    if object.users.any() {
+        return result(Err(Errno::EBUSY));
+    }
+    (object.quiet)();
+    asynchronous::forget_cq(cq);
+    object.notifications.wait();
+    object.asynchronous.wait();
+    let channel = (*cq).channel;
+    if !channel.is_null() {
+        Channel::of(channel).users.remove();
+    }
+    drop(Cq::take(cq));
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: i32) -> i32 {
+    if cqe <= 0 || cqe as u32 > MAX_ENTRIES {
+        return result(Err(Errno::EINVAL));
+    }
+    let mut inner = Cq::of(cq).lock();
+    let resized = inner.resize(cqe as u32).map_err(|why| why.errno());
+    if resized.is_ok() {
+        (*cq).cqe = inner.capacity() as i32;
+    }
+    result(resized)
+}
+
+/// `ibv_poll_cq`.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut ibv_wc) -> i32 {
+    let entries = usize::try_from(entries).unwrap_or(0);
+    let mut inner = Cq::of(cq).lock();
+    let mut polled = 0;
+    let mut batch = [Completion::default(); BATCH];
+    while polled < entries {
+        let most = BATCH.min(entries - polled);
+        // The first look drives the engine where nothing is there yet.
+        let taken = match polled {
+            0 => inner.poll(&mut batch[..most]),
+            _ => inner.take(&mut batch[..most]),
+        };
+        for completion in &batch[..taken] {
+            wc.add(polled).write(work_completion(completion));
+            polled += 1;
+        }
+        if taken < most {
+            break;
+        }
+    }
+    polled as i32
+}
+
+/// Returns a completion as programs read it.
+///
+/// Of the 8 octets of Immediate Data on the wire, the first 4 are those of the verbs, and the last 4 the length of the Write, which
+/// verbs report with it and iWARP does not.
+#[inline]
+pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
+    let mut wc = ibv_wc {
+        wr_id: completion.wr_id(),
+        status: completion.status() as u32,
+        opcode: opcode(completion.opcode()),
+        byte_len: completion.byte_len(),
+        qp_num: qp_num(completion.qp()),
+        ..ibv_wc::default()
+    };
+    if let Some([a, b, c, d, length @ ..]) = completion.immediate() {
+        wc.imm_data = u32::from_ne_bytes([a, b, c, d]);
+        wc.byte_len = u32::from_be_bytes(length);
+        wc.wc_flags |= IBV_WC_WITH_IMM;
+    }
+    if let Some(stag) = completion.invalidated() {
+        wc.imm_data = stag.0;
+        wc.wc_flags |= IBV_WC_WITH_INV;
+    }
+    wc
+}
+
+fn opcode(opcode: WcOpcode) -> u32 {
+    match opcode {
+        WcOpcode::Send => IBV_WC_SEND,
+        WcOpcode::Write => IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => IBV_WC_RDMA_READ,
+        WcOpcode::CmpSwap => IBV_WC_COMP_SWAP,
+        WcOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+        WcOpcode::BindWindow | WcOpcode::FastRegister => IBV_WC_BIND_MW,
+        WcOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,
+        WcOpcode::Recv => IBV_WC_RECV,
+        WcOpcode::RecvImmediate => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// `ibv_req_notify_cq`.
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: i32) -> i32 {
+    Cq::of(cq).lock().arm(solicited_only != 0);
+    0
+}
+
+/// `ibv_modify_cq`: an engine notifies at once, so there is nothing to moderate.
+pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> i32 {
+    Errno::EOPNOTSUPP as i32
+}

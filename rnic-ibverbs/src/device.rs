@@ -1,0 +1,155 @@
+//! Devices: which there are, and contexts of them.
+
+use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+use nix::libc;
+
+use crate::abi::*;
+use crate::adapter::{Adapter, adapters};
+use crate::asynchronous;
+use crate::context::{Context, shared};
+use crate::errno::{Errno, fail_ptr, pointer, result};
+use crate::exit;
+use crate::operations::operations;
+use crate::query;
+use crate::watch;
+
+/// A device, which lives as long as the process.
+#[repr(C)]
+struct Device {
+    abi: ibv_device,
+    /// Where the libraries of rdma-core's drivers look for operations of their own, to find out whether a device is theirs. Room for
+    /// the rest of their `verbs_device` follows.
+    drivers: [*mut c_void; 8],
+    adapter: &'static Adapter,
+}
+
+// SAFETY: nothing in it changes.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Returns the devices: one for each adapter, in their order.
+fn devices() -> &'static [Device] {
+    static DEVICES: OnceLock<Box<[Device]>> = OnceLock::new();
+    if let Some(known) = DEVICES.get() {
+        return known;
+    }
+    let adapters = adapters();
+    if adapters.is_empty() {
+        return &[];
+    }
+    DEVICES.get_or_init(|| adapters.iter().map(Device::new).collect())
+}
+
+/// Returns a string of C in a member of this size. What does not fit is cut off.
+fn text<const N: usize>(text: &str) -> [u8; N] {
+    let mut octets = [0; N];
+    let length = text.len().min(N - 1);
+    octets[..length].copy_from_slice(&text.as_bytes()[..length]);
+    octets
+}
+
+impl Device {
+    fn new(adapter: &'static Adapter) -> Self {
+        let (name, uverbs) = (&adapter.name, format!("uverbs{}", adapter.index));
+        let abi = ibv_device {
+            _ops: [null_mut(); 2],
+            node_type: IBV_NODE_RNIC,
+            transport_type: IBV_TRANSPORT_IWARP,
+            name: text(name),
+            dev_name: text(&uverbs),
+            dev_path: text(&format!("/sys/class/infiniband_verbs/{uverbs}")),
+            ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
+        };
+        Self {
+            abi,
+            drivers: [null_mut(); 8],
+            adapter,
+        }
+    }
+
+    fn pointer(&'static self) -> *mut ibv_device {
+        (&raw const self.abi).cast_mut()
+    }
+
+    unsafe fn of(device: *mut ibv_device) -> &'static Self {
+        const { assert!(offset_of!(Self, abi) == 0) };
+        &*device.cast()
+    }
+}
+
+/// Returns the context that rdma_cm gives out for an adapter.
+pub(crate) fn context_of(adapter: &'static Adapter) -> Result<*mut ibv_context, Errno> {
+    let device = devices().get(adapter.index).ok_or(Errno::ENODEV)?;
+    let context = shared(adapter, || pointer(open(device)));
+    if context.is_null() {
+        return Err(Errno::last());
+    }
+    Ok(context)
+}
+
+fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
+    let context = Context::open(device.adapter, device.pointer(), operations())?;
+    device.adapter.on_events(asynchronous::deliver);
+    watch::start();
+    exit::register();
+    Ok(context)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut i32) -> *mut *mut ibv_device {
+    let devices = devices();
+    // With room for the NULL at its end.
+    let list: *mut *mut ibv_device =
+        libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()).cast();
+    if list.is_null() {
+        return fail_ptr(Errno::ENOMEM);
+    }
+    for (place, device) in devices.iter().enumerate() {
+        *list.add(place) = device.pointer();
+    }
+    if !count.is_null() {
+        *count = devices.len() as i32;
+    }
+    list
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    libc::free(list.cast());
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    (*device).name.as_ptr().cast()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> i32 {
+    Device::of(device).adapter.index as i32
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    query::guid(Device::of(device).adapter)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(open(Device::of(device)))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> i32 {
+    result(Context::close(context))
+}
+
+/// A descriptor of the kernel's device names none of these.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_device(_cmd_fd: i32) -> *mut ibv_context {
+    fail_ptr(Errno::EOPNOTSUPP)
+}

@@ -1,0 +1,119 @@
+//! A queue of events with a file descriptor that is readable while any waits: what a completion channel, the asynchronous events of a
+//! context and an event channel are.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Mutex;
+
+use nix::libc;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::errno::{Errno, lock};
+
+unsafe extern "C-unwind" {
+    /// A thread that waits here can be cancelled, which unwinds.
+    fn read(fd: RawFd, buffer: *mut c_void, count: usize) -> isize;
+}
+
+/// The queue. The descriptor counts what is in it, and each read takes one.
+#[derive(Debug)]
+pub(crate) struct EventQueue<T> {
+    fd: EventFd,
+    events: Mutex<VecDeque<T>>,
+}
+
+impl<T> EventQueue<T> {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
+        Ok(Self {
+            fd: EventFd::from_value_and_flags(0, flags)?,
+            events: Mutex::default(),
+        })
+    }
+
+    /// Returns the descriptor, for `poll` and for `fcntl` with O_NONBLOCK.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Adds an event.
+    pub(crate) fn push(&self, event: T) {
+        let mut events = lock(&self.events);
+        events.push_back(event);
+        // Fails only if 2^64 - 2 events wait. Under the lock, so that nobody takes the event before it is counted.
+        let _ = self.fd.write(1);
+    }
+
+    /// Takes the oldest event. Waits for one, unless the program has made the descriptor non-blocking: then it fails with EAGAIN.
+    pub(crate) fn next(&self) -> Result<T, Errno> {
+        self.next_counted(|_| ())
+    }
+
+    /// Takes the oldest event as [`next`](Self::next) does. `count` sees it before [`remove`](Self::remove) can miss it.
+    pub(crate) fn next_counted(&self, count: impl Fn(&T)) -> Result<T, Errno> {
+        loop {
+            let mut one = 0u64;
+            // No lock is held here, where the thread may be cancelled.
+            // SAFETY: 8 octets can be written there.
+            let got = unsafe { read(self.fd(), (&raw mut one).cast(), size_of::<u64>()) };
+            if got != size_of::<u64>() as isize {
+                return Err(Errno::last());
+            }
+            // An event that was counted may have been removed since.
+            let mut events = lock(&self.events);
+            if let Some(event) = events.pop_front() {
+                count(&event);
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Removes events, and returns how many: those of an object that is being destroyed.
+    pub(crate) fn remove(&self, those: impl FnMut(&T) -> bool) -> usize {
+        self.extract(those).len()
+    }
+
+    /// Takes events out of the queue, in their order.
+    pub(crate) fn extract(&self, those: impl FnMut(&T) -> bool) -> VecDeque<T> {
+        let mut events = lock(&self.events);
+        let (taken, left): (VecDeque<T>, _) =
+            std::mem::take(&mut *events).into_iter().partition(those);
+        *events = left;
+        for _ in 0..taken.len() {
+            self.uncount();
+        }
+        taken
+    }
+
+    /// Takes one from the count without waiting, whatever the program has made of the descriptor.
+    fn uncount(&self) {
+        let mut count = 0u64;
+        let piece = libc::iovec {
+            iov_base: (&raw mut count).cast(),
+            iov_len: size_of::<u64>(),
+        };
+        // Fails if a reader has taken it: that one finds no event, and waits again.
+        // SAFETY: 8 octets can be written there.
+        let _ = unsafe { libc::preadv2(self.fd(), &piece, 1, -1, libc::RWF_NOWAIT) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+    #[test]
+    fn events_are_counted_and_come_in_order() {
+        let queue = EventQueue::new().unwrap();
+        for event in 1..=4 {
+            queue.push(event);
+        }
+        assert_eq!(queue.next(), Ok(1));
+        assert_eq!(queue.remove(|event| event % 2 == 0), 2);
+        assert_eq!(queue.next(), Ok(3));
+        fcntl(&queue.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        assert_eq!(queue.next(), Err(Errno::EAGAIN));
+    }
+}

@@ -1,0 +1,59 @@
+//! The end of the process: peers are told that their connections are over, as the kernel tells them where it has the connections.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use rnic_verbs::QpState;
+
+use crate::adapter::adapters;
+use crate::registry::QPS;
+
+/// How long the end of a process waits for its last segments to go out.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// Has connections ended when the process exits.
+pub(crate) fn register() {
+    static REGISTERED: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    // A child has what its parent registered.
+    if REGISTERED.swap(process, Ordering::AcqRel) == 0 {
+        // SAFETY: the function stays where it is: the library is never unloaded.
+        unsafe { libc::atexit(at_exit) };
+    }
+}
+
+/// Other threads may still run, and hold what they like: nothing is waited for but the engine.
+extern "C" fn at_exit() {
+    let until = Instant::now() + LONGEST;
+    let devices: Vec<_> = adapters().iter().filter_map(|a| a.opened()).collect();
+    if devices.is_empty() {
+        return;
+    }
+    QPS.each(|qp| {
+        let Some(mut inner) = qp.try_lock() else {
+            return;
+        };
+        if matches!(inner.state(), QpState::Connecting | QpState::Rts) {
+            // Fails only where there is no engine any more.
+            let _ = inner.fail();
+        }
+    });
+    let closing = || {
+        let mut closing = false;
+        QPS.each(|qp| {
+            let state = qp.try_lock().map(|inner| inner.state());
+            closing |= state.is_some_and(|state| !state.is_over() && state != QpState::Init);
+        });
+        closing
+    };
+    for device in devices {
+        // An engine that answers has carried out what it was told before.
+        while Instant::now() < until {
+            let answered = device.snapshot(until - Instant::now());
+            if !matches!(answered, Ok(Some(_))) || !closing() {
+                break;
+            }
+        }
+    }
+}

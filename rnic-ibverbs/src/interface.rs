@@ -1,0 +1,50 @@
+//! What the kernel says about a network interface.
+
+use std::net::IpAddr;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+
+/// A network interface as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// Its index, 0 if there is no such interface.
+    pub(crate) index: u32,
+    pub(crate) mac: [u8; 6],
+    /// The link is up.
+    pub(crate) is_active: bool,
+    /// IPv4 addresses first.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Interface {
+    pub(crate) fn read(netdev: &str) -> Self {
+        let mut read = Self {
+            index: if_nametoindex(netdev).unwrap_or(0),
+            ..Self::default()
+        };
+        let Ok(all) = getifaddrs() else { return read };
+        let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+        for entry in all.filter(|entry| entry.interface_name == netdev) {
+            read.is_active |= entry.flags.contains(running);
+            let Some(address) = entry.address else {
+                continue;
+            };
+            if let Some(link) = address.as_link_addr() {
+                read.mac = link.addr().unwrap_or_default();
+            } else if let Some(v4) = address.as_sockaddr_in() {
+                read.addresses.push(IpAddr::V4(v4.ip()));
+            } else if let Some(v6) = address.as_sockaddr_in6() {
+                read.addresses.push(IpAddr::V6(v6.ip()));
+            }
+        }
+        read.addresses.sort_by_key(|address| address.is_ipv6());
+        read
+    }
+
+    /// Returns the MTU, if the interface is there.
+    pub(crate) fn mtu(netdev: &str) -> Option<u32> {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/mtu")).ok()?;
+        text.trim().parse().ok()
+    }
+}

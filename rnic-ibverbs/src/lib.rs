@@ -1,0 +1,72 @@
+//! `libibverbs.so.1` and `librdmacm.so.1`: RDMA programs run over [`rnic_verbs`] as they are, without a kernel driver.
+//!
+//! The functions here are those of the headers `infiniband/verbs.h` and `rdma/rdma_cma.h`, and their manual pages describe them. What
+//! an iWARP device cannot do fails with the errno that rdma-core's own providers give, which is mostly EOPNOTSUPP.
+//!
+//! # The C ABI
+//!
+//! `unsafe` code stands in most files, because each works on pointers of the program. One contract covers all of it:
+//!
+//! - The program keeps to the manual pages: what it passes points to what the header says, and an object is not used once it is
+//!   destroyed. That is all that an `unsafe extern "C" fn` here asks for. NULL, and numbers that are out of range, are answered
+//!   with an errno wherever a manual page lets a program pass them.
+//! - An object is a structure whose beginning is the structure of the header, so a pointer to one is a pointer to the other. It is
+//!   made by `Box` and freed by the function that destroys it. Threads share it: what changes in it is atomic, or behind a lock.
+//! - Nothing panics here.
+//!
+//! # For the other halves of the crate
+//!
+//! - `adapter`: `adapters() -> &'static [Adapter]`; of an [`Adapter`](adapter::Adapter) `name`, `netdev`, `index`, `addresses()`,
+//!   `interface()` (link state, MAC, MTU, interface index), `is_active()`, and `device()`, which opens the device once for the process.
+//!   `on_events(handler)` has a function called in the adapter's dispatcher thread whenever connection, listener or asynchronous
+//!   events have arrived.
+//! - `device`: `context_of(adapter)`, the context that rdma_cm gives out. `context`: `Context::of(ibv_context)`, whose `adapter` it is.
+//! - `registry`: `QPS.with(adapter, number, what)`, and `qp::with_number`, find the object that an event names.
+//! - `objects`: `Pd::of`, `Cq::of`, `Qp::of`, `Srq::of` give what lies behind the pointers of the program; `Qp::lock()` the
+//!   [`rnic_verbs::Qp`].
+//! - `event_queue`: `EventQueue<T>`, a descriptor that is readable while events wait.
+//! - `errno`: `Errno` of every error of rnic-verbs; `fail`, `fail_ptr` and `result` give it to the program.
+#![allow(
+    unsafe_code,
+    unsafe_op_in_unsafe_fn,
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the C ABI: see above"
+)]
+
+// From the ground up; each file imports only from those below it:
+// abi, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch
+// < cq, mw < cq_ex, post < qp_ex < qp < srq < query < operations < device. On them stand cm and rsocket.
+pub mod abi;
+mod absent;
+mod adapter;
+mod asynchronous;
+mod channel;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod dispatch;
+mod errno;
+mod event_queue;
+mod exit;
+mod interface;
+mod kern;
+mod mr;
+mod mw;
+mod objects;
+mod operations;
+mod pd;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod rates;
+mod registry;
+mod srq;
+mod strings;
+mod sysfs;
+mod watch;
+
+mod cm;
+mod rsocket;

@@ -1,0 +1,348 @@
+//! The objects behind the pointers of the program: each begins with the structure that the program knows.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::errno::{Errno, lock};
+use crate::event_queue::EventQueue;
+
+/// Gives the object that a pointer of the program names.
+macro_rules! behind {
+    ($object:ident, $pointer:ident) => {
+        // SAFETY: they are shared between threads as the manual pages say: what changes is atomic or behind a lock, and what the
+        // program writes lies in the UnsafeCell.
+        unsafe impl Send for $object {}
+        // SAFETY: as above.
+        unsafe impl Sync for $object {}
+
+        impl $object {
+            /// Returns the object that the program has a pointer to. It lives until it is destroyed.
+            ///
+            /// # Safety
+            /// The pointer is that of such an object.
+            pub(crate) unsafe fn of<'a>(pointer: *mut $pointer) -> &'a Self {
+                // SAFETY: the structure that the program knows lies at the beginning.
+                unsafe { &*pointer.cast::<Self>() }
+            }
+
+            /// Returns the pointer that the program has.
+            #[allow(dead_code, reason = "not needed of every object")]
+            pub(crate) fn pointer(&self) -> *mut $pointer {
+                self.abi.get().cast()
+            }
+
+            /// Gives the object to the program, until it is destroyed.
+            pub(crate) fn give(self) -> *mut $pointer {
+                Box::into_raw(Box::new(self)).cast()
+            }
+
+            /// Takes the object back.
+            ///
+            /// # Safety
+            /// The pointer came from `give`, and nobody uses it any more.
+            pub(crate) unsafe fn take(pointer: *mut $pointer) -> Box<Self> {
+                // SAFETY: see above.
+                unsafe { Box::from_raw(pointer.cast::<Self>()) }
+            }
+        }
+    };
+}
+
+/// A count of what uses an object, which therefore cannot be destroyed.
+#[derive(Debug, Default)]
+pub(crate) struct Users(AtomicU32);
+
+impl Users {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+}
+
+/// A count of events that the program has got and not acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Unacknowledged {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Unacknowledged {
+    pub(crate) fn add(&self) {
+        *lock(&self.count) += 1;
+    }
+
+    pub(crate) fn acknowledge(&self, events: u32) {
+        let mut count = lock(&self.count);
+        *count = count.saturating_sub(events.into());
+        self.changed.notify_all();
+    }
+
+    /// Waits until all are acknowledged.
+    pub(crate) fn wait(&self) {
+        let none = |count: &mut u64| *count != 0;
+        let _count = self
+            .changed
+            .wait_while(lock(&self.count), none)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// A protection domain.
+#[repr(C)]
+pub(crate) struct Pd {
+    abi: UnsafeCell<ibv_pd>,
+    pub(crate) pd: rnic_verbs::Pd,
+    /// A parent domain shares that of this one.
+    pub(crate) parent_of: *mut ibv_pd,
+    pub(crate) users: Users,
+}
+
+behind!(Pd, ibv_pd);
+
+impl Pd {
+    pub(crate) fn new(
+        context: *mut ibv_context,
+        pd: rnic_verbs::Pd,
+        parent_of: *mut ibv_pd,
+    ) -> Self {
+        Self {
+            abi: UnsafeCell::new(ibv_pd { context, handle: 0 }),
+            pd,
+            parent_of,
+            users: Users::default(),
+        }
+    }
+}
+
+/// A completion channel.
+#[repr(C)]
+pub(crate) struct Channel {
+    pub(crate) abi: UnsafeCell<ibv_comp_channel>,
+    /// The queues whose notifications wait to be read.
+    pub(crate) notified: Arc<EventQueue<CqPointer>>,
+    /// Queues that notify here.
+    pub(crate) users: Users,
+}
+
+behind!(Channel, ibv_comp_channel);
+
+/// A pointer to a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CqPointer(pub(crate) *mut ibv_cq);
+
+// SAFETY: it is only given back to the program.
+unsafe impl Send for CqPointer {}
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) abi: UnsafeCell<ibv_cq_ex>,
+    cq: Mutex<rnic_verbs::Cq>,
+    pub(crate) adapter: &'static Adapter,
+    /// Its number in the device.
+    pub(crate) id: rnic_verbs::CqId,
+    pub(crate) polled: UnsafeCell<Polled>,
+    /// Ends its notifications.
+    pub(crate) quiet: Box<dyn Fn() + Send + Sync>,
+    /// Queue pairs that complete here.
+    pub(crate) users: Users,
+    /// Notifications.
+    pub(crate) notifications: Unacknowledged,
+    /// Asynchronous events.
+    pub(crate) asynchronous: Unacknowledged,
+}
+
+behind!(Cq, ibv_cq);
+
+/// What `start_poll` has begun and `end_poll` ends: it belongs to the thread that polls.
+#[derive(Default)]
+pub(crate) struct Polled {
+    pub(crate) lock: Option<MutexGuard<'static, rnic_verbs::Cq>>,
+    pub(crate) completion: ibv_wc,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        abi: ibv_cq_ex,
+        cq: rnic_verbs::Cq,
+        adapter: &'static Adapter,
+        quiet: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            abi: UnsafeCell::new(abi),
+            id: cq.id(),
+            cq: Mutex::new(cq),
+            adapter,
+            polled: UnsafeCell::default(),
+            quiet: Box::new(quiet),
+            users: Users::default(),
+            notifications: Unacknowledged::default(),
+            asynchronous: Unacknowledged::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Cq> {
+        lock(&self.cq)
+    }
+}
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    pub(crate) abi: UnsafeCell<ibv_srq>,
+    srq: Mutex<rnic_verbs::Srq>,
+    pub(crate) adapter: &'static Adapter,
+    /// Its number in the device.
+    pub(crate) id: rnic_verbs::SrqId,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    /// What the program has armed; 0 once it has fired.
+    pub(crate) limit: AtomicU32,
+    /// Queue pairs that take receives from it.
+    pub(crate) users: Users,
+    pub(crate) asynchronous: Unacknowledged,
+}
+
+behind!(Srq, ibv_srq);
+
+impl Srq {
+    pub(crate) fn new(
+        abi: ibv_srq,
+        srq: rnic_verbs::Srq,
+        adapter: &'static Adapter,
+        (max_wr, max_sge): (u32, u32),
+    ) -> Self {
+        Self {
+            abi: UnsafeCell::new(abi),
+            id: srq.id(),
+            srq: Mutex::new(srq),
+            adapter,
+            max_wr,
+            max_sge,
+            limit: AtomicU32::new(0),
+            users: Users::default(),
+            asynchronous: Unacknowledged::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Srq> {
+        lock(&self.srq)
+    }
+}
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) abi: UnsafeCell<ibv_qp_ex>,
+    qp: Mutex<rnic_verbs::Qp>,
+    pub(crate) adapter: &'static Adapter,
+    /// Its number in the device, by which events name it.
+    pub(crate) number: rnic_verbs::QpNumber,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) signal_all: bool,
+    /// The operations of `ibv_qp_ex` that it was made for: 0 if it was made without.
+    pub(crate) send_ops: u64,
+    /// What the program has set by `ibv_modify_qp`.
+    pub(crate) attributes: Mutex<ibv_qp_attr>,
+    /// The requests of `ibv_wr_start` to `ibv_wr_complete`: they belong to the thread that posts.
+    pub(crate) batch: UnsafeCell<Batch>,
+    pub(crate) asynchronous: Unacknowledged,
+    /// For rdma_cm: the identifier that it belongs to.
+    pub(crate) cm_id: AtomicPtr<rdma_cm_id>,
+}
+
+behind!(Qp, ibv_qp);
+
+/// What is needed to make a queue pair.
+pub(crate) struct NewQp {
+    pub(crate) abi: ibv_qp_ex,
+    pub(crate) qp: rnic_verbs::Qp,
+    pub(crate) adapter: &'static Adapter,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) signal_all: bool,
+    pub(crate) send_ops: u64,
+}
+
+impl Qp {
+    pub(crate) fn new(new: NewQp) -> Self {
+        Self {
+            abi: UnsafeCell::new(new.abi),
+            number: new.qp.number(),
+            qp: Mutex::new(new.qp),
+            adapter: new.adapter,
+            cap: new.cap,
+            signal_all: new.signal_all,
+            send_ops: new.send_ops,
+            attributes: Mutex::default(),
+            batch: UnsafeCell::default(),
+            asynchronous: Unacknowledged::default(),
+            cm_id: AtomicPtr::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Qp> {
+        lock(&self.qp)
+    }
+
+    /// Locks it unless somebody else has.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, rnic_verbs::Qp>> {
+        match self.qp.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Requests that were built by `ibv_wr_*` and are not posted yet.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Held from `ibv_wr_start` on.
+    pub(crate) lock: Option<MutexGuard<'static, rnic_verbs::Qp>>,
+    pub(crate) requests: Vec<BatchedRequest>,
+    pub(crate) pieces: Vec<ibv_sge>,
+    pub(crate) inline: Vec<u8>,
+    pub(crate) inline_pieces: Vec<ibv_sge>,
+    /// The first thing that was wrong.
+    pub(crate) wrong: Option<Errno>,
+}
+
+/// One of them. Its data are ranges of the lists of the batch.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchedRequest {
+    pub(crate) wr: ibv_send_wr,
+    pub(crate) pieces: (usize, usize),
+    pub(crate) inline: (usize, usize),
+}
+
+/// A memory region.
+#[repr(C)]
+pub(crate) struct Mr {
+    pub(crate) abi: UnsafeCell<ibv_mr>,
+    /// What is registered now. None where it covers no octet.
+    pub(crate) mr: Mutex<Option<rnic_verbs::Mr>>,
+    pub(crate) access: AtomicU32,
+}
+
+behind!(Mr, ibv_mr);
+
+/// A memory window.
+#[repr(C)]
+pub(crate) struct Mw {
+    pub(crate) abi: UnsafeCell<ibv_mw>,
+    pub(crate) mw: rnic_verbs::Mw,
+    /// Of type 1: the STag of the last binding that was posted, and the queue pair.
+    pub(crate) bound: Mutex<Option<(rnic_verbs::Stag, rnic_verbs::QpNumber)>>,
+}
+
+behind!(Mw, ibv_mw);

@@ -1,0 +1,258 @@
+//! Posting: work requests of the program as requests of rnic-verbs.
+
+use std::mem::MaybeUninit;
+use std::slice;
+
+use rnic_verbs::{MAX_INLINE, MAX_SGE, PostError, RemoteAddress, SendRequest, Sge, Stag};
+
+use crate::abi::*;
+use crate::errno::{Errno, ToErrno};
+use crate::mw::binding;
+use crate::objects::{Mw, Qp, Srq};
+
+// An ibv_sge is an Sge.
+const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+const _: () = assert!(align_of::<Sge>() == align_of::<ibv_sge>());
+
+/// Room for what a request is made of while it is posted.
+pub(crate) struct Scratch {
+    inline: [MaybeUninit<u8>; MAX_INLINE],
+    binding: Option<rnic_verbs::Binding>,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self {
+            inline: [MaybeUninit::uninit(); MAX_INLINE],
+            binding: None,
+        }
+    }
+}
+
+/// Returns the pieces of memory that a request names.
+pub(crate) unsafe fn pieces<'a>(list: *mut ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(count) if count <= MAX_SGE => Ok(slice::from_raw_parts(list.cast(), count)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Copies the octets that a request sends inline.
+unsafe fn gather<'a>(
+    list: &[ibv_sge],
+    room: &'a mut [MaybeUninit<u8>; MAX_INLINE],
+) -> Result<&'a [u8], Errno> {
+    let mut filled = 0;
+    for piece in list {
+        let length = piece.length as usize;
+        if length > MAX_INLINE - filled {
+            return Err(Errno::EINVAL);
+        }
+        let from = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
+        let to = room.as_mut_ptr().add(filled).cast::<u8>();
+        // A peer may write there at the same time: a copy, and no reference.
+        std::ptr::copy_nonoverlapping(from, to, length);
+        filled += length;
+    }
+    Ok(slice::from_raw_parts(room.as_ptr().cast(), filled))
+}
+
+/// Makes a request of one of the program. `scratch` holds parts of it.
+pub(crate) unsafe fn request<'a>(
+    wr: &ibv_send_wr,
+    scratch: &'a mut Scratch,
+) -> Result<SendRequest<'a>, Errno> {
+    let peer = |rdma: ibv_send_wr_rdma| RemoteAddress {
+        stag: Stag(rdma.rkey),
+        offset: rdma.remote_addr,
+    };
+    let Scratch {
+        inline,
+        binding: bound,
+    } = scratch;
+    let flagged = |request| Ok(flagged(request, wr.wr_id, wr.send_flags));
+    // These send nothing, and their lists may be anything.
+    match wr.opcode {
+        IBV_WR_LOCAL_INV => return flagged(SendRequest::invalidate(Stag(wr.imm_data))),
+        IBV_WR_BIND_MW => {
+            let bind = wr.bind_mw;
+            let window = Mw::of(bind.mw);
+            let new = binding(window, Some(bind.rkey), &bind.bind_info)?;
+            return flagged(SendRequest::bind(bound.insert(new)));
+        }
+        _ => {}
+    }
+    let memory = pieces(wr.sg_list, wr.num_sge)?;
+    let request = match wr.opcode {
+        IBV_WR_RDMA_WRITE => SendRequest::write(peer(wr.wr.rdma)),
+        IBV_WR_SEND => SendRequest::send(),
+        IBV_WR_RDMA_READ => SendRequest::read(peer(wr.wr.rdma)),
+        IBV_WR_SEND_WITH_INV => SendRequest::send_invalidate(Stag(wr.imm_data)),
+        IBV_WR_RDMA_WRITE_WITH_IMM => {
+            let mut length = 0u32;
+            for piece in memory {
+                length = length.checked_add(piece.length()).ok_or(Errno::EINVAL)?;
+            }
+            write_with_immediate(peer(wr.wr.rdma), wr.imm_data, length)
+        }
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            let atomic = wr.wr.atomic;
+            SendRequest::cmp_swap(address(atomic), atomic.compare_add, atomic.swap)
+        }
+        IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            let atomic = wr.wr.atomic;
+            SendRequest::fetch_add(address(atomic), atomic.compare_add)
+        }
+        // RFC 7306 has Immediate Data alone or behind a Write.
+        IBV_WR_SEND_WITH_IMM | IBV_WR_TSO | IBV_WR_FLUSH | IBV_WR_ATOMIC_WRITE => {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        return flagged(request.memory(memory));
+    }
+    let list = slice::from_raw_parts(memory.as_ptr().cast::<ibv_sge>(), memory.len());
+    flagged(request.inline(gather(list, inline)?))
+}
+
+fn address(atomic: ibv_send_wr_atomic) -> RemoteAddress {
+    RemoteAddress {
+        stag: Stag(atomic.rkey),
+        offset: atomic.remote_addr,
+    }
+}
+
+/// Makes a Write with Immediate Data. Verbs have 4 octets of them, and RFC 7306 has 8: the last 4 are the length of the Write, which
+/// the peer's completion reports.
+fn write_with_immediate<'a>(peer: RemoteAddress, immediate: u32, length: u32) -> SendRequest<'a> {
+    let mut octets = [0; 8];
+    octets[..4].copy_from_slice(&immediate.to_ne_bytes());
+    octets[4..].copy_from_slice(&length.to_be_bytes());
+    SendRequest::write_with_immediate(peer, octets)
+}
+
+fn flagged(request: SendRequest<'_>, wr_id: u64, flags: u32) -> SendRequest<'_> {
+    let request = request
+        .wr_id(wr_id)
+        .signaled(flags & IBV_SEND_SIGNALED != 0);
+    let request = match flags & IBV_SEND_SOLICITED {
+        0 => request,
+        _ => request.solicited(),
+    };
+    match flags & IBV_SEND_FENCE {
+        0 => request,
+        _ => request.fenced(),
+    }
+}
+
+/// A list of requests, each made when it is asked for. What one is made of lies in the scratch until the next is asked for, and
+/// `post_sends` has copied it by then.
+struct Requests {
+    next: *mut ibv_send_wr,
+    scratch: *mut Scratch,
+    /// The request that could not be made.
+    wrong: Option<Errno>,
+}
+
+impl Iterator for Requests {
+    type Item = SendRequest<'static>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next.is_null() {
+            return None;
+        }
+        // SAFETY: the list is that of `ibv_post_send`, and nobody else uses the scratch.
+        match unsafe { request(&*self.next, &mut *self.scratch) } {
+            Ok(request) => {
+                // SAFETY: as above.
+                self.next = unsafe { (*self.next).next };
+                Some(request)
+            }
+            Err(errno) => {
+                self.wrong = Some(errno);
+                None
+            }
+        }
+    }
+}
+
+/// Posts a list of requests. Says of which one it was that failed, and why; those before it are posted.
+pub(crate) unsafe fn post_list(
+    qp: &mut rnic_verbs::Qp,
+    wr: *mut ibv_send_wr,
+) -> Result<(), (*mut ibv_send_wr, Errno)> {
+    let mut scratch = Scratch::new();
+    let mut requests = Requests {
+        next: wr,
+        scratch: &mut scratch,
+        wrong: None,
+    };
+    let refused = qp.post_sends(&mut requests).err();
+    match (refused, requests.wrong) {
+        (None, None) => Ok(()),
+        (Some(refused), _) => Err((nth(wr, refused.posted), refused.error.errno())),
+        (None, Some(errno)) => Err((requests.next, errno)),
+    }
+}
+
+/// `ibv_post_send`.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> i32 {
+    match post_list(&mut Qp::of(qp).lock(), wr) {
+        Ok(()) => 0,
+        Err((bad, errno)) => {
+            *bad_wr = bad;
+            errno as i32
+        }
+    }
+}
+
+unsafe fn nth(mut wr: *mut ibv_send_wr, n: usize) -> *mut ibv_send_wr {
+    for _ in 0..n {
+        wr = (*wr).next;
+    }
+    wr
+}
+
+/// Posts a list of receives.
+unsafe fn post_receives(
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    mut post: impl FnMut(u64, &[Sge]) -> Result<(), PostError>,
+) -> i32 {
+    while !wr.is_null() {
+        let posted = pieces((*wr).sg_list, (*wr).num_sge)
+            .and_then(|memory| post((*wr).wr_id, memory).map_err(|why| why.errno()));
+        if let Err(errno) = posted {
+            *bad_wr = wr;
+            return errno as i32;
+        }
+        wr = (*wr).next;
+    }
+    0
+}
+
+/// `ibv_post_recv`.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> i32 {
+    let mut inner = Qp::of(qp).lock();
+    post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
+}
+
+/// `ibv_post_srq_recv`.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> i32 {
+    let mut inner = Srq::of(srq).lock();
+    post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
+}

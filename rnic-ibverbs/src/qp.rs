@@ -1,0 +1,305 @@
+//! Queue pairs: making, changing and destroying them.
+
+use std::ptr::null_mut;
+
+use nix::libc;
+use rnic_verbs::{MAX_INLINE, MAX_SGE, QpCaps, QpNumber, QpState};
+
+use crate::abi::*;
+use crate::adapter::Adapter;
+use crate::asynchronous;
+use crate::context::Context;
+use crate::cq::{MAX_ENTRIES, qp_num};
+use crate::errno::{Errno, ToErrno, lock, pointer, result};
+use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
+use crate::qp_ex;
+use crate::registry::{QPS, leaving};
+
+/// The most requests of a queue.
+pub(crate) const MAX_WR: u32 = MAX_ENTRIES >> 4;
+
+/// Calls `what` with the queue pair that has this number in the device.
+pub(crate) fn with_number<R>(
+    adapter: &Adapter,
+    number: QpNumber,
+    what: impl FnOnce(&Qp) -> R,
+) -> Option<R> {
+    QPS.with(adapter, number.0, what)
+}
+
+fn check(cap: &ibv_qp_cap, has_srq: bool) -> Result<(), Errno> {
+    let own_receives = if has_srq { 0 } else { cap.max_recv_wr };
+    let fits = cap.max_send_wr <= MAX_WR
+        && own_receives <= MAX_WR
+        && cap.max_send_sge as usize <= MAX_SGE
+        && (has_srq || cap.max_recv_sge as usize <= MAX_SGE)
+        && cap.max_inline_data as usize <= MAX_INLINE;
+    fits.then_some(()).ok_or(Errno::EINVAL)
+}
+
+/// Makes a queue pair, and states its real capacities in `init`.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp, Errno> {
+    match init.qp_type {
+        IBV_QPT_RC => {}
+        IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV
+        | IBV_QPT_DRIVER => return Err(Errno::EOPNOTSUPP),
+        _ => return Err(Errno::EINVAL),
+    }
+    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let operations = match send_ops {
+        Some(asked) => qp_ex::operations(asked)?,
+        None => qp_ex::none(),
+    };
+    let srq = init.srq;
+    check(&init.cap, !srq.is_null())?;
+    let adapter = Context::of((*pd).context).adapter;
+    let caps = QpCaps {
+        max_send_wr: init.cap.max_send_wr,
+        max_recv_wr: init.cap.max_recv_wr,
+        max_sge: MAX_SGE,
+        // rdma-core's examples send inline without having asked for it.
+        max_inline: MAX_INLINE,
+        signal_all: init.sq_sig_all != 0,
+    };
+    let made = {
+        let send_cq = Cq::of(init.send_cq).lock();
+        let other = (init.recv_cq != init.send_cq).then(|| Cq::of(init.recv_cq).lock());
+        let recv_cq = other.as_ref().unwrap_or(&send_cq);
+        let pd = &Pd::of(pd).pd;
+        match srq.is_null() {
+            true => pd.qp(&send_cq, recv_cq, caps),
+            false => pd.qp_with_srq(&send_cq, recv_cq, &Srq::of(srq).lock(), caps),
+        }
+    };
+    let inner = made.map_err(|why| why.errno())?;
+    let real = inner.caps();
+    init.cap.max_send_wr = real.max_send_wr;
+    init.cap.max_recv_wr = real.max_recv_wr;
+    init.cap.max_inline_data = real.max_inline as u32;
+    let number = inner.number();
+    let mut abi = operations;
+    abi.qp_base = ibv_qp {
+        context: (*pd).context,
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq,
+        handle: number.0,
+        qp_num: qp_num(number),
+        state: IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let new = NewQp {
+        abi,
+        qp: inner,
+        adapter,
+        cap: init.cap,
+        signal_all: caps.signal_all,
+        send_ops: send_ops.unwrap_or(0),
+    };
+    let qp = Qp::new(new).give();
+    each_used(qp, |users| users.add());
+    asynchronous::watch_qp(qp);
+    Ok(qp)
+}
+
+/// Calls `each` for the objects that a queue pair uses.
+unsafe fn each_used(qp: *mut ibv_qp, each: impl Fn(&crate::objects::Users)) {
+    let base = &*qp;
+    each(&Pd::of(base.pd).users);
+    each(&Cq::of(base.send_cq).users);
+    each(&Cq::of(base.recv_cq).users);
+    if !base.srq.is_null() {
+        each(&Srq::of(base.srq).users);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(create(pd, &mut *init, None))
+}
+
+/// `ibv_create_qp_ex`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    let attr = &mut *attr;
+    let known =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let flags = match attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
+        0 => 0,
+        _ => attr.create_flags,
+    };
+    if attr.comp_mask & !known != 0 || flags != 0 {
+        return pointer(Err(Errno::EOPNOTSUPP));
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return pointer(Err(Errno::EINVAL));
+    }
+    let send_ops =
+        (attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
+    let mut init = ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    let made = create(attr.pd, &mut init, send_ops);
+    attr.cap = init.cap;
+    pointer(made)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
+    leaving(Qp::of(qp));
+    asynchronous::forget_qp(qp);
+    let base = *qp;
+    drop(Qp::take(qp));
+    Pd::of(base.pd).users.remove();
+    Cq::of(base.send_cq).users.remove();
+    Cq::of(base.recv_cq).users.remove();
+    if !base.srq.is_null() {
+        Srq::of(base.srq).users.remove();
+    }
+    0
+}
+
+/// Returns the queue pair's `ibv_qp_ex`, if it was made with send operations.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    match Qp::of(qp).send_ops {
+        0 => null_mut(),
+        _ => qp.cast(),
+    }
+}
+
+/// Returns a state as verbs have it.
+fn state(state: QpState) -> u32 {
+    match state {
+        QpState::Init => IBV_QPS_INIT,
+        QpState::Connecting => IBV_QPS_RTR,
+        QpState::Rts => IBV_QPS_RTS,
+        QpState::Sqd => IBV_QPS_SQD,
+        QpState::Terminate => IBV_QPS_SQE,
+        QpState::Error => IBV_QPS_ERR,
+    }
+}
+
+/// Changes a queue pair. Connections are made by rdma_cm, so the states between INIT and RTS are not entered here; INIT and RTS are
+/// accepted where it is in that state already.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: i32,
+) -> i32 {
+    let object = Qp::of(qp);
+    let attr = &*attr;
+    if mask & IBV_QP_STATE != 0 {
+        if let Err(errno) = enter(object, attr.qp_state) {
+            return result(Err(errno));
+        }
+        (*qp).state = attr.qp_state;
+    }
+    let mut kept = lock(&object.attributes);
+    if mask & IBV_QP_ACCESS_FLAGS != 0 {
+        kept.qp_access_flags = attr.qp_access_flags;
+    }
+    if mask & IBV_QP_MAX_QP_RD_ATOMIC != 0 {
+        kept.max_rd_atomic = attr.max_rd_atomic;
+    }
+    if mask & IBV_QP_MAX_DEST_RD_ATOMIC != 0 {
+        kept.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    }
+    0
+}
+
+fn enter(qp: &Qp, wanted: u32) -> Result<(), Errno> {
+    let mut inner = qp.lock();
+    let now = inner.state();
+    match wanted {
+        IBV_QPS_ERR => inner.fail().map_err(|why| why.errno()),
+        IBV_QPS_SQD if now == QpState::Rts => inner.disconnect().map_err(|why| why.errno()),
+        IBV_QPS_RESET | IBV_QPS_INIT if now == QpState::Init => Ok(()),
+        _ if wanted == state(now) => Ok(()),
+        // The engine may be further than the program knows, and a program that connects moves its queue pair to RTR before.
+        IBV_QPS_RTR if matches!(now, QpState::Init | QpState::Rts) => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: i32,
+    init: *mut ibv_qp_init_attr,
+) -> i32 {
+    let object = Qp::of(qp);
+    let base = &*qp;
+    let state = state(object.lock().state());
+    let kept = *lock(&object.attributes);
+    *attr = ibv_qp_attr {
+        qp_state: state,
+        cur_qp_state: state,
+        path_mtu: IBV_MTU_4096,
+        qp_access_flags: kept.qp_access_flags,
+        max_rd_atomic: kept.max_rd_atomic,
+        max_dest_rd_atomic: kept.max_dest_rd_atomic,
+        cap: object.cap,
+        port_num: 1,
+        ..ibv_qp_attr::default()
+    };
+    *init = ibv_qp_init_attr {
+        qp_context: base.qp_context,
+        send_cq: base.send_cq,
+        recv_cq: base.recv_cq,
+        srq: base.srq,
+        cap: object.cap,
+        qp_type: base.qp_type,
+        sq_sig_all: object.signal_all.into(),
+    };
+    0
+}
+
+/// TCP delivers in order, but a peer may not see its octets change in order before a completion.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _opcode: u32,
+    _flags: u32,
+) -> i32 {
+    0
+}
+
+/// There are no options of a vendor.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> i32 {
+    *ece = ibv_ece::default();
+    Errno::EOPNOTSUPP as i32
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> i32 {
+    match (*ece).vendor_id {
+        0 => 0,
+        _ => Errno::EOPNOTSUPP as i32,
+    }
+}

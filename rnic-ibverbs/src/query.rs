@@ -1,0 +1,332 @@
+//! What a device and its port are.
+
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::ptr::write_bytes;
+
+use rnic_verbs::MAX_SGE;
+
+use crate::abi::*;
+use crate::adapter::{Adapter, QUEUE_PAIRS, STAGS};
+use crate::context::Context;
+use crate::cq::MAX_ENTRIES;
+use crate::errno::{Errno, fail};
+use crate::interface::Interface;
+use crate::qp::MAX_WR;
+
+/// The most Reads and atomics that a connection may have outstanding, in either direction.
+pub(crate) const MAX_READS: u16 = 128;
+
+/// The most completion queues, and shared receive queues, of a process.
+const MAX_QUEUES: i32 = 1 << 16;
+
+/// The only port.
+const PORT: u8 = 1;
+
+/// The only partition: all members, of the default one.
+const PKEY: u16 = 0xffff;
+
+/// Octets of the port's attributes that programs know which call the exported function.
+const SHORT_PORT_ATTR: usize = offset_of!(ibv_port_attr, port_cap_flags2);
+
+/// Returns a GUID in network byte order: an EUI-64 of the MAC address.
+pub(crate) fn guid(adapter: &Adapter) -> u64 {
+    let [a, b, c, d, e, f] = adapter.interface().mac;
+    u64::from_ne_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+fn device_attr(adapter: &Adapter) -> ibv_device_attr {
+    // SAFETY: 0 is a value of each member.
+    let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    attr.fw_ver[..version.len()].copy_from_slice(version);
+    let guid = guid(adapter);
+    ibv_device_attr {
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 4096,
+        max_qp: QUEUE_PAIRS as i32,
+        max_qp_wr: MAX_WR as i32,
+        device_cap_flags: IBV_DEVICE_PORT_ACTIVE_EVENT
+            | IBV_DEVICE_SYS_IMAGE_GUID
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+        max_sge: MAX_SGE as i32,
+        max_sge_rd: MAX_SGE as i32,
+        max_cq: MAX_QUEUES,
+        max_cqe: MAX_ENTRIES as i32,
+        max_mr: STAGS as i32,
+        max_pd: i32::MAX,
+        max_qp_rd_atom: MAX_READS.into(),
+        max_res_rd_atom: i32::from(MAX_READS) * QUEUE_PAIRS as i32,
+        max_qp_init_rd_atom: MAX_READS.into(),
+        atomic_cap: IBV_ATOMIC_HCA,
+        max_mw: STAGS as i32,
+        max_srq: MAX_QUEUES,
+        max_srq_wr: MAX_WR as i32,
+        max_srq_sge: MAX_SGE as i32,
+        max_pkeys: 1,
+        phys_port_cnt: 1,
+        ..attr
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> i32 {
+    *attr = device_attr(Context::of(context).adapter);
+    0
+}
+
+/// `ibv_query_device_ex`, of which the program knows the first `size` octets.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> i32 {
+    /// Everything that was there first.
+    const LEAST: usize = offset_of!(ibv_device_attr_ex, odp_caps);
+    if !input.is_null() && (*input).comp_mask != 0 || size < LEAST {
+        return Errno::EINVAL as i32;
+    }
+    // SAFETY: 0 is a value of each member.
+    let mut all: ibv_device_attr_ex = std::mem::zeroed();
+    all.orig_attr = device_attr(Context::of(context).adapter);
+    // No memory is pinned, so what the program maps anew is what peers reach.
+    let each = IBV_ODP_SUPPORT_SEND
+        | IBV_ODP_SUPPORT_RECV
+        | IBV_ODP_SUPPORT_WRITE
+        | IBV_ODP_SUPPORT_READ
+        | IBV_ODP_SUPPORT_ATOMIC
+        | IBV_ODP_SUPPORT_SRQ_RECV;
+    all.odp_caps = ibv_odp_caps {
+        general_caps: IBV_ODP_SUPPORT,
+        per_transport_caps: [each, 0, 0],
+    };
+    all.device_cap_flags_ex = all.orig_attr.device_cap_flags.into();
+    all.phys_port_cnt_ex = 1;
+    copy_part(&all, attr, size);
+    0
+}
+
+/// Copies the part of a structure that the program knows. What it knows beyond is zeroed.
+unsafe fn copy_part<T>(all: &T, to: *mut T, size: usize) {
+    let known = size.min(size_of::<T>());
+    std::ptr::copy_nonoverlapping((&raw const *all).cast::<u8>(), to.cast::<u8>(), known);
+    write_bytes(to.cast::<u8>().add(known), 0, size - known);
+}
+
+fn port_attr(adapter: &Adapter) -> ibv_port_attr {
+    let interface = adapter.interface();
+    let (active_width, active_speed) = speed(&adapter.netdev);
+    let (state, phys_state) = match interface.is_active {
+        // IB_PORT_PHYS_STATE_LINK_UP and _DISABLED.
+        true => (IBV_PORT_ACTIVE, 5),
+        false => (IBV_PORT_DOWN, 3),
+    };
+    ibv_port_attr {
+        state,
+        max_mtu: IBV_MTU_4096,
+        active_mtu: mtu(Interface::mtu(&adapter.netdev).unwrap_or(1500)),
+        gid_tbl_len: interface.addresses.len().max(1) as i32,
+        max_msg_sz: u32::MAX,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        active_width,
+        active_speed,
+        active_speed_ex: active_speed.into(),
+        phys_state,
+        link_layer: IBV_LINK_LAYER_ETHERNET,
+        ..ibv_port_attr::default()
+    }
+}
+
+/// Returns the largest MTU of InfiniBand that fits.
+fn mtu(octets: u32) -> u32 {
+    match octets {
+        4096.. => IBV_MTU_4096,
+        2048.. => IBV_MTU_2048,
+        1024.. => IBV_MTU_1024,
+        512.. => IBV_MTU_512,
+        _ => IBV_MTU_256,
+    }
+}
+
+/// Returns the width and the speed of a lane, as InfiniBand counts them, that come closest to the speed of an interface.
+fn speed(netdev: &str) -> (u8, u8) {
+    const WIDTH_1X: u8 = 1;
+    const WIDTH_4X: u8 = 2;
+    const WIDTH_2X: u8 = 16;
+    let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/speed"));
+    let megabits: i64 = text
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(1000);
+    let speeds = [
+        (1000, (WIDTH_1X, 1)),
+        (10_000, (WIDTH_1X, 8)),
+        (20_000, (WIDTH_4X, 2)),
+        (25_000, (WIDTH_1X, 32)),
+        (40_000, (WIDTH_4X, 8)),
+        (50_000, (WIDTH_2X, 32)),
+        (100_000, (WIDTH_4X, 32)),
+        (200_000, (WIDTH_4X, 64)),
+    ];
+    let reached = speeds.iter().find(|(most, _)| megabits <= *most);
+    reached.map_or((WIDTH_4X, 128), |(_, speed)| *speed)
+}
+
+/// `query_port`, where the program says how much it knows.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> i32 {
+    if port != PORT {
+        return Errno::EINVAL as i32;
+    }
+    copy_part(&port_attr(Context::of(context).adapter), attr, size);
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> i32 {
+    query_port(context, port, attr, SHORT_PORT_ATTR)
+}
+
+/// Returns the GIDs: the addresses of the interface.
+fn gids(adapter: &Adapter) -> (Vec<ibv_gid>, u32) {
+    let interface = adapter.interface();
+    let gid = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let gids = interface.addresses.iter().map(|a| ibv_gid { raw: gid(a) });
+    (gids.collect(), interface.index)
+}
+
+/// An interface without an address has one GID, which is 0.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: i32,
+    gid: *mut ibv_gid,
+) -> i32 {
+    let (gids, _) = gids(Context::of(context).adapter);
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    if port != PORT || index >= gids.len().max(1) {
+        return fail(Errno::EINVAL);
+    }
+    *gid = gids.get(index).copied().unwrap_or_default();
+    0
+}
+
+/// Returns the entries of the table of GIDs.
+fn entries(adapter: &Adapter) -> Vec<ibv_gid_entry> {
+    let (gids, ndev_ifindex) = gids(adapter);
+    let numbered = (0..).zip(gids);
+    numbered
+        .map(|(gid_index, gid)| ibv_gid_entry {
+            gid,
+            gid_index,
+            port_num: PORT.into(),
+            // IBV_GID_TYPE_IB, which iWARP devices have too.
+            gid_type: 0,
+            ndev_ifindex,
+        })
+        .collect()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> i32 {
+    if flags != 0 {
+        return Errno::EOPNOTSUPP as i32;
+    }
+    if port != u32::from(PORT) {
+        return Errno::EINVAL as i32;
+    }
+    match entries(Context::of(context).adapter).get(index as usize) {
+        Some(found) => {
+            copy_part(found, entry, entry_size);
+            0
+        }
+        None if index == 0 => Errno::ENODATA as i32,
+        None => Errno::EINVAL as i32,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    list: *mut ibv_gid_entry,
+    max: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    if flags != 0 {
+        return -(Errno::EOPNOTSUPP as isize);
+    }
+    let found = entries(Context::of(context).adapter);
+    for (place, entry) in found.iter().take(max).enumerate() {
+        copy_part(entry, list.byte_add(place * entry_size), entry_size);
+    }
+    found.len().min(max) as isize
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    _context: *mut ibv_context,
+    port: u8,
+    _index: u32,
+    kind: *mut u32,
+) -> i32 {
+    if port != PORT {
+        return fail(Errno::EINVAL);
+    }
+    *kind = 0;
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: i32,
+    pkey: *mut u16,
+) -> i32 {
+    if port != PORT || index != 0 {
+        return fail(Errno::EINVAL);
+    }
+    *pkey = PKEY.to_be();
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    _context: *mut ibv_context,
+    port: u8,
+    pkey: u16,
+) -> i32 {
+    match port == PORT && pkey == PKEY.to_be() {
+        true => 0,
+        false => fail(Errno::EINVAL),
+    }
+}

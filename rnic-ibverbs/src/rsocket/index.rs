@@ -1,0 +1,42 @@
+//! The sockets of this process, by their numbers.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::socket::Socket;
+use crate::errno::Errno;
+
+static SOCKETS: RwLock<Vec<Option<Arc<Socket>>>> = RwLock::new(Vec::new());
+
+/// Returns the socket of this number.
+pub(super) fn find(fd: RawFd) -> Option<Arc<Socket>> {
+    let sockets = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    sockets.get(usize::try_from(fd).ok()?)?.clone()
+}
+
+/// Returns the socket of this number, or what calls fail with that are given another.
+pub(super) fn get(fd: RawFd) -> Result<Arc<Socket>, Errno> {
+    find(fd).ok_or(Errno::EBADF)
+}
+
+/// Adds a socket by all numbers that it has.
+pub(super) fn insert(socket: &Arc<Socket>) {
+    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    for number in socket.numbers() {
+        let at = number as usize;
+        if sockets.len() <= at {
+            sockets.resize(at + 1, None);
+        }
+        sockets[at] = Some(socket.clone());
+    }
+}
+
+/// Removes a socket, which is gone when all calls on it have returned.
+pub(super) fn remove(socket: &Socket) {
+    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    for number in socket.numbers() {
+        if let Some(place) = sockets.get_mut(number as usize) {
+            *place = None;
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A socket: its state, and what it is made of.
+//!
+//! | lock | what for | taken before |
+//! |---|---|---|
+//! | `send`, `receive` | one thread at a time sends, and one receives | all others |
+//! | `mappings` | the buffers that the application has mapped | `flow` |
+//! | `identifier` | calls of rdma_cm | `flow` |
+//! | `flow` | what messages and completions change; held for short times | |
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use nix::libc;
+
+use super::config::{Config, Sizes};
+use super::endpoint::Endpoint;
+use super::identifier::Identifier;
+use super::incoming::Incoming;
+use super::layout::{ConnectData, Iomap, Sge};
+use super::mapping::Mappings;
+use super::outgoing::Outgoing;
+use super::waiter::Watchers;
+use crate::errno::{Errno, lock};
+
+/// Where the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Neither connected nor listening. It may have an address.
+    Opened,
+    Listening,
+    /// On the way to a connection, on either side.
+    Connecting,
+    Connected,
+    /// No connection came about.
+    Failed,
+    /// The connection has ended.
+    Disconnected,
+}
+
+/// What messages and completions change.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) phase: Phase,
+    /// The peer has not said that it sends nothing more, nor has the application shut that direction down.
+    pub(super) readable: bool,
+    /// The application has not shut this direction down.
+    pub(super) writable: bool,
+    /// The connection ended without a word of the peer.
+    pub(super) lost: bool,
+    /// The application has closed the socket.
+    pub(super) closed: bool,
+    /// The completion queue will report its next completion, or has and nobody has taken that.
+    pub(super) armed: bool,
+    /// What SO_ERROR says.
+    pub(super) error: Option<Errno>,
+    pub(super) incoming: Incoming,
+    pub(super) outgoing: Outgoing,
+    /// The buffers that the peer has mapped.
+    pub(super) iomaps: Vec<Iomap>,
+    /// The peer's lists: of its targets, and of the buffers that we have mapped.
+    pub(super) peer: PeerLists,
+    /// Connections that wait to be accepted.
+    pub(super) accepted: VecDeque<Arc<Socket>>,
+}
+
+/// Where the peer's lists are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerLists {
+    targets: u64,
+    iomaps: u64,
+    key: u32,
+    /// Entries of the second.
+    pub(super) mappable: u16,
+}
+
+impl PeerLists {
+    /// Returns where an entry of the peer's targets is.
+    pub(super) fn target(&self, index: u32) -> Sge {
+        self.entry(self.targets, index, Sge::OCTETS)
+    }
+
+    /// Returns where an entry of its mapped buffers is.
+    pub(super) fn iomap(&self, index: u16) -> Sge {
+        self.entry(self.iomaps, index.into(), Iomap::OCTETS)
+    }
+
+    fn entry(&self, list: u64, index: u32, octets: usize) -> Sge {
+        let octets = octets as u32;
+        let addr = list.wrapping_add(u64::from(index) * u64::from(octets));
+        Sge {
+            addr,
+            key: self.key,
+            length: octets,
+        }
+    }
+}
+
+/// The options that are not [`Sizes`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Options {
+    pub(super) reuse_address: bool,
+    pub(super) keep_alive: bool,
+    pub(super) oob_inline: bool,
+    pub(super) no_delay: bool,
+    pub(super) v6_only: bool,
+    pub(super) type_of_service: i32,
+    /// Seconds without traffic until the connection is probed; 0 for the system's default.
+    pub(super) keep_idle: u32,
+    /// Seconds that closing waits for what was sent, if the application has said.
+    pub(super) linger: Option<u32>,
+    /// FD_CLOEXEC.
+    pub(super) descriptor_flags: i32,
+}
+
+/// The socket. Dropping it destroys its objects.
+#[derive(Debug)]
+pub(super) struct Socket {
+    /// The descriptor of its event channel, and its number unless it was accepted.
+    pub(super) fd: RawFd,
+    /// The number of one that was accepted.
+    accepted_as: OnceLock<OwnedFd>,
+    /// AF_INET or AF_INET6.
+    pub(super) domain: i32,
+    pub(super) send: Mutex<SendSide>,
+    pub(super) receive: Mutex<()>,
+    pub(super) mappings: Mutex<Mappings>,
+    pub(super) flow: Mutex<Flow>,
+    pub(super) watchers: Watchers,
+    pub(super) nonblocking: AtomicBool,
+    pub(super) sizes: Mutex<Sizes>,
+    pub(super) options: Mutex<Options>,
+    /// Where the connection came in, if it did.
+    pub(super) listener: Option<Weak<Socket>>,
+    /// Made when connecting begins. Destroyed before the identifier.
+    pub(super) endpoint: OnceLock<Endpoint>,
+    pub(super) identifier: Mutex<Identifier>,
+}
+
+/// What the sender alone needs.
+#[derive(Debug, Default)]
+pub(super) struct SendSide {
+    /// Where the next data go in the send buffer.
+    pub(super) offset: u32,
+}
+
+impl Socket {
+    /// Returns a new socket.
+    pub(super) fn new(identifier: Identifier, domain: i32) -> Self {
+        Self::with(
+            identifier,
+            domain,
+            Config::get().sizes,
+            Options::default(),
+            None,
+        )
+    }
+
+    /// Returns the socket of a connection that came in.
+    pub(super) fn accepting(identifier: Identifier, listener: &Arc<Self>) -> Self {
+        let options = Options {
+            descriptor_flags: 0,
+            ..*lock(&listener.options)
+        };
+        let socket = Self::with(
+            identifier,
+            listener.domain,
+            *lock(&listener.sizes),
+            options,
+            Some(Arc::downgrade(listener)),
+        );
+        lock(&socket.flow).phase = Phase::Connecting;
+        socket
+    }
+
+    fn with(
+        identifier: Identifier,
+        domain: i32,
+        sizes: Sizes,
+        options: Options,
+        listener: Option<Weak<Self>>,
+    ) -> Self {
+        let flow = Flow {
+            phase: Phase::Opened,
+            readable: true,
+            writable: true,
+            lost: false,
+            closed: false,
+            armed: false,
+            error: None,
+            incoming: Incoming::new(0, 0),
+            outgoing: Outgoing::new(0, 0),
+            iomaps: Vec::new(),
+            peer: PeerLists::default(),
+            accepted: VecDeque::new(),
+        };
+        Self {
+            fd: identifier.fd(),
+            accepted_as: OnceLock::new(),
+            domain,
+            send: Mutex::default(),
+            receive: Mutex::default(),
+            mappings: Mutex::default(),
+            flow: Mutex::new(flow),
+            watchers: Watchers::default(),
+            nonblocking: AtomicBool::new(false),
+            sizes: Mutex::new(sizes),
+            options: Mutex::new(options),
+            listener,
+            endpoint: OnceLock::new(),
+            identifier: Mutex::new(identifier),
+        }
+    }
+
+    /// Returns whether calls return at once.
+    pub(super) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Gives a connection that the application accepts its number: a duplicate of the descriptor, which the application's thread
+    /// makes now. librspreload.so has opened a descriptor of its own before, and its `select` takes a smaller number of ours for one of
+    /// the kernel's.
+    pub(super) fn number_accepted(&self) -> Result<RawFd, Errno> {
+        // SAFETY: the call takes and returns numbers.
+        let number = unsafe { libc::fcntl(self.fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if number < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: it was made just now.
+        let number = self
+            .accepted_as
+            .get_or_init(|| unsafe { OwnedFd::from_raw_fd(number) });
+        Ok(number.as_raw_fd())
+    }
+
+    /// Returns all numbers by which it is found.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = RawFd> {
+        let accepted_as = self.accepted_as.get().map(AsRawFd::as_raw_fd);
+        [self.fd].into_iter().chain(accepted_as)
+    }
+
+    /// Makes the endpoint, and returns what the peer must know of it.
+    pub(super) fn make_endpoint(&self, identifier: &Identifier) -> Result<ConnectData, Errno> {
+        let endpoint = Endpoint::new(identifier, *lock(&self.sizes))?;
+        *lock(&self.sizes) = endpoint.sizes;
+        let endpoint = self.endpoint.get_or_init(|| endpoint);
+        let sizes = &endpoint.sizes;
+        let mut flow = lock(&self.flow);
+        flow.incoming = Incoming::new(sizes.receive_buffer, sizes.receive_queue);
+        flow.outgoing = Outgoing::new(sizes.send_queue, sizes.send_buffer);
+        flow.iomaps = vec![Iomap::default(); sizes.iomaps.into()];
+        Ok(endpoint.connect_data())
+    }
+
+    /// Takes in what the peer says of its endpoint.
+    pub(super) fn learn(&self, peer: ConnectData) {
+        let mut flow = lock(&self.flow);
+        flow.outgoing
+            .begin(peer.credits, peer.buffer, peer.targets.length);
+        let targets = u64::from(peer.targets.length) * Sge::OCTETS as u64;
+        flow.peer = PeerLists {
+            targets: peer.targets.addr,
+            iomaps: peer.targets.addr.wrapping_add(targets),
+            key: peer.targets.key,
+            mappable: peer.iomaps,
+        };
+    }
+
+    /// Changes the phase, and wakes whoever waits for that.
+    pub(super) fn enter(&self, phase: Phase) {
+        lock(&self.flow).phase = phase;
+        self.watchers.wake();
+    }
+
+    /// Notes that connecting has failed.
+    pub(super) fn fail(&self, why: Errno) {
+        let mut flow = lock(&self.flow);
+        flow.phase = Phase::Failed;
+        flow.error = Some(why);
+        drop(flow);
+        self.watchers.wake();
+    }
+}
+
+impl Flow {
+    /// Notes that the connection has ended without a word of the peer.
+    pub(super) fn lose(&mut self) {
+        if self.phase == Phase::Connected {
+            self.phase = Phase::Disconnected;
+            self.lost = true;
+            self.error = Some(Errno::ECONNRESET);
+        }
+    }
+}

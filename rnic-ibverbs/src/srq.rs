@@ -1,0 +1,128 @@
+//! Shared receive queues.
+
+use std::sync::atomic::Ordering;
+
+use nix::libc;
+use rnic_verbs::{MAX_SGE, SrqCaps, SrqLimit};
+
+use crate::abi::*;
+use crate::asynchronous;
+use crate::context::Context;
+use crate::errno::{Errno, ToErrno, pointer, result};
+use crate::objects::{Pd, Srq};
+use crate::qp::MAX_WR;
+
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+    let attr = &mut init.attr;
+    if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge as usize > MAX_SGE {
+        return Err(Errno::EINVAL);
+    }
+    let caps = SrqCaps {
+        max_wr: attr.max_wr,
+        max_sge: MAX_SGE,
+        ..SrqCaps::default()
+    };
+    let srq = Pd::of(pd).pd.srq(caps).map_err(|why| why.errno())?;
+    attr.max_wr = srq.capacity();
+    attr.max_sge = attr.max_sge.max(1);
+    let abi = ibv_srq {
+        context: (*pd).context,
+        srq_context: init.srq_context,
+        pd,
+        handle: srq.id().0,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let adapter = Context::of((*pd).context).adapter;
+    let srq = Srq::new(abi, srq, adapter, (attr.max_wr, attr.max_sge)).give();
+    Pd::of(pd).users.add();
+    asynchronous::watch_srq(srq);
+    Ok(srq)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    pointer(create(pd, &mut *init))
+}
+
+/// `ibv_create_srq_ex`: basic queues only.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    let attr = &mut *attr;
+    let kind = match attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE {
+        0 => IBV_SRQT_BASIC,
+        _ => attr.srq_type,
+    };
+    let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+    if kind != IBV_SRQT_BASIC || attr.comp_mask & !known != 0 {
+        return pointer(Err(Errno::EOPNOTSUPP));
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        return pointer(Err(Errno::EINVAL));
+    }
+    let mut init = ibv_srq_init_attr {
+        srq_context: attr.srq_context,
+        attr: attr.attr,
+    };
+    let made = create(attr.pd, &mut init);
+    attr.attr = init.attr;
+    pointer(made)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> i32 {
+    if Srq::of(srq).users.any() {
+        return result(Err(Errno::EBUSY));
+    }
+    asynchronous::forget_srq(srq);
+    Pd::of((*srq).pd).users.remove();
+    drop(Srq::take(srq));
+    0
+}
+
+/// Arms the limit. The size of a queue cannot be changed.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: i32,
+) -> i32 {
+    let (object, attr) = (Srq::of(srq), &*attr);
+    if mask & !IBV_SRQ_LIMIT != 0 {
+        return result(Err(Errno::EOPNOTSUPP));
+    }
+    if mask & IBV_SRQ_LIMIT == 0 {
+        return 0;
+    }
+    if attr.srq_limit > object.max_wr {
+        return result(Err(Errno::EINVAL));
+    }
+    object.limit.store(attr.srq_limit, Ordering::Relaxed);
+    let limit = SrqLimit {
+        left: attr.srq_limit,
+        share: None,
+    };
+    result(object.lock().arm_limit(limit).map_err(|why| why.errno()))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> i32 {
+    let object = Srq::of(srq);
+    *attr = ibv_srq_attr {
+        max_wr: object.max_wr,
+        max_sge: object.max_sge,
+        srq_limit: object.limit.load(Ordering::Relaxed),
+    };
+    0
+}
+
+/// `ibv_get_srq_num`, which names queues of XRC.
+pub(crate) unsafe extern "C" fn get_srq_num(_srq: *mut ibv_srq, _number: *mut u32) -> i32 {
+    Errno::EOPNOTSUPP as i32
+}

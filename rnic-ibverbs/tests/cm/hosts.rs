@@ -1,0 +1,80 @@
+//! Two hosts, and the processes on them.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+/// Names the role that a process plays.
+pub(crate) const ROLE: &str = "RNIC_TEST_ROLE";
+
+/// The hosts' addresses.
+pub(crate) const SERVER: &str = "10.78.0.1";
+#[allow(dead_code, reason = "not every test with two hosts names the client")]
+pub(crate) const CLIENT: &str = "10.78.0.2";
+
+/// What a server prints when clients may come.
+pub(crate) const READY: &str = "ready";
+
+/// Plays two roles against each other, each in a process of its own. Both must succeed.
+pub(crate) fn play(name: &str, server: &str, client: &str) {
+    if !is_root(name) {
+        return;
+    }
+    let one = Namespace::new(&format!("{name}s")).unwrap();
+    let other = Namespace::new(&format!("{name}c")).unwrap();
+    let end = |namespace, name, addresses| VethEnd {
+        namespace,
+        name,
+        addresses,
+    };
+    veth_pair(
+        end(&one, "cm0", "10.78.0.1/24 fd78::1/64"),
+        end(&other, "cm1", "10.78.0.2/24 fd78::2/64"),
+        1,
+    )
+    .unwrap();
+    let mut server = start(&one, "cm0", server);
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    wait_ready(&mut lines);
+    let mut client = start(&other, "cm1", client);
+    let mut said = String::new();
+    let client_says = client.stdout.take().unwrap();
+    BufReader::new(client_says)
+        .read_to_string(&mut said)
+        .unwrap();
+    let client_done = client.wait().unwrap();
+    let mut answered = String::new();
+    if client_done.success() {
+        lines.read_to_string(&mut answered).unwrap();
+    } else {
+        let _ = server.kill();
+    }
+    let server_done = server.wait().unwrap();
+    assert!(client_done.success(), "the client failed:\n{said}");
+    assert!(server_done.success(), "the server failed:\n{answered}");
+}
+
+fn start(host: &Namespace, netdev: &str, role: &str) -> Child {
+    let mut command: Command = host.command(std::env::current_exe().unwrap());
+    command
+        .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env("RNIC_NETDEV", netdev)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn wait_ready(lines: &mut impl BufRead) {
+    let mut before = String::new();
+    loop {
+        let mut line = String::new();
+        let read = lines.read_line(&mut line).unwrap();
+        assert_ne!(read, 0, "the server ended before it was ready:\n{before}");
+        if line.trim() == READY {
+            return;
+        }
+        before += &line;
+    }
+}

@@ -1,0 +1,67 @@
+//! The verbs as programs call them. What needs a peer runs between two hosts: network namespaces that a veth pair joins, with a process
+//! on each.
+
+#![allow(
+    unsafe_code,
+    unsafe_op_in_unsafe_fn,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the tests call functions of C, as programs do, with what the manual pages ask for"
+)]
+
+mod alone;
+mod calls;
+mod end;
+#[path = "../cm/hosts.rs"]
+mod hosts;
+mod pair;
+
+use hosts::play;
+
+/// The process plays a role if it was started for that.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(hosts::ROLE) else {
+        return;
+    };
+    pair::play(&role);
+}
+
+#[test]
+fn objects_are_made_and_destroyed_in_order() {
+    play("alone", pair::IDLE, "objects");
+}
+
+#[test]
+fn a_device_says_what_it_is() {
+    play("says", pair::IDLE, "attributes");
+}
+
+#[test]
+fn wrong_arguments_have_their_errno() {
+    play("wrong", pair::IDLE, "wrong");
+}
+
+#[test]
+fn requests_of_every_kind_are_carried_out() {
+    play("kinds", pair::SERVER_ROLE, "kinds");
+}
+
+#[test]
+fn requests_are_built_by_calls_and_completions_read_by_calls() {
+    play("ex", pair::SERVER_ROLE, "extended");
+}
+
+#[test]
+fn a_channel_serves_several_queues() {
+    play("chan", pair::SERVER_ROLE, "channel");
+}
+
+#[test]
+fn events_of_queue_pairs_are_told_and_acknowledged() {
+    play("event", pair::SERVER_ROLE, "events");
+}
+
+#[test]
+fn windows_are_bound_and_memory_is_registered_anew() {
+    play("window", pair::SERVER_ROLE, "windows");
+}

@@ -1,0 +1,350 @@
+//! A thread that stands by: it drives the engine while no thread of the application polls.
+//!
+//! Whoever polls takes turns itself, exactly as if it drove the engine inline. The thread must notice when nobody does, and must
+//! not get in the way of those who do. It is in one of three modes:
+//!
+//! - *Watching*: the application polls. The thread looks now and then whether it still does, and touches nothing else.
+//! - *Driving*: nobody polls, and there is or was something to do a moment ago. The thread takes turns. It leaves the engine to others
+//!   between them.
+//! - *Asleep*: nobody polls, and there is nothing to do. The thread sleeps until a frame arrives, a timer expires, or it is woken. It
+//!   does not hold the engine: another thread that comes takes its turn.
+//!
+//! The application's polls that found nothing are counted. A few of them between two looks of the thread are not polling: a program
+//! polls once more after it has armed a completion queue, and then sleeps. Whoever is about to sleep hands the engine over, and
+//! the thread takes it at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl::set_timerslack;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use rnic_core::engine::{Sleeper, SplitTurn, WorkerGone};
+
+use crate::error::Error;
+
+/// Polls in vain between two looks that are not polling.
+const FEW_POLLS: u32 = 8;
+
+/// How long the thread watches before it looks, at first and at most: it doubles while the application polls. So long an
+/// application that stops to poll without handing over is not served.
+const WATCH: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
+
+/// How long the thread goes on taking turns when there was nothing to do: a peer's next request mostly follows its last one soon,
+/// and waking up takes longer.
+const LINGER: Duration = Duration::from_micros(50);
+
+/// How long the thread sleeps at most.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// A timer that a poll has set may expire so much earlier than the thread wakes.
+const LATE: Duration = Duration::from_micros(20);
+
+/// Turns without work after which the thread yields its CPU.
+const TURNS_PER_YIELD: u32 = 8;
+
+const WATCHING: u8 = 0;
+const DRIVING: u8 = 1;
+const ASLEEP: u8 = 2;
+
+/// A worker with the thread that stands by. The thread ends when this is dropped.
+pub struct Standby {
+    shared: Arc<Shared>,
+    /// None once it was told to end.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the application share.
+struct Shared {
+    /// The worker. `None` once it has panicked.
+    worker: Mutex<Option<Box<dyn SplitTurn>>>,
+    /// The thread has the worker.
+    held: AtomicBool,
+    /// Polls that found nothing. Several threads that count at once may lose some.
+    polls: AtomicU32,
+    /// How many there were when the thread looked last, or when somebody handed over.
+    seen: AtomicU32,
+    mode: AtomicU8,
+    /// When the sleep of the thread ends at the latest, in nanoseconds since `started`.
+    wakes_at: AtomicU64,
+    started: Instant,
+    stop: AtomicBool,
+}
+
+impl Standby {
+    /// Starts the thread.
+    pub(crate) fn start(worker: Box<dyn SplitTurn>) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            worker: Mutex::new(Some(worker)),
+            held: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+            mode: AtomicU8::new(DRIVING),
+            wakes_at: AtomicU64::new(0),
+            started: Instant::now(),
+            stop: AtomicBool::new(false),
+        });
+        let thread = thread::Builder::new().name("rnic-standby".into());
+        let run = shared.clone();
+        let thread = without_signals(|| thread.spawn(move || run.run()));
+        Ok(Self {
+            shared,
+            thread: Some(thread.map_err(Error::Thread)?),
+        })
+    }
+
+    /// Takes a turn for a thread that polls. Returns whether there was anything to do; nor was there if another thread has the
+    /// worker.
+    #[inline]
+    pub(crate) fn poll(&self) -> Result<bool, WorkerGone> {
+        let shared = &*self.shared;
+        let polls = shared.polls.load(Ordering::Relaxed);
+        shared.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        match shared.try_take()? {
+            Some(mut taken) => Ok(shared.turn_beside_sleeper(taken.worker()?)),
+            None => {
+                if shared.held.load(Ordering::Relaxed) {
+                    // The thread may have lost its CPU to this one in the middle of a turn.
+                    thread::yield_now();
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Takes a turn for a thread that found the worker asleep. Returns false if another one has it: then it has to be woken.
+    #[cold]
+    pub(crate) fn answer(&self) -> bool {
+        let Ok(Some(mut taken)) = self.shared.try_take() else {
+            return false;
+        };
+        let Ok(worker) = taken.worker() else {
+            return false;
+        };
+        self.shared.turn_beside_sleeper(worker);
+        true
+    }
+
+    /// Leaves the engine to the thread, because the caller is about to sleep.
+    pub(crate) fn hand_over(&self) {
+        let shared = &*self.shared;
+        shared.look();
+        // Asleep, it wakes by itself.
+        if shared.mode.load(Ordering::SeqCst) != ASLEEP {
+            self.unpark();
+        }
+    }
+
+    /// Ends the thread and returns the worker, unless that has panicked.
+    pub(crate) fn stop(&mut self) -> Option<Box<dyn SplitTurn>> {
+        let (shared, thread) = (&self.shared, self.thread.take()?);
+        shared.stop.store(true, Ordering::SeqCst);
+        if thread.thread().id() == thread::current().id() {
+            // A waker dropped the device in the middle of a turn, after which the thread ends.
+            return None;
+        }
+        thread.thread().unpark();
+        if let Ok(Some(worker)) = shared.worker.lock().as_deref_mut() {
+            worker.sleeper().wake();
+        }
+        // If it panicked, it has reported that on stderr.
+        let _ = thread.join();
+        let mut worker = shared.worker.lock().ok()?;
+        worker.take()
+    }
+
+    fn unpark(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The worker, held for a turn. A panic in the turn drops it, which tells everybody who waits for it.
+struct Taken<'a> {
+    worker: MutexGuard<'a, Option<Box<dyn SplitTurn>>>,
+    /// This thread was panicking already, so a turn is not why.
+    panicking: bool,
+}
+
+impl Taken<'_> {
+    #[inline]
+    fn worker(&mut self) -> Result<&mut (dyn SplitTurn + 'static), WorkerGone> {
+        self.worker.as_deref_mut().ok_or(WorkerGone)
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if thread::panicking() && !self.panicking {
+            *self.worker = None;
+        }
+    }
+}
+
+impl Shared {
+    /// Takes the worker if no other thread has it.
+    #[inline]
+    fn try_take(&self) -> Result<Option<Taken<'_>>, WorkerGone> {
+        match self.worker.try_lock() {
+            Ok(worker) => Ok(Some(Taken {
+                worker,
+                panicking: thread::panicking(),
+            })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Poisoned(_)) => Err(WorkerGone),
+        }
+    }
+
+    /// Takes a turn. If the thread sleeps meanwhile, sees to it that it wakes when it has to.
+    #[inline]
+    fn turn_beside_sleeper(&self, worker: &mut (dyn SplitTurn + 'static)) -> bool {
+        let did = worker.turn();
+        if self.mode.load(Ordering::Relaxed) == ASLEEP {
+            self.settle_sleep(worker, did);
+        }
+        did
+    }
+
+    #[cold]
+    fn settle_sleep(&self, worker: &mut dyn SplitTurn, did: bool) {
+        let wakes = if self.is_polled() {
+            // The next frames are not for it to wake up for.
+            true
+        } else {
+            did && worker.begin_sleep(LONGEST_SLEEP).is_none_or(|sleep| {
+                let latest = self.wakes_at.load(Ordering::Relaxed);
+                self.after(sleep.saturating_add(LATE)) < latest
+            })
+        };
+        if wakes {
+            self.mode.store(DRIVING, Ordering::SeqCst);
+            worker.sleeper().wake();
+        }
+    }
+
+    /// Returns a time from now on, in nanoseconds since the start.
+    fn after(&self, time: Duration) -> u64 {
+        let at = self.started.elapsed().saturating_add(time);
+        at.as_nanos().try_into().unwrap_or(u64::MAX)
+    }
+
+    /// Remembers how many polls there were.
+    fn look(&self) {
+        let polls = self.polls.load(Ordering::Relaxed);
+        self.seen.store(polls, Ordering::Relaxed);
+    }
+
+    /// Whether the application polls: more than a few times since the last look.
+    fn is_polled(&self) -> bool {
+        let polls = self.polls.load(Ordering::Relaxed);
+        polls.wrapping_sub(self.seen.load(Ordering::Relaxed)) as i32 > FEW_POLLS as i32
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    fn run(&self) {
+        // What the kernel may add to a sleep. If that fails, the thread wakes later.
+        let _ = set_timerslack(1);
+        while !self.stops() && self.drive().is_ok() {
+            self.watch();
+        }
+    }
+
+    /// Watches until the application polls no more.
+    fn watch(&self) {
+        let [mut period, longest] = WATCH;
+        self.mode.store(WATCHING, Ordering::SeqCst);
+        loop {
+            self.look();
+            thread::park_timeout(period);
+            if self.stops() || !self.is_polled() {
+                break;
+            }
+            period = (period * 2).min(longest);
+        }
+        self.mode.store(DRIVING, Ordering::SeqCst);
+    }
+
+    /// Drives the engine until the application polls.
+    fn drive(&self) -> Result<(), WorkerGone> {
+        let mut busy_at = Instant::now();
+        let mut idle_turns = 0u32;
+        self.look();
+        while !self.stops() && !self.is_polled() {
+            let Some(mut taken) = self.try_take()? else {
+                // Somebody takes a turn.
+                thread::yield_now();
+                continue;
+            };
+            self.held.store(true, Ordering::Relaxed);
+            let worker = taken.worker()?;
+            let did = worker.turn();
+            let sleep = if did || busy_at.elapsed() < LINGER {
+                None
+            } else {
+                self.begin_sleep(worker)
+            };
+            self.held.store(false, Ordering::Relaxed);
+            drop(taken);
+            if let Some((sleeper, at_most)) = sleep {
+                sleeper.sleep(at_most);
+                self.mode.store(DRIVING, Ordering::SeqCst);
+                busy_at = Instant::now();
+            } else if did {
+                busy_at = Instant::now();
+                idle_turns = 0;
+            } else {
+                idle_turns = idle_turns.wrapping_add(1);
+                if idle_turns.is_multiple_of(TURNS_PER_YIELD) {
+                    thread::yield_now();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to sleep, unless there is something to do. The worker may be left to others then.
+    fn begin_sleep(&self, worker: &mut dyn SplitTurn) -> Option<(Arc<dyn Sleeper>, Duration)> {
+        let at_most = worker.begin_sleep(LONGEST_SLEEP)?;
+        self.look();
+        let wakes_at = self.after(at_most);
+        self.wakes_at.store(wakes_at, Ordering::Relaxed);
+        // Before others get the worker.
+        self.mode.store(ASLEEP, Ordering::SeqCst);
+        Some((worker.sleeper(), at_most))
+    }
+}
+
+/// Starts a thread that gets no signal but those that its own instructions cause: the application's handlers run on its own threads.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut blocked = SigSet::all();
+    for own in [
+        Signal::SIGSEGV,
+        Signal::SIGBUS,
+        Signal::SIGFPE,
+        Signal::SIGILL,
+        Signal::SIGTRAP,
+        Signal::SIGSYS,
+        Signal::SIGABRT,
+    ] {
+        blocked.remove(own);
+    }
+    // Blocking valid signals does not fail.
+    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let started = start();
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    started
+}

@@ -1,0 +1,153 @@
+//! Requests that are posted before the connection is established.
+
+use std::time::Duration;
+
+use rnic_verbs::{
+    Completion, ConnectionEvent, ConnectionOptions, Device, EndReason, PostError, QpState,
+    SendRequest, WcOpcode, WcStatus,
+};
+
+use crate::fixture::{Side, Threads, devices};
+
+/// All is driven by the test, so that it knows what has happened.
+const INLINE: Threads = Threads {
+    near: false,
+    far: false,
+};
+
+/// Takes turns of both devices until there is nothing to do.
+fn settle(devices: &[&Device]) {
+    let mut idle = 0;
+    while idle < 3 {
+        let did = devices.iter().filter(|device| device.drive()).count() > 0;
+        idle = if did { 0 } else { idle + 1 };
+    }
+}
+
+fn inline_send(text: &[u8], wr_id: u64) -> SendRequest<'_> {
+    SendRequest::send().inline(text).wr_id(wr_id)
+}
+
+/// Takes a completion without driving the device.
+fn taken(side: &mut Side) -> Option<Completion> {
+    let mut one = [Completion::default()];
+    (side.cq.take(&mut one) == 1).then_some(one[0])
+}
+
+/// Takes the text of the next receive, in the first octets of the side's memory.
+fn received(side: &mut Side) -> String {
+    let done = taken(side).expect("a message");
+    assert_eq!(
+        (done.opcode(), done.status()),
+        (WcOpcode::Recv, WcStatus::Success)
+    );
+    let mut text = vec![0; done.byte_len() as usize];
+    side.mr.read(64 * done.wr_id() as usize, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+fn post_receives(side: &mut Side) {
+    for wr_id in 0..4 {
+        let place = side.mr.sge(64 * wr_id as usize, 64);
+        side.qp.post_recv(wr_id, &[place]).unwrap();
+    }
+}
+
+#[test]
+fn requests_posted_early_wait_for_the_connection_on_both_sides() {
+    let (near_device, far_device, address) = devices(INLINE);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    post_receives(&mut near);
+    post_receives(&mut far);
+    near.qp
+        .connect(address, None, ConnectionOptions::default())
+        .unwrap();
+    near.qp.post_send(&inline_send(b"one", 100)).unwrap();
+    settle(&[&near_device, &far_device]);
+    // More, now that its MPA Request waits for the answer.
+    near.qp.post_send(&inline_send(b"two", 101)).unwrap();
+    let request = listener.next_request(Duration::ZERO).unwrap().unwrap();
+    request
+        .accept(&mut far.qp, ConnectionOptions::default())
+        .unwrap();
+    far.qp.post_send(&inline_send(b"three", 102)).unwrap();
+    settle(&[&far_device]);
+    // rfc: 5044-77a the first FPDU is the initiator's, so nothing but the Reply has left.
+    assert_eq!(far.qp.state(), QpState::Rts);
+    assert!(taken(&mut far).is_none() && taken(&mut near).is_none());
+    assert_eq!(near.qp.state(), QpState::Connecting);
+
+    settle(&[&near_device, &far_device]);
+    assert_eq!(near.qp.state(), QpState::Rts);
+    assert_eq!([received(&mut far), received(&mut far)], ["one", "two"]);
+    let sent = taken(&mut far).unwrap();
+    assert_eq!((sent.wr_id(), sent.status()), (102, WcStatus::Success));
+    let mut completed: Vec<_> = std::iter::from_fn(|| taken(&mut near)).collect();
+    completed.sort_by_key(|done| done.wr_id());
+    assert!(completed.iter().all(|done| done.is_success()));
+    // The message of the far side and the two that were sent.
+    let completed: Vec<_> = completed.iter().map(|done| done.wr_id()).collect();
+    assert_eq!(completed, [0, 100, 101]);
+}
+
+#[test]
+fn requests_posted_early_outlast_a_connection_that_fails_until_the_queue_pair_does() {
+    let (near_device, far_device, address) = devices(INLINE);
+    let mut near = Side::new(&near_device);
+    let connect = |near: &mut Side| {
+        near.qp
+            .connect(address, None, ConnectionOptions::default())
+            .unwrap();
+        near.qp.post_send(&inline_send(b"lost", 7)).unwrap();
+        settle(&[&near_device, &far_device]);
+        // Nobody listens.
+        let event = near.qp.next_event(Duration::ZERO).unwrap();
+        assert_eq!(event, Some(ConnectionEvent::Failed(EndReason::Refused)));
+    };
+    connect(&mut near);
+    let refused = near.qp.post_send(&inline_send(b"not at all", 8));
+    assert_eq!(refused, Err(PostError::NotConnected(QpState::Init)));
+    assert!(near.cq.poll_one().is_none());
+    near.qp.fail().unwrap();
+    let flushed = near.cq.poll_one().unwrap();
+    assert_eq!(
+        (flushed.wr_id(), flushed.status()),
+        (7, WcStatus::WrFlushed)
+    );
+    assert_eq!(near.qp.state(), QpState::Error);
+
+    // One that is dropped instead completes nothing.
+    let mut near = Side::new(&near_device);
+    connect(&mut near);
+    drop(near.qp);
+    settle(&[&near_device]);
+    assert!(near.cq.poll_one().is_none());
+    assert!(!near.cq.is_in_use());
+}
+
+#[test]
+fn what_a_failed_attempt_left_goes_to_the_next_peer() {
+    let (near_device, far_device, address) = devices(INLINE);
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    post_receives(&mut far);
+    near.qp
+        .connect(address, None, ConnectionOptions::default())
+        .unwrap();
+    near.qp.post_send(&inline_send(b"patient", 7)).unwrap();
+    settle(&[&near_device, &far_device]);
+    assert_eq!(near.qp.state(), QpState::Init);
+    let listener = far_device.listen(address).unwrap();
+    near.qp
+        .connect(address, None, ConnectionOptions::default())
+        .unwrap();
+    settle(&[&near_device, &far_device]);
+    let request = listener.next_request(Duration::ZERO).unwrap().unwrap();
+    request
+        .accept(&mut far.qp, ConnectionOptions::default())
+        .unwrap();
+    settle(&[&far_device, &near_device]);
+    assert_eq!(received(&mut far), "patient");
+    let ends = near.qp.ends().unwrap();
+    assert_eq!((ends.remote, ends.depths.is_some()), (address, true));
+}
