@@ -2,9 +2,11 @@
 
 use rnic_core::verbs::sge;
 use rnic_core::wire::ddp::Stag;
+use zerocopy::{Immutable, IntoBytes};
 
 /// A scatter/gather element: a piece of registered local memory. [`Mr::sge`](crate::Mr::sge) makes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, Immutable)]
+#[repr(transparent)]
 pub struct Sge(pub(crate) sge::Sge);
 
 impl Sge {

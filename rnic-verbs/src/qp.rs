@@ -236,18 +236,18 @@ impl Qp {
 
     #[inline]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        let Some((front, data)) = request.short(self.caps.max_inline) else {
+        let Some((front, payload)) = request.plain(self.caps.max_sge, self.caps.max_inline) else {
             return self.push_other(request);
         };
         if !self.was_established {
             self.check_connected()?;
         }
         self.sq
-            .push_octets(&front, SendWr::FRONT_WORDS, data)
+            .push_octets(&front, SendWr::FRONT_WORDS, payload)
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
-    /// Pushes a request that is not [short](SendRequest::short).
+    /// Pushes a request that is not [plain](SendRequest::plain).
     #[inline(never)]
     fn push_other(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
@@ -273,6 +273,7 @@ impl Qp {
     }
 
     /// Rings the doorbell: the engine looks at the queues.
+    #[inline]
     fn ring(&self) {
         self.inner().ring(self.worker, self.number);
     }

@@ -4,6 +4,7 @@ use rnic_core::verbs::sge::{self, total_length};
 use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr, WrOpcode, send_flags};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
+use zerocopy::IntoBytes;
 
 use crate::address::{RemoteAddress, Sge};
 use crate::binding::Binding;
@@ -234,27 +235,41 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Returns the ring entry of a Write or Send with inline data, and the data. Returns `None` for any other request, and for
-    /// one with more data than `max_inline` octets.
+    /// Returns the front of the ring entry of a Write, Send or Read, and what stands behind it: inline data or the scatter/gather
+    /// list, which need not be copied to another place first. Returns `None` for any other request, and for one that has too much.
     #[inline(always)]
-    pub(crate) fn short(&self, max_inline: usize) -> Option<(SendWr, &'a [u8])> {
-        let Data::Inline(data) = self.data else {
-            return None;
-        };
-        let short = matches!(self.opcode, WrOpcode::Write | WrOpcode::Send);
-        if !short || data.len() > max_inline.min(MAX_INLINE) {
-            return None;
-        }
+    pub(crate) fn plain(&self, max_sge: usize, max_inline: usize) -> Option<(SendWr, &'a [u8])> {
         let mut wr = SendWr::new(self.wr_id, self.opcode);
-        wr.flags = self.flags | send_flags::INLINE;
-        wr.length = data.len() as u32;
+        wr.flags = self.flags;
+        let payload = match self.data {
+            Data::Inline(data) => {
+                let carried = matches!(self.opcode, WrOpcode::Write | WrOpcode::Send);
+                if !carried || data.len() > max_inline.min(MAX_INLINE) {
+                    return None;
+                }
+                wr.flags |= send_flags::INLINE;
+                wr.length = data.len() as u32;
+                data
+            }
+            Data::Memory(pieces) => {
+                let carried =
+                    matches!(self.opcode, WrOpcode::Write | WrOpcode::Send | WrOpcode::Read);
+                if !carried || pieces.len() > max_sge.min(MAX_SGE) {
+                    return None;
+                }
+                wr.sge_count = pieces.len() as u16;
+                let length: u64 = pieces.iter().map(|piece| u64::from(piece.length())).sum();
+                wr.length = u32::try_from(length).ok()?;
+                pieces.as_bytes()
+            }
+        };
         if let Some(remote) = self.remote {
             wr = wr.with_remote(remote.stag, TaggedOffset(remote.offset));
         }
-        Some((wr, data))
+        Some((wr, payload))
     }
 
-    /// Returns the ring entry. Fails if the request cannot be valid.
+    /// Returns the ring entry of any request. Fails if the request cannot be valid.
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
         if self.opcode.is_local() {
             return self.encode_local();

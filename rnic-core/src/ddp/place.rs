@@ -106,7 +106,7 @@ impl Ddp {
     // rfc: 5041-73c, 5041-73d, 5041-88 the whole payload lies inside the range of the STag
     // rfc: 5041-73e the sum of TO and length does not wrap
     // rfc: 5041-77, 5041-78 an STag of another protection domain or stream is an error
-    #[inline]
+    #[inline(always)]
     pub(super) fn place_tagged(
         &self,
         header: &TaggedHeader,
@@ -127,8 +127,10 @@ impl Ddp {
                 right,
             )
             .map_err(DdpError::Tagged)?;
-        let placed = placement.write(payload);
-        placed.map_err(|fault| DdpError::Tagged(fault.by(header.stag, right)))
+        match placement.write(payload) {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(DdpError::Tagged(fault.by(header.stag, right))),
+        }
     }
 
     /// Returns a writer for the payload of tagged messages, with the access right `right`.

@@ -21,4 +21,5 @@ mod random;
 pub mod region;
 pub mod ring;
 pub mod table;
+mod target;
 mod workers;

@@ -13,7 +13,8 @@ use crate::wire::ddp::{Stag, TaggedOffset};
 use super::epoch::Guard;
 use super::error::{Fault, TagError};
 use super::guarded;
-use super::table::{Access, BindError, Origin, Target};
+use super::table::{Access, BindError, Origin};
+use super::target::Target;
 
 /// Where the layer above DDP wants the payload of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +96,10 @@ impl Guard<'_> {
         origin: impl Into<Origin>,
         need: Access,
     ) -> Result<Source<'_>, TagError> {
-        let Target { at, foreign } = self.table().check(stag, offset, len, origin.into(), need)?;
+        let from = self.table().check(stag, offset, len, origin.into(), need)?;
         Ok(Source {
-            from: at,
+            from,
             len,
-            foreign,
             guard: PhantomData,
         })
     }
@@ -114,17 +114,15 @@ impl Guard<'_> {
         origin: impl Into<Origin>,
     ) -> Result<AtomicPlace<'_>, AtomicError> {
         let (origin, need) = (origin.into(), Access::REMOTE_ATOMIC);
-        let Target { at, foreign } =
-            self.table()
-                .check(stag, offset, size_of::<u64>(), origin, need)?;
-        let value = at.cast::<u64>();
+        let value = self
+            .table()
+            .check(stag, offset, size_of::<u64>(), origin, need)?;
         // rfc: 7306-7, 7306-11, 7306-12, 7306-13, 7306-60 elsewhere: an error, and no change
-        if !value.is_aligned() {
+        if !value.is_aligned_to(align_of::<u64>()) {
             return Err(AtomicError::Misaligned { stag, offset });
         }
         Ok(AtomicPlace {
             value,
-            foreign,
             guard: PhantomData,
         })
     }
@@ -213,20 +211,17 @@ impl<'g> Writer<'g> {
 /// ```
 #[derive(Debug)]
 pub struct Placement<'g> {
-    to: *mut u8,
+    to: Target,
     len: usize,
-    /// The memory is the program's own, and may be gone.
-    foreign: bool,
     guard: PhantomData<&'g Guard<'g>>,
 }
 
 impl<'g> Placement<'g> {
     #[inline(always)]
-    fn new(Target { at, foreign }: Target, len: usize) -> Self {
+    fn new(to: Target, len: usize) -> Self {
         Self {
-            to: at,
+            to,
             len,
-            foreign,
             guard: PhantomData,
         }
     }
@@ -237,7 +232,7 @@ impl<'g> Placement<'g> {
     pub fn split_front(&mut self, len: usize) -> Option<Placement<'g>> {
         let left = self.len.checked_sub(len)?;
         let front = Placement { len, ..*self };
-        self.to = self.to.wrapping_add(len);
+        self.to = self.to.add(len);
         self.len = left;
         Some(front)
     }
@@ -273,10 +268,11 @@ impl<'g> Placement<'g> {
             bytes.len() <= self.len,
             "placing more octets than were validated"
         );
-        if self.foreign {
-            return self.write_foreign(bytes);
-        }
-        let word = self.to.cast::<u64>();
+        let to = match self.to.address() {
+            Ok(to) => to,
+            Err(to) => return self.write_foreign(to, bytes),
+        };
+        let word = to.cast::<u64>();
         if let Ok(octets) = bytes.try_into()
             && word.is_aligned()
         {
@@ -294,27 +290,25 @@ impl<'g> Placement<'g> {
         // sides only ever copy octets, of which every value is valid, and which of them win is the peers' business.
         // One octet is always aligned.
         unsafe {
-            ptr::copy_nonoverlapping(others.as_ptr(), self.to, others.len());
-            AtomicU8::from_ptr(self.to.add(others.len())).store(*last, Ordering::Release);
+            ptr::copy_nonoverlapping(others.as_ptr(), to, others.len());
+            AtomicU8::from_ptr(to.add(others.len())).store(*last, Ordering::Release);
         }
         Ok(())
     }
 
     #[inline(never)]
-    fn write_foreign(&self, bytes: &[u8]) -> Result<(), Fault> {
+    fn write_foreign(&self, to: *mut u8, bytes: &[u8]) -> Result<(), Fault> {
         // SAFETY: validation found `len` octets at `to` inside a registered region of the program's, and `write` that there are
         // enough of them. They may be gone.
-        unsafe { guarded::write(self.to, bytes) }
+        unsafe { guarded::write(to, bytes) }
     }
 }
 
 /// Proof that some octets of registered memory may be read. It cannot outlive its guard either.
 #[derive(Debug)]
 pub struct Source<'g> {
-    from: *const u8,
+    from: Target,
     len: usize,
-    /// The memory is the program's own, and may be gone.
-    foreign: bool,
     guard: PhantomData<&'g Guard<'g>>,
 }
 
@@ -324,7 +318,7 @@ impl<'g> Source<'g> {
     pub fn split_front(&mut self, len: usize) -> Option<Source<'g>> {
         let others = self.len.checked_sub(len)?;
         let front = Source { len, ..*self };
-        self.from = self.from.wrapping_add(len);
+        self.from = self.from.add(len);
         self.len = others;
         Some(front)
     }
@@ -352,13 +346,14 @@ impl<'g> Source<'g> {
             bytes.len() <= self.len,
             "reading more octets than were validated"
         );
-        if self.foreign {
+        let from = match self.from.address() {
+            Ok(from) => from,
             // SAFETY: validation found `len` octets at `from` inside a registered region of the program's. They may be gone.
-            return unsafe { guarded::read(self.from, bytes) };
-        }
+            Err(from) => return unsafe { guarded::read(from, bytes) },
+        };
         // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
         // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
-        unsafe { ptr::copy_nonoverlapping(self.from, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 }
@@ -366,9 +361,7 @@ impl<'g> Source<'g> {
 /// Proof that 8 octets of registered memory may be changed atomically. It cannot outlive its guard either.
 #[derive(Debug)]
 pub struct AtomicPlace<'g> {
-    value: *mut u64,
-    /// The memory is the program's own, and may be gone.
-    foreign: bool,
+    value: Target,
     guard: PhantomData<&'g Guard<'g>>,
 }
 
@@ -380,15 +373,16 @@ impl AtomicPlace<'_> {
     /// Fails if the program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)).
     // rfc: 7306-3, 7306-38, 7306-40 atomic for all streams of this RNIC
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        if self.foreign {
+        let value = match self.value.address() {
+            Ok(value) => value.cast(),
             // SAFETY: validation found 8 octets at `value` inside a registered region of the program's, and that they are
             // aligned. They may be gone.
-            return unsafe { guarded::update(self.value, change) };
-        }
+            Err(value) => return unsafe { guarded::update(value.cast(), change) },
+        };
         // SAFETY: validation found 8 octets at `value` inside a registered region, and that they are aligned. The
         // guard that this value borrows keeps the region mapped. What writes the octets meanwhile by other means
         // than an atomic operation races with it: RFC 7306 section 5 leaves that to the applications.
-        let value = unsafe { AtomicU64::from_ptr(self.value) };
+        let value = unsafe { AtomicU64::from_ptr(value) };
         let mut original = value.load(Ordering::Acquire);
         while let Err(found) = value.compare_exchange_weak(
             original,

@@ -61,8 +61,12 @@ const _: () = assert!(size_of::<Header>() == 384);
 
 /// What an entry has to be: plain octets that are valid whatever the other side wrote, in whole words of 64 bits
 /// (which the compiler checks where a ring is made).
-pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {}
-impl<T: FromBytes + IntoBytes + Immutable + Copy> Entry for T {}
+pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {
+    /// Words of an entry.
+    const WORDS: usize = size_of::<Self>() / 8;
+    /// Words that every ring has for each entry: the fewest that [`ring_of`] gives. Copies of up to so many need no loop.
+    const FEWEST_WORDS: usize = Self::WORDS;
+}
 
 /// Why there is no ring.
 #[derive(Debug, thiserror::Error)]
@@ -164,10 +168,10 @@ unsafe impl<T> Send for Shared<T> {}
 unsafe impl<T> Sync for Shared<T> {}
 
 impl<T: Entry> Shared<T> {
-    const LAYOUT_FITS: () =
+    const LAYOUT_FITS: () = {
         assert!(align_of::<T>() == 8 && size_of::<T>() > 0 && size_of::<T>().is_multiple_of(8));
-
-    const WORDS: usize = size_of::<T>() / 8;
+        assert!(T::WORDS == size_of::<T>() / 8 && T::FEWEST_WORDS > 0 && T::FEWEST_WORDS <= T::WORDS);
+    };
 
     fn octets(capacity: u32, stride: usize) -> usize {
         size_of::<Header>() + capacity as usize * stride * 8
@@ -179,7 +183,7 @@ impl<T: Entry> Shared<T> {
         memory: fn(usize) -> io::Result<Memory>,
     ) -> Result<Self, RingError> {
         const { Self::LAYOUT_FITS };
-        let stride = stride.clamp(1, Self::WORDS);
+        let stride = stride.clamp(T::FEWEST_WORDS, T::WORDS);
         if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
             return Err(RingError::Capacity(capacity));
         }
@@ -235,10 +239,10 @@ impl<T: Entry> Shared<T> {
         };
         let ours = magic == MAGIC && version == VERSION && entry_size as usize == size_of::<T>();
         let sane = capacity.is_power_of_two() && capacity <= MAX_CAPACITY;
-        if !ours || !sane || mapping.len() < Self::octets(capacity, Self::WORDS) {
+        if !ours || !sane || mapping.len() < Self::octets(capacity, T::WORDS) {
             return Err(refused);
         }
-        Self::at(Memory::File(mapping), capacity, Self::WORDS)
+        Self::at(Memory::File(mapping), capacity, T::WORDS)
     }
 
     fn header(&self) -> *const Header {
@@ -263,49 +267,57 @@ impl<T: Entry> Shared<T> {
         unsafe { &(*self.header()).head.0 }
     }
 
+    /// Words that an entry has here.
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        if T::FEWEST_WORDS == T::WORDS {
+            T::WORDS
+        } else {
+            self.stride
+        }
+    }
+
     /// Returns the words of entry number `index`.
     fn words(&self, index: u32) -> &[AtomicU64] {
-        let at = (index & (self.capacity - 1)) as usize * self.stride * 8;
+        self.front(index, self.stride())
+    }
+
+    /// Returns the first `count` words of entry number `index`, or all if it has fewer.
+    #[inline(always)]
+    fn front(&self, index: u32, count: usize) -> &[AtomicU64] {
+        let at = (index & (self.capacity - 1)) as usize * self.stride() * 8;
         let first = self.start.as_ptr().wrapping_add(size_of::<Header>() + at);
-        // SAFETY: the entry lies in the memory, which lives as long as `self`. Its address is a multiple of 8, as
-        // the entries start at one and each has a multiple of 8 octets. Both sides access it atomically only.
-        unsafe { slice::from_raw_parts(first.cast(), self.stride) }
+        let count = if count <= T::FEWEST_WORDS {
+            count
+        } else {
+            count.min(self.stride())
+        };
+        // SAFETY: the entry lies in the memory, which lives as long as `self`, and has at least `FEWEST_WORDS` words. Its address
+        // is a multiple of 8, as the entries start at one and each has a multiple of 8 octets. Both sides access it atomically
+        // only.
+        unsafe { slice::from_raw_parts(first.cast(), count) }
     }
 
     /// Writes the first `count` words of entry number `index`.
     #[inline]
     fn store(&self, index: u32, entry: &T, count: usize) {
         let from = (&raw const *entry).cast::<u64>();
-        for (n, word) in front(self.words(index), count).iter().enumerate() {
-            // SAFETY: an entry has as many words as `words` yields, is aligned like them, and has no padding.
+        for (n, word) in self.front(index, count).iter().enumerate() {
+            // SAFETY: an entry has as many words as `front` yields, is aligned like them, and has no padding.
             word.store(unsafe { from.add(n).read() }, Ordering::Relaxed);
         }
     }
 
-    /// Copies the first `count` words of entry number `index`.
-    #[inline]
-    fn load(&self, index: u32, entry: &mut T, count: usize) {
-        self.load_behind(index, entry, 0, count);
-    }
-
     /// Copies words `from..to` of entry number `index`.
     #[inline]
-    fn load_behind(&self, index: u32, entry: &mut T, from: usize, to: usize) {
-        let words = front(self.words(index), to);
+    fn load(&self, index: u32, entry: &mut T, from: usize, to: usize) {
+        let words = self.front(index, to).get(from..).unwrap_or_default();
         let to = (&raw mut *entry).cast::<u64>();
-        for (n, word) in words.iter().enumerate().skip(from) {
-            // SAFETY: an entry has as many words as `words` yields, is aligned like them, and is valid whatever
-            // they are.
-            unsafe { to.add(n).write(word.load(Ordering::Relaxed)) };
+        for (n, word) in words.iter().enumerate() {
+            // SAFETY: an entry has as many words as `front` yields, is aligned like them, and is valid whatever they are.
+            unsafe { to.add(from + n).write(word.load(Ordering::Relaxed)) };
         }
     }
-}
-
-/// Returns the first `count` words of an entry, or all where it has fewer.
-#[inline(always)]
-fn front(words: &[AtomicU64], count: usize) -> &[AtomicU64] {
-    // Of a count that the compiler knows, it makes copies without a loop.
-    words.get(..count).unwrap_or(words)
 }
 
 /// Makes a ring of `capacity` entries, a power of two, whose ends both stay in this process.
@@ -313,8 +325,8 @@ pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingE
     ring_of(capacity, usize::MAX)
 }
 
-/// Makes a [ring](ring()) whose entries are the first `words` words of `T`. The others are not kept: in what the consumer copies
-/// they stay as they were.
+/// Makes a [ring](ring()) whose entries are the first `words` words of `T`, but not fewer than
+/// [`FEWEST_WORDS`](Entry::FEWEST_WORDS). The others are not kept: in what the consumer copies they stay as they were.
 pub fn ring_of<T: Entry>(
     capacity: u32,
     words: usize,
@@ -373,7 +385,7 @@ impl<T: Entry> Producer<T> {
     /// Adds an entry, visible to the consumer at once.
     #[inline]
     pub fn push(&mut self, entry: T) -> Result<(), Full> {
-        self.push_front(&entry, Shared::<T>::WORDS)
+        self.push_front(&entry, T::WORDS)
     }
 
     /// Appends an entry of which only the first `words` words are defined: the others are undefined for the consumer.
@@ -470,6 +482,7 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// Returns a copy of the entry `ahead` places behind the oldest, which stays where it is.
+    #[inline]
     pub fn peek(&self, ahead: u32) -> Option<T> {
         let mut entry = T::new_zeroed();
         self.peek_into(ahead, &mut entry).then_some(entry)
@@ -478,7 +491,7 @@ impl<T: Entry> Consumer<T> {
     /// Copies the entry `ahead` places behind the oldest, which stays where it is. Says whether there is one.
     #[inline]
     pub fn peek_into(&self, ahead: u32, entry: &mut T) -> bool {
-        self.peek_front(ahead, Shared::<T>::WORDS, entry)
+        self.peek_front(ahead, T::WORDS, entry)
     }
 
     /// Copies the first `words` words of the entry `ahead` places behind the oldest. The others of `entry` stay as they are.
@@ -488,7 +501,7 @@ impl<T: Entry> Consumer<T> {
         if there {
             // Copied once: what the producer does to it later has no effect on what is checked here.
             let index = self.head.wrapping_add(ahead);
-            self.shared.load(index, entry, words);
+            self.shared.load(index, entry, 0, words);
         }
         there
     }
@@ -498,7 +511,7 @@ impl<T: Entry> Consumer<T> {
     #[inline]
     pub fn peek_behind(&self, ahead: u32, from: usize, to: usize, entry: &mut T) {
         let index = self.head.wrapping_add(ahead);
-        self.shared.load_behind(index, entry, from, to);
+        self.shared.load(index, entry, from, to);
     }
 
     /// Takes entries, oldest first, into as many of these places as there are entries for. Returns their number.
@@ -513,13 +526,14 @@ impl<T: Entry> Consumer<T> {
         }
         for (place, ahead) in places.zip(0..count as u32) {
             let index = self.head.wrapping_add(ahead);
-            self.shared.load(index, place, Shared::<T>::WORDS);
+            self.shared.load(index, place, 0, T::WORDS);
         }
         self.release(count as u32);
         count
     }
 
     /// Takes the oldest entry.
+    #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let entry = self.peek(0)?;
         self.release(1);

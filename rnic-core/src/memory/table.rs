@@ -19,6 +19,7 @@ pub use super::access::{Access, Origin, Scope};
 use super::error::TagError;
 use super::random::Random;
 use super::region::Region;
+use super::target::Target;
 use super::workers::Workers;
 use crate::ids::{PdId, StreamId};
 use crate::wire::ddp::{Stag, TaggedOffset};
@@ -80,25 +81,12 @@ pub enum TableError {
 /// StagSlot scope: any stream of the domain. Streams are counted from 0, and never so far.
 const ANY_STREAM: u64 = u64::MAX;
 
-/// Beside the rights of a slot: the memory is the program's own, and may be gone.
-const FOREIGN: u32 = 1 << 8;
-
-/// Memory that an STag leads to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
-    /// The first octet.
-    pub(super) at: *mut u8,
-    /// Whether it is the program's own ([`Region::foreign`]), and may be gone.
-    pub(super) foreign: bool,
-}
-
 /// What readers see of a registration.
 #[derive(Debug)]
 #[repr(align(64))]
 struct StagSlot {
     /// The STag while it is valid, else 0. Written last (Release), read first (Acquire).
     live: AtomicU32,
-    /// An [`Access`], and `FOREIGN`.
     access: AtomicU32,
     pd: AtomicU32,
     /// The stream, or `ANY_STREAM`.
@@ -111,16 +99,6 @@ struct StagSlot {
     parent: AtomicU32,
     /// A region: the windows that are bound to it.
     windows: AtomicU32,
-}
-
-impl Target {
-    /// Returns octets of a region, from octet `start` on.
-    fn of(region: &Region, start: usize) -> Self {
-        Self {
-            at: region.as_ptr().wrapping_add(start),
-            foreign: region.is_foreign(),
-        }
-    }
 }
 
 /// What a slot is made to say.
@@ -156,13 +134,11 @@ impl StagSlot {
             // rfc: 5041-82 an STag can be bound to one stream
             Scope::Stream(pd, stream) => (pd, stream.0),
         };
-        let foreign = if entry.start.foreign { FOREIGN } else { 0 };
-        let access = u32::from(entry.access.0) | foreign;
-        self.access.store(access, Ordering::Relaxed);
+        self.access.store(entry.access.0.into(), Ordering::Relaxed);
         self.pd.store(pd.0, Ordering::Relaxed);
         self.stream.store(stream, Ordering::Relaxed);
         self.base.store(entry.base.0, Ordering::Relaxed);
-        self.start.store(entry.start.at, Ordering::Relaxed);
+        self.start.store(entry.start.marked(), Ordering::Relaxed);
         self.len.store(entry.len, Ordering::Relaxed);
         self.parent.store(entry.parent.0, Ordering::Relaxed);
         self.live.store(stag.0, Ordering::Release);
@@ -447,8 +423,7 @@ impl StagTable {
         need: Access,
     ) -> Result<Target, TagError> {
         let slot = self.find(stag, origin)?;
-        let access = slot.access.load(Ordering::Relaxed);
-        if !Access(access as u8).contains(need) {
+        if !Access(slot.access.load(Ordering::Relaxed) as u8).contains(need) {
             return Err(TagError::AccessViolation { stag, need });
         }
         // The sum itself must not wrap, so the octet at offset 2^64 - 1 cannot be reached.
@@ -472,10 +447,7 @@ impl StagTable {
             return Err(outside);
         }
         // rfc: 5041-15 the payload goes to the tagged buffer
-        Ok(Target {
-            at: slot.start.load(Ordering::Relaxed).wrapping_add(into),
-            foreign: access & FOREIGN != 0,
-        })
+        Ok(Target::from_marked(slot.start.load(Ordering::Relaxed)).add(into))
     }
 
     /// Checks all octets from a tagged offset to the last one. Returns where they are, and their number: at least one.

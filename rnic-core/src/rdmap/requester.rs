@@ -167,6 +167,9 @@ impl Requester {
         if let Some(reading) = self.reading {
             return self.read_on(reading, qp, guard);
         }
+        if !self.has_unbegun(qp) {
+            return Ok(None);
+        }
         let mut wr = SendWr::new_zeroed();
         match self.execute_local(&mut wr, qp, cqs, guard) {
             Ok(true) => {}
@@ -504,8 +507,13 @@ impl Requester {
         self.end.is_none_or(|end| self.first + begun < end)
     }
 
-    #[inline]
+    #[inline(never)]
     fn track(&mut self, request: PostedRequest) {
+        self.track_inline(request);
+    }
+
+    #[inline(always)]
+    fn track_inline(&mut self, request: PostedRequest) {
         if self.requests.capacity() == 0 {
             self.requests.reserve_exact(self.most);
         }

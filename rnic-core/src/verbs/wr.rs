@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ids::QpNumber;
-use crate::memory::ring::Consumer;
+use crate::memory::ring::{Consumer, Entry};
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::rdmap::IMMEDIATE_LEN;
 
@@ -127,6 +127,10 @@ const _: () = assert!(offset_of!(SendWr, payload) % align_of::<Sge>() == 0);
 const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE && MAX_INLINE == 256);
 const _: () = assert!(SHORT_SGE * size_of::<Sge>() == SHORT_INLINE);
 
+impl Entry for SendWr {
+    const FEWEST_WORDS: usize = Self::FRONT_WORDS + SHORT_INLINE / 8;
+}
+
 impl SendWr {
     /// Words in front of the payload.
     pub const FRONT_WORDS: usize = offset_of!(Self, payload) / 8;
@@ -135,8 +139,8 @@ impl SendWr {
     /// either.
     pub fn words_for(max_sge: usize, max_inline: usize) -> usize {
         let elements = max_sge.min(MAX_SGE) * size_of::<Sge>();
-        let payload = elements.max(max_inline.min(MAX_INLINE)).max(SHORT_INLINE);
-        Self::FRONT_WORDS + payload.div_ceil(8)
+        let payload = elements.max(max_inline.min(MAX_INLINE));
+        (Self::FRONT_WORDS + payload.div_ceil(8)).max(Self::FEWEST_WORDS)
     }
 
     /// Words that mean something, from the first: as many as there are elements or octets of inline data for. The front must be
@@ -310,6 +314,10 @@ pub struct RecvWr {
 
 const _: () = assert!(size_of::<RecvWr>() == 272);
 
+impl Entry for RecvWr {
+    const FEWEST_WORDS: usize = Self::FRONT_WORDS;
+}
+
 impl RecvWr {
     /// Words in front of the second piece of the scatter list.
     pub(crate) const FRONT_WORDS: usize =
@@ -458,6 +466,8 @@ pub struct Completion {
 }
 
 const _: () = assert!(size_of::<Completion>() == 32);
+
+impl Entry for Completion {}
 
 impl Completion {
     /// Returns a completion without flags.

@@ -39,8 +39,7 @@ impl IdleSend {
         let Some(segment) = IdleSegment::eligible(&connection.tcp) else {
             return not_eligible();
         };
-        let segment_len = connection.tcp.max_payload();
-        let Some(message) = InlineFpdu::eligible_alone(stream, segment_len, context) else {
+        let Some(message) = InlineFpdu::eligible_alone(stream, context) else {
             return not_eligible();
         };
         Some(Self { segment, message })

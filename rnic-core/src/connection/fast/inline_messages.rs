@@ -8,7 +8,6 @@ use crate::fast_paths::{FastPath, taken};
 use crate::mpa::frame;
 use crate::rdmap::InlineMessage;
 use crate::verbs::wr::SHORT_INLINE;
-use crate::wire::checksum;
 use crate::wire::mpa::LENGTH_LEN;
 
 /// The proof that the next message to send is an inline one, which fits into one FPDU.
@@ -34,22 +33,15 @@ impl InlineFpdu {
         fits.then_some(Self { message })
     }
 
-    /// Returns the proof if there is an inline message and nothing else to send, and FPDUs may be sent. It fits into
-    /// a segment of at most `segment` octets.
+    /// Returns the proof if there is a short inline message and nothing else to send, and FPDUs may be sent. It fits into
+    /// any segment.
     #[inline(always)]
-    pub(super) fn eligible_alone(
-        stream: &Stream,
-        segment: usize,
-        context: &Context<'_, '_>,
-    ) -> Option<Self> {
+    pub(super) fn eligible_alone(stream: &Stream, context: &Context<'_, '_>) -> Option<Self> {
         let may_begin = stream.may_send() && stream.ddp.may_begin() && !stream.has_markers();
         match &stream.user {
             User::Rdmap(user) if may_begin => {
                 let message = InlineMessage::eligible_alone(&user.rdmap, &user.qp, context.cqs)?;
-                // A short one always fits.
-                let fits = message.is_short()
-                    || message.header.len() + message.len as usize <= frame::mulpdu(segment);
-                fits.then_some(Self { message })
+                message.is_short().then_some(Self { message })
             }
             _ => None,
         }
@@ -71,8 +63,8 @@ impl InlineFpdu {
         len
     }
 
-    /// Builds the FPDU in a `room` that has at least as many octets as [every short one](Self::MOST_OF_SHORT). Returns its length and
-    /// checksum.
+    /// Builds the FPDU of a short message in a `room` that has at least as many octets as
+    /// [every such one](Self::MOST_OF_SHORT). Returns its length and checksum.
     #[inline(always)]
     pub(super) fn commit_and_sum_up(
         self,
@@ -84,9 +76,6 @@ impl InlineFpdu {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
             return (0, 0);
         };
-        if !message.is_short() {
-            return self.commit_long(stream, room, start);
-        }
         // A copy of known length is cheap.
         let fpdu = &mut room[..Self::MOST_OF_SHORT];
         let ulpdu = &mut fpdu[LENGTH_LEN..];
@@ -101,15 +90,6 @@ impl InlineFpdu {
 
 // A short inline message fits into every MULPDU, and so into every segment.
 const _: () = assert!(InlineMessage::MOST_OF_SHORT <= frame::MIN_MULPDU);
-
-impl InlineFpdu {
-    /// Does what [`commit_and_sum_up`](Self::commit_and_sum_up) does for a message that is not short.
-    #[inline(never)]
-    fn commit_long(self, stream: &mut Stream, room: &mut [u8], start: u64) -> (u16, u16) {
-        let len = self.commit(stream, room, start);
-        (len as u16, checksum::sum(&room[..len]))
-    }
-}
 
 impl Stream {
     /// Builds FPDUs of the inline messages that wait, each whole, while they fit. The first octet stands at `start` of

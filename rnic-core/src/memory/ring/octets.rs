@@ -13,10 +13,21 @@ impl<T: Entry> Producer<T> {
             return Err(Full);
         }
         self.shared.store(self.tail, entry, from);
-        let words = self.shared.words(self.tail);
-        store_octets(words.get(from..).unwrap_or_default(), octets);
+        if octets.len() <= T::FEWEST_WORDS.saturating_sub(from) * 8 {
+            // The compiler knows how many words there are.
+            let words = self.shared.front(self.tail, T::FEWEST_WORDS);
+            store_octets(words.get(from..).unwrap_or_default(), octets);
+        } else {
+            self.store_many(from, octets);
+        }
         self.publish();
         Ok(())
+    }
+
+    #[inline(never)]
+    fn store_many(&self, from: usize, octets: &[u8]) {
+        let words = self.shared.words(self.tail);
+        store_octets(words.get(from..).unwrap_or_default(), octets);
     }
 }
 
@@ -25,16 +36,32 @@ impl<T: Entry> Consumer<T> {
     /// an entry; octets that it does not have stay as they are.
     #[inline(always)]
     pub fn peek_octets(&self, ahead: u32, from: usize, to: &mut [u8]) {
-        let words = self.shared.words(self.head.wrapping_add(ahead));
-        let words = words.get(from..).unwrap_or_default();
-        let (whole, rest) = to.as_chunks_mut::<8>();
-        let last = words.get(whole.len());
-        for (to, word) in whole.iter_mut().zip(words) {
-            *to = word.load(Ordering::Relaxed).to_ne_bytes();
+        let index = self.head.wrapping_add(ahead);
+        if to.len() <= T::FEWEST_WORDS.saturating_sub(from) * 8 {
+            let words = self.shared.front(index, T::FEWEST_WORDS);
+            load_octets(words.get(from..).unwrap_or_default(), to);
+        } else {
+            self.load_many(index, from, to);
         }
-        if let Some(last) = last.filter(|_| !rest.is_empty()) {
-            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
-        }
+    }
+
+    #[inline(never)]
+    fn load_many(&self, index: u32, from: usize, to: &mut [u8]) {
+        let words = self.shared.words(index);
+        load_octets(words.get(from..).unwrap_or_default(), to);
+    }
+}
+
+/// Copies octets of words, as many as there are.
+#[inline(always)]
+fn load_octets(words: &[AtomicU64], to: &mut [u8]) {
+    let (whole, rest) = to.as_chunks_mut::<8>();
+    let last = words.get(whole.len());
+    for (to, word) in whole.iter_mut().zip(words) {
+        *to = word.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    if let Some(last) = last.filter(|_| !rest.is_empty()) {
+        rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
     }
 }
 

@@ -11,12 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::ids::{PdId, StreamId};
-use crate::memory::{binding::Binding, error::TagError, region::Region};
+use crate::memory::{binding::Binding, error::TagError, region::Region, target::Target};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
-use super::{
-    Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Target, Windows,
-};
+use super::{Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Windows};
 
 /// Why a work request did not give an STag a meaning, or take it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -131,7 +131,7 @@ impl Requester {
                 )
             }
         };
-        self.track(PostedRequest {
+        self.track_inline(PostedRequest {
             wr_id: message.wr_id,
             opcode,
             signaled: message.signaled,
