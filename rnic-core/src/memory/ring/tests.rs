@@ -2,8 +2,22 @@ use std::collections::VecDeque;
 use std::thread;
 
 use proptest::prelude::*;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::*;
+
+impl Entry for u64 {}
+
+impl<const N: usize> Entry for [u64; N] {}
+
+/// An entry whose last words a ring may leave out.
+#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
+struct Long([u64; 8]);
+
+impl Entry for Long {
+    const FEWEST_WORDS: usize = 2;
+}
 
 /// A ring whose indices start at `index`.
 fn ring_at<T: Entry>(capacity: u32, index: u32) -> (Producer<T>, Consumer<T>) {
@@ -223,20 +237,47 @@ fn what_is_no_such_ring_is_refused() {
 /// Entries without their last words take less memory, and do not run into each other.
 #[test]
 fn a_ring_keeps_as_many_words_as_it_is_made_for() {
-    let (mut producer, mut consumer) = ring_of::<[u64; 8]>(4, 3).unwrap();
-    for round in 0..10 {
-        for n in 0..4 {
-            producer.push([100 * round + n; 8]).unwrap();
+    for (words, kept) in [(0, 2), (2, 2), (3, 3), (7, 7), (8, 8), (usize::MAX, 8)] {
+        let (mut producer, mut consumer) = ring_of::<Long>(4, words).unwrap();
+        for round in 0..10 {
+            for n in 0..4 {
+                producer.push(Long([100 * round + n; 8])).unwrap();
+            }
+            for n in 0..4 {
+                let mut entry = Long([7; 8]);
+                assert!(consumer.peek_into(0, &mut entry));
+                let mut expected = [7; 8];
+                expected[..kept].fill(100 * round + n);
+                assert_eq!(entry.0, expected);
+                let mut entry = Long([7; 8]);
+                consumer.peek_behind(0, 1, 2, &mut entry);
+                assert_eq!(entry.0, [7, 100 * round + n, 7, 7, 7, 7, 7, 7]);
+                consumer.release(1);
+            }
         }
-        for n in 0..4 {
-            let mut entry = [7; 8];
-            assert!(consumer.peek_into(0, &mut entry));
-            let kept = [100 * round + n; 3];
-            assert_eq!((&entry[..3], &entry[3..]), (&kept[..], &[7; 5][..]));
-            let mut entry = [7; 8];
-            consumer.peek_behind(0, 1, 2, &mut entry);
-            assert_eq!(entry, [7, kept[0], 7, 7, 7, 7, 7, 7]);
-            consumer.release(1);
-        }
+    }
+}
+
+/// Octets behind the words that every ring has go the same way.
+#[test]
+fn octets_fill_an_entry_as_far_as_it_goes() {
+    let octets: Vec<u8> = (1..=70).collect();
+    for (words, len) in (2..=8).flat_map(|words| (0..=70).map(move |len| (words, len))) {
+        let (mut producer, mut consumer) = ring_of::<Long>(2, words).unwrap();
+        // The entry behind stays whole.
+        producer.push(Long([8; 8])).unwrap();
+        producer.push(Long([9; 8])).unwrap();
+        consumer.release(1);
+        producer
+            .push_octets(&Long([7; 8]), 1, &octets[..len])
+            .unwrap();
+        let mut copied = [0xee; 70];
+        consumer.peek_octets(1, 1, &mut copied[..len]);
+        let fits = len.min(8 * (words - 1));
+        assert_eq!(copied[..fits], octets[..fits]);
+        assert!(copied[fits..].iter().all(|octet| *octet == 0xee));
+        let mut behind = Long([0; 8]);
+        assert!(consumer.peek_into(0, &mut behind));
+        assert!(behind.0[..words].iter().all(|word| *word == 9));
     }
 }

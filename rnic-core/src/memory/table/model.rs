@@ -379,7 +379,7 @@ impl Pair {
                 let found =
                     self.table
                         .check(stag, TaggedOffset(offset), len as usize, origin, need);
-                let found = found.ok().map(|at| at.at.addr() as u128 - memory);
+                let found = found.ok().map(|at| at.marked().addr() as u128 - memory);
                 prop_assert_eq!(found, expected, "{} for {:?}", stag, model);
             }
         }

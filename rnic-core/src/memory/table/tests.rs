@@ -290,7 +290,7 @@ proptest! {
                 prop_assert!(outside, "{:?}", found);
             } else {
                 let at = address + start as u128 + (first - base as u128);
-                prop_assert_eq!(found.map(|to| to.at.addr() as u128), Ok(at));
+                prop_assert_eq!(found.map(|to| to.marked().addr() as u128), Ok(at));
             }
         }
     }
