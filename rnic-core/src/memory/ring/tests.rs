@@ -4,6 +4,7 @@ use std::thread;
 use proptest::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::shared::Header;
 use super::*;
 
 impl Entry for u64 {}
