@@ -1,7 +1,7 @@
-//! Symbols that nobody calls who has an iWARP device: they are there because programs and libraries name them when they are loaded.
+//! Symbols that no program with an iWARP device calls. They exist because programs and libraries need them to be loaded.
 //!
-//! The libraries of rdma-core's drivers, which perftest and libfabric load, want what a driver uses. None of them finds a device of its
-//! own, so nothing of this is called. The rest are verbs that iWARP lacks. All fail.
+//! perftest and libfabric load the libraries of rdma-core's drivers, which need what drivers use. None of these finds a device of its
+//! own, so none calls it. The rest are verbs that iWARP lacks. All of them fail.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;

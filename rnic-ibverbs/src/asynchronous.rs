@@ -8,9 +8,9 @@ use rnic_verbs::{AsyncEvent as Event, AsyncEvents, QpNumber};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
-use crate::context::{AsyncEvent, Context, for_each};
+use crate::context::{AsyncEvent, Context, for_each, with_open};
 use crate::errno::{Errno, fail, lock};
-use crate::objects::{Cq, Qp, Srq};
+use crate::objects::{Cq, Qp, Srq, Unacknowledged};
 use crate::registry::{CQS, QPS, SRQS};
 
 /// Who reads the events of a device. Never dropped in a child, which must not touch it.
@@ -55,7 +55,7 @@ fn hand_on(adapter: &Adapter, event: Event) {
     let of_qp = |qp: QpNumber, event_type| {
         QPS.with(adapter, qp.0, |qp| {
             let element = ibv_async_event_element { qp: qp.pointer() };
-            // SAFETY: the queue pair exists, and so its context does.
+            // SAFETY: the registry lends a queue pair that exists, and nothing changes its context.
             let context = unsafe { (*qp.pointer()).context };
             push(context, element, event_type);
         });
@@ -69,7 +69,7 @@ fn hand_on(adapter: &Adapter, event: Event) {
             SRQS.with(adapter, srq.0, |srq| {
                 srq.limit.store(0, std::sync::atomic::Ordering::Relaxed);
                 let element = ibv_async_event_element { srq: srq.pointer() };
-                // SAFETY: as for a queue pair.
+                // SAFETY: the registry lends a queue that exists, and nothing changes its context.
                 let context = unsafe { (*srq.pointer()).context };
                 push(context, element, IBV_EVENT_SRQ_LIMIT_REACHED);
             });
@@ -77,7 +77,7 @@ fn hand_on(adapter: &Adapter, event: Event) {
         Event::CqError { cq, .. } => {
             CQS.with(adapter, cq.0, |cq| {
                 let element = ibv_async_event_element { cq: cq.pointer() };
-                // SAFETY: as for a queue pair.
+                // SAFETY: the registry lends a queue that exists, and nothing changes its context.
                 let context = unsafe { (*cq.pointer()).context };
                 push(context, element, IBV_EVENT_CQ_ERR);
             });
@@ -96,10 +96,10 @@ fn push(context: *mut ibv_context, element: ibv_async_event_element, event_type:
         element,
         event_type,
     };
-    // SAFETY: a context is open as long as its objects exist.
-    unsafe { Context::of(context) }
-        .asynchronous
-        .push(AsyncEvent(event));
+    // The program may have closed it and forgotten the object.
+    with_open(context, |context| {
+        context.asynchronous.push(AsyncEvent(event));
+    });
 }
 
 /// Tells all contexts of an adapter of something about its port.
@@ -114,16 +114,18 @@ pub(crate) fn of_port(adapter: &Adapter, event_type: u32) {
 }
 
 /// What an event is about.
-enum About<'a> {
-    Cq(&'a Cq),
-    Qp(&'a Qp),
-    Srq(&'a Srq),
+enum About {
+    Cq(*mut ibv_cq),
+    Qp(*mut ibv_qp),
+    Srq(*mut ibv_srq),
     Port,
 }
 
-unsafe fn about<'a>(event: &ibv_async_event) -> About<'a> {
+/// # Safety
+/// The event is one of a context.
+unsafe fn about(event: &ibv_async_event) -> About {
     match event.event_type {
-        IBV_EVENT_CQ_ERR => About::Cq(Cq::of(event.element.cq)),
+        IBV_EVENT_CQ_ERR => About::Cq(event.element.cq),
         IBV_EVENT_QP_FATAL
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
@@ -131,68 +133,99 @@ unsafe fn about<'a>(event: &ibv_async_event) -> About<'a> {
         | IBV_EVENT_SQ_DRAINED
         | IBV_EVENT_PATH_MIG
         | IBV_EVENT_PATH_MIG_ERR
-        | IBV_EVENT_QP_LAST_WQE_REACHED => About::Qp(Qp::of(event.element.qp)),
-        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => About::Srq(Srq::of(event.element.srq)),
+        | IBV_EVENT_QP_LAST_WQE_REACHED => About::Qp(event.element.qp),
+        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => About::Srq(event.element.srq),
         _ => About::Port,
     }
 }
 
-/// Drops the events about an object that is being destroyed, and waits until the program has acknowledged those that it has read.
+/// Returns where an event is counted until it is acknowledged.
 ///
 /// # Safety
-/// The object exists, and belongs to this context.
-unsafe fn drop_events(context: *mut ibv_context, is_it: impl Fn(&About<'_>) -> bool) {
+/// The event is one of a context, and what it is about exists.
+unsafe fn count_of<'a>(event: &ibv_async_event) -> Option<&'a Unacknowledged> {
+    match about(event) {
+        About::Cq(cq) => Some(&Cq::of(cq).asynchronous),
+        About::Qp(qp) => Some(&Qp::of(qp).asynchronous),
+        About::Srq(srq) => Some(&Srq::of(srq).asynchronous),
+        About::Port => None,
+    }
+}
+
+/// Drops the events about an object that is being destroyed.
+///
+/// # Safety
+/// The context is open.
+unsafe fn drop_events(context: *mut ibv_context, is_it: impl Fn(About) -> bool) {
     let context = Context::of(context);
-    context.asynchronous.remove(|event| is_it(&about(&event.0)));
+    context.asynchronous.remove(|event| is_it(about(&event.0)));
 }
 
 /// Begins to tell of a completion queue.
+///
+/// # Safety
+/// It exists.
 pub(crate) unsafe fn watch_cq(cq: *mut ibv_cq) {
     let cq = Cq::of(cq);
     CQS.add(cq.adapter, cq.id.0, cq);
 }
 
-/// Ends to tell of a completion queue.
+/// Ends to tell of a completion queue, and waits until the program has acknowledged the events that it has read.
+///
+/// # Safety
+/// It exists.
 pub(crate) unsafe fn forget_cq(cq: *mut ibv_cq) {
     let object = Cq::of(cq);
     CQS.remove(object.adapter, object.id.0);
     drop_events(
         (*cq).context,
-        |about| matches!(about, About::Cq(cq) if std::ptr::eq(*cq, object)),
+        |about| matches!(about, About::Cq(its) if its == cq),
     );
     object.asynchronous.wait();
 }
 
 /// Begins to tell of a queue pair.
+///
+/// # Safety
+/// It exists.
 pub(crate) unsafe fn watch_qp(qp: *mut ibv_qp) {
     let qp = Qp::of(qp);
     QPS.add(qp.adapter, qp.number.0, qp);
 }
 
-/// Ends to tell of a queue pair.
+/// Ends to tell of a queue pair, and waits until the program has acknowledged the events that it has read.
+///
+/// # Safety
+/// It exists.
 pub(crate) unsafe fn forget_qp(qp: *mut ibv_qp) {
     let object = Qp::of(qp);
     QPS.remove(object.adapter, object.number.0);
     drop_events(
         (*qp).context,
-        |about| matches!(about, About::Qp(qp) if std::ptr::eq(*qp, object)),
+        |about| matches!(about, About::Qp(its) if its == qp),
     );
     object.asynchronous.wait();
 }
 
 /// Begins to tell of a shared receive queue.
+///
+/// # Safety
+/// It exists.
 pub(crate) unsafe fn watch_srq(srq: *mut ibv_srq) {
     let srq = Srq::of(srq);
     SRQS.add(srq.adapter, srq.id.0, srq);
 }
 
-/// Ends to tell of a shared receive queue.
+/// Ends to tell of a shared receive queue, and waits until the program has acknowledged the events that it has read.
+///
+/// # Safety
+/// It exists.
 pub(crate) unsafe fn forget_srq(srq: *mut ibv_srq) {
     let object = Srq::of(srq);
     SRQS.remove(object.adapter, object.id.0);
     drop_events(
         (*srq).context,
-        |about| matches!(about, About::Srq(srq) if std::ptr::eq(*srq, object)),
+        |about| matches!(about, About::Srq(its) if its == srq),
     );
     object.asynchronous.wait();
 }
@@ -203,11 +236,11 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> i32 {
-    let count = |event: &AsyncEvent| match about(&event.0) {
-        About::Cq(cq) => cq.asynchronous.add(),
-        About::Qp(qp) => qp.asynchronous.add(),
-        About::Srq(srq) => srq.asynchronous.add(),
-        About::Port => {}
+    // Under the lock of the queue, from which events are removed before what they are about is destroyed.
+    let count = |event: &AsyncEvent| {
+        if let Some(count) = count_of(&event.0) {
+            count.add();
+        }
     };
     match Context::of(context).asynchronous.next_counted(count) {
         Ok(next) => {
@@ -220,10 +253,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    match about(&*event) {
-        About::Cq(cq) => cq.asynchronous.acknowledge(1),
-        About::Qp(qp) => qp.asynchronous.acknowledge(1),
-        About::Srq(srq) => srq.asynchronous.acknowledge(1),
-        About::Port => {}
+    if let Some(count) = count_of(&*event) {
+        count.acknowledge(1);
     }
 }

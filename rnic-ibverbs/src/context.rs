@@ -24,12 +24,12 @@ pub(crate) struct Context {
 #[derive(Clone, Copy)]
 pub(crate) struct AsyncEvent(pub(crate) ibv_async_event);
 
-// SAFETY: the pointer in it is only given back to the program.
+// SAFETY: the pointer in it is compared, given back to the program, or names an object that threads share.
 unsafe impl Send for AsyncEvent {}
 
-// SAFETY: what the program writes lies in the UnsafeCell, and the rest does not change.
+// SAFETY: the pointers among the operations are to functions, and to a device that lives as long as the process.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the library writes to `abi` only before anybody has the context; then it is the program's. The events have a lock.
 unsafe impl Sync for Context {}
 
 /// The contexts that are open.
@@ -41,7 +41,7 @@ static SHARED: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 #[derive(Clone, Copy, PartialEq)]
 struct Open(*mut ibv_context);
 
-// SAFETY: a Context is shared between threads.
+// SAFETY: it names a Context, which is Sync.
 unsafe impl Send for Open {}
 
 impl Context {
@@ -50,17 +50,13 @@ impl Context {
     /// # Safety
     /// The pointer is that of an open context.
     pub(crate) unsafe fn of<'a>(pointer: *mut ibv_context) -> &'a Self {
-        // SAFETY: the pointer is to the member `context` of a `verbs_context`, with which a Context begins.
+        // SAFETY: the context is open, says the caller. The pointer is to the member `context` of the `verbs_context` with which a
+        // Context begins.
         unsafe {
             &*pointer
                 .byte_sub(offset_of!(verbs_context, context))
                 .cast::<Self>()
         }
-    }
-
-    fn pointer(&self) -> *mut ibv_context {
-        // SAFETY: stays inside the structure.
-        unsafe { &raw mut (*self.abi.get()).context }
     }
 
     /// Makes a context with these operations, which name neither the device nor the descriptor of events.
@@ -77,12 +73,15 @@ impl Context {
         operations.context.num_comp_vectors = 1;
         operations.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         operations.context.abi_compat = VERBS_ABI_IS_EXTENDED;
-        let context = Box::leak(Box::new(Self {
+        let context = Box::into_raw(Box::new(Self {
             abi: UnsafeCell::new(operations),
             adapter,
             asynchronous,
         }));
-        let pointer = context.pointer();
+        // A Context begins with it.
+        let abi = context.cast::<verbs_context>();
+        // SAFETY: the structure was made above. The pointer to its member is derived from that to all of it, which `of` needs.
+        let pointer = unsafe { &raw mut (*abi).context };
         lock(&OPEN).push(Open(pointer));
         Ok(pointer)
     }
@@ -98,7 +97,7 @@ impl Context {
         let mut open = lock(&OPEN);
         let place = open.iter().position(|known| known.0 == pointer);
         open.swap_remove(place.ok_or(Errno::EINVAL)?);
-        // SAFETY: `open` made it so, and it is not in the list any more.
+        // SAFETY: `open` made it of a Box of this type, and it was in the list until now, so it is closed here for the only time.
         drop(unsafe {
             Box::from_raw(
                 pointer
@@ -110,10 +109,19 @@ impl Context {
     }
 }
 
+/// Calls `what` with a context if it is open. It is not closed meanwhile.
+pub(crate) fn with_open(pointer: *mut ibv_context, what: impl FnOnce(&Context)) {
+    let open = lock(&OPEN);
+    if open.contains(&Open(pointer)) {
+        // SAFETY: the list has open contexts. Who closes one removes it first, for which the list must be unlocked.
+        what(unsafe { Context::of(pointer) });
+    }
+}
+
 /// Calls `each` for every open context of an adapter. None of them is closed meanwhile.
 pub(crate) fn for_each(adapter: &Adapter, mut each: impl FnMut(&Context)) {
     for open in &*lock(&OPEN) {
-        // SAFETY: the list has open contexts, and is locked.
+        // SAFETY: the list has open contexts. Who closes one removes it first, for which the list must be unlocked.
         let context = unsafe { Context::of(open.0) };
         if context.adapter.index == adapter.index {
             each(context);
@@ -128,7 +136,7 @@ pub(crate) fn shared(
 ) -> *mut ibv_context {
     let mut shared = lock(&SHARED);
     for known in &*shared {
-        // SAFETY: these contexts stay open.
+        // SAFETY: `close` refuses the contexts of this list.
         if unsafe { Context::of(known.0) }.adapter.index == adapter.index {
             return known.0;
         }

@@ -36,6 +36,9 @@ pub(crate) struct NewCq {
 }
 
 /// Makes a completion queue whose structure begins with these operations.
+///
+/// # Safety
+/// The context is open, and the channel exists or is NULL.
 pub(crate) unsafe fn create(new: NewCq, mut abi: ibv_cq_ex) -> Result<*mut ibv_cq, Errno> {
     let vectors = (*new.context).num_comp_vectors as u32;
     if new.cqe == 0 || new.cqe > MAX_ENTRIES || new.comp_vector >= vectors {
@@ -79,7 +82,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         channel,
         comp_vector: comp_vector as u32,
     };
-    // SAFETY: NULL is a value of each of its members.
+    // Zeros are numbers and null pointers.
     pointer(create(new, std::mem::zeroed()))
 }
 

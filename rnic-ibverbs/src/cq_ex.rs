@@ -24,6 +24,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(create_ex(context, &*attr)).cast()
 }
 
+/// Makes a completion queue.
+///
+/// # Safety
+/// The context is open, and the channel exists or is NULL.
 unsafe fn create_ex(
     context: *mut ibv_context,
     attr: &ibv_cq_init_attr_ex,
@@ -51,7 +55,7 @@ unsafe fn create_ex(
 }
 
 fn readers() -> ibv_cq_ex {
-    // SAFETY: NULL is a value of each member.
+    // SAFETY: zeros are numbers, null pointers, and absent functions.
     let empty: ibv_cq_ex = unsafe { std::mem::zeroed() };
     ibv_cq_ex {
         start_poll: Some(start_poll),
@@ -104,12 +108,20 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     drop(polled.lock.take());
 }
 
+/// Shows a completion to the program.
+///
+/// # Safety
+/// The queue exists.
 unsafe fn show(cq: *mut ibv_cq_ex, polled: &mut Polled, completion: &Completion) {
     polled.completion = work_completion(completion);
     (*cq).wr_id = polled.completion.wr_id;
     (*cq).status = polled.completion.status;
 }
 
+/// Returns the completion that was taken last.
+///
+/// # Safety
+/// The queue exists, and the caller is the thread of the program that polls it. It lets the reference go before it polls again.
 unsafe fn shown<'a>(cq: *mut ibv_cq_ex) -> &'a ibv_wc {
     &(*Cq::of(cq.cast()).polled.get()).completion
 }

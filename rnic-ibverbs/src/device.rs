@@ -27,9 +27,9 @@ struct Device {
     adapter: &'static Adapter,
 }
 
-// SAFETY: nothing in it changes.
+// SAFETY: its pointers are NULL.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: nothing in it changes.
 unsafe impl Sync for Device {}
 
 /// Returns the devices: one for each adapter, in their order.
@@ -73,12 +73,18 @@ impl Device {
     }
 
     fn pointer(&'static self) -> *mut ibv_device {
-        (&raw const self.abi).cast_mut()
+        // To all of it, which `of` and drivers read, and not to `abi` alone.
+        (&raw const *self).cast_mut().cast()
     }
 
+    /// Returns the device that the program has a pointer to.
+    ///
+    /// # Safety
+    /// The pointer came from `ibv_get_device_list`, or from a context.
     unsafe fn of(device: *mut ibv_device) -> &'static Self {
         const { assert!(offset_of!(Self, abi) == 0) };
-        &*device.cast()
+        // SAFETY: `pointer` made it, and devices live as long as the process.
+        unsafe { &*device.cast() }
     }
 }
 
@@ -103,6 +109,9 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut i32) -> *mut *mut ibv_device {
     let devices = devices();
+    if let Some(count) = count.as_mut() {
+        *count = 0;
+    }
     // With room for the NULL at its end.
     let list: *mut *mut ibv_device =
         libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()).cast();
@@ -112,7 +121,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut i32) -> *mut *mu
     for (place, device) in devices.iter().enumerate() {
         *list.add(place) = device.pointer();
     }
-    if !count.is_null() {
+    if let Some(count) = count.as_mut() {
         *count = devices.len() as i32;
     }
     list

@@ -55,7 +55,7 @@ impl<T> EventQueue<T> {
         loop {
             let mut one = 0u64;
             // No lock is held here, where the thread may be cancelled.
-            // SAFETY: 8 octets can be written there.
+            // SAFETY: 8 octets can be written there, which are this thread's own.
             let got = unsafe { read(self.fd(), (&raw mut one).cast(), size_of::<u64>()) };
             if got != size_of::<u64>() as isize {
                 return Err(Errno::last());
@@ -94,7 +94,7 @@ impl<T> EventQueue<T> {
             iov_len: size_of::<u64>(),
         };
         // Fails if a reader has taken it: that one finds no event, and waits again.
-        // SAFETY: 8 octets can be written there.
+        // SAFETY: one piece of memory, in which 8 octets can be written.
         let _ = unsafe { libc::preadv2(self.fd(), &piece, 1, -1, libc::RWF_NOWAIT) };
     }
 }

@@ -28,41 +28,38 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     *to = address_handle(&*from);
 }
 
-/// Copies all but the states between which a queue pair is changed, of which the program has `qp_state`.
+/// Copies all but the state to which the program moves the queue pair, and the rate limit, which the kernel's structure lacks.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     to: *mut ibv_qp_attr,
     from: *const ib_uverbs_qp_attr,
 ) {
+    // Member by member: those that are not copied may have no value, and older programs do not know the last.
     let from = &*from;
-    *to = ibv_qp_attr {
-        qp_state: (*to).qp_state,
-        cur_qp_state: from.cur_qp_state,
-        path_mtu: from.path_mtu,
-        path_mig_state: from.path_mig_state,
-        qkey: from.qkey,
-        rq_psn: from.rq_psn,
-        sq_psn: from.sq_psn,
-        dest_qp_num: from.dest_qp_num,
-        qp_access_flags: from.qp_access_flags,
-        cap: from.cap,
-        ah_attr: address_handle(&from.ah_attr),
-        alt_ah_attr: address_handle(&from.alt_ah_attr),
-        pkey_index: from.pkey_index,
-        alt_pkey_index: from.alt_pkey_index,
-        en_sqd_async_notify: from.en_sqd_async_notify,
-        sq_draining: from.sq_draining,
-        max_rd_atomic: from.max_rd_atomic,
-        max_dest_rd_atomic: from.max_dest_rd_atomic,
-        min_rnr_timer: from.min_rnr_timer,
-        port_num: from.port_num,
-        timeout: from.timeout,
-        retry_cnt: from.retry_cnt,
-        rnr_retry: from.rnr_retry,
-        alt_port_num: from.alt_port_num,
-        alt_timeout: from.alt_timeout,
-        rate_limit: (*to).rate_limit,
-    };
+    (*to).cur_qp_state = from.cur_qp_state;
+    (*to).path_mtu = from.path_mtu;
+    (*to).path_mig_state = from.path_mig_state;
+    (*to).qkey = from.qkey;
+    (*to).rq_psn = from.rq_psn;
+    (*to).sq_psn = from.sq_psn;
+    (*to).dest_qp_num = from.dest_qp_num;
+    (*to).qp_access_flags = from.qp_access_flags;
+    (*to).cap = from.cap;
+    (*to).ah_attr = address_handle(&from.ah_attr);
+    (*to).alt_ah_attr = address_handle(&from.alt_ah_attr);
+    (*to).pkey_index = from.pkey_index;
+    (*to).alt_pkey_index = from.alt_pkey_index;
+    (*to).en_sqd_async_notify = from.en_sqd_async_notify;
+    (*to).sq_draining = from.sq_draining;
+    (*to).max_rd_atomic = from.max_rd_atomic;
+    (*to).max_dest_rd_atomic = from.max_dest_rd_atomic;
+    (*to).min_rnr_timer = from.min_rnr_timer;
+    (*to).port_num = from.port_num;
+    (*to).timeout = from.timeout;
+    (*to).retry_cnt = from.retry_cnt;
+    (*to).rnr_retry = from.rnr_retry;
+    (*to).alt_port_num = from.alt_port_num;
+    (*to).alt_timeout = from.alt_timeout;
 }
 
 #[unsafe(no_mangle)]

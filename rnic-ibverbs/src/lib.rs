@@ -5,16 +5,20 @@
 //!
 //! # The C ABI
 //!
-//! `unsafe` code stands in most files, because each works on pointers of the program. One contract covers all of it:
+//! Most files have `unsafe` code, because they work on pointers of the program. One contract covers it:
 //!
-//! - The program keeps to the manual pages: what it passes points to what the header says, and an object is not used once it is
-//!   destroyed. That is all that an `unsafe extern "C" fn` here asks for. NULL, and numbers that are out of range, are answered
-//!   with an errno wherever a manual page lets a program pass them.
+//! - The program keeps to the manual pages: what it passes points to what the header says, nobody else changes it during the call,
+//!   and an object is not used once it is destroyed. That is all that an `unsafe extern "C" fn` here asks for. NULL, and numbers that
+//!   are out of range, are answered with an errno wherever a manual page lets a program pass them.
+//! - What any other `unsafe fn` asks for, its section "Safety" says. "Exists" there means: it was made, and is not destroyed before
+//!   the function returns.
 //! - An object is a structure whose beginning is the structure of the header, so a pointer to one is a pointer to the other. It is
-//!   made by `Box` and freed by the function that destroys it. Threads share it: what changes in it is atomic, or behind a lock.
-//! - Nothing panics here.
+//!   made by `Box` and freed by the function that destroys it. Threads share it: what the library changes in it is atomic, or behind
+//!   a lock. A reference is made only to what outlives it; the memory that peers write to is copied, and has none.
+//! - Nothing panics here: a panic would cross into C. A thread of the program that is cancelled in a call unwinds through the
+//!   functions that are `extern "C-unwind"`.
 //!
-//! # For the other halves of the crate
+//! # What the parts use of each other
 //!
 //! - `adapter`: `adapters() -> &'static [Adapter]`; of an [`Adapter`](adapter::Adapter) `name`, `netdev`, `index`, `addresses()`,
 //!   `interface()` (link state, MAC, MTU, interface index), `is_active()`, and `device()`, which opens the device once for the process.
@@ -26,12 +30,11 @@
 //!   [`rnic_verbs::Qp`].
 //! - `event_queue`: `EventQueue<T>`, a descriptor that is readable while events wait.
 //! - `errno`: `Errno` of every error of rnic-verbs; `fail`, `fail_ptr` and `result` give it to the program.
+#![allow(unsafe_code, reason = "the C ABI: see above")]
 #![allow(
-    unsafe_code,
     unsafe_op_in_unsafe_fn,
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "the C ABI: see above"
+    reason = "most functions are entry points of the C ABI, or serve one: each line works on pointers of the program, under the \
+              contract above"
 )]
 
 // From the ground up; each file imports only from those below it:
@@ -69,4 +72,5 @@ mod sysfs;
 mod watch;
 
 mod cm;
+#[deny(unsafe_op_in_unsafe_fn)]
 mod rsocket;

@@ -56,6 +56,10 @@ fn rights(access: u32) -> Result<Access, Errno> {
     }
 }
 
+/// Registers memory.
+///
+/// # Safety
+/// The protection domain exists. While the memory is registered, the program has there what peers may access.
 unsafe fn register(wanted: Wanted) -> Result<rnic_verbs::Mr, Errno> {
     let rights = rights(wanted.access)?;
     if wanted.length == 0 {
@@ -86,6 +90,10 @@ unsafe fn register(wanted: Wanted) -> Result<rnic_verbs::Mr, Errno> {
     })
 }
 
+/// Makes a memory region.
+///
+/// # Safety
+/// As of [`register`].
 unsafe fn make(wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
     let registered = register(wanted)?;
     let pd = Pd::of(wanted.pd);
@@ -206,7 +214,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     let Some(old) = registered.as_mut() else {
         return failed(REREG_COMMAND, Errno::EINVAL);
     };
-    let abi = &mut *object.abi.get();
+    // Other threads that change the region wait for the lock.
+    let abi = *object.abi.get();
     let wanted = Wanted {
         pd: if flags & IBV_REREG_MR_CHANGE_PD != 0 {
             pd
@@ -235,7 +244,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     Pd::of(wanted.pd).users.add();
     Pd::of(abi.pd).users.remove();
     let key = new.stag().0;
-    *abi = ibv_mr {
+    *object.abi.get() = ibv_mr {
         context: abi.context,
         pd: wanted.pd,
         addr: wanted.addr,
@@ -261,8 +270,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> i32 {
     {
         return result(Err(Errno::EBUSY));
     }
-    Pd::of((*mr).pd).users.remove();
+    let pd = (*mr).pd;
     drop(Mr::take(mr));
+    Pd::of(pd).users.remove();
     0
 }
 

@@ -6,7 +6,7 @@
 use std::cell::UnsafeCell;
 use std::sync::Mutex;
 
-use rnic_verbs::{Access, Binding, SendRequest, Stag};
+use rnic_verbs::{Access, Binding, SendRequest};
 
 use crate::abi::*;
 use crate::errno::{Errno, ToErrno, lock, pointer};
@@ -38,12 +38,16 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv
 
 /// `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> i32 {
-    Pd::of((*mw).pd).users.remove();
+    let pd = (*mw).pd;
     drop(Mw::take(mw));
+    Pd::of(pd).users.remove();
     0
 }
 
 /// Returns the binding that a request asks for, under the key that it names.
+///
+/// # Safety
+/// The region exists, or is NULL.
 pub(crate) unsafe fn binding(
     window: &Mw,
     rkey: Option<u32>,
@@ -89,15 +93,16 @@ pub(crate) unsafe extern "C" fn bind_mw(
     bind: *mut ibv_mw_bind,
 ) -> i32 {
     match bind_type_1(Qp::of(qp), Mw::of(mw), &*bind) {
-        Ok(stag) => {
-            (*mw).rkey = stag.0;
-            0
-        }
+        Ok(()) => 0,
         Err(errno) => errno as i32,
     }
 }
 
-unsafe fn bind_type_1(qp: &Qp, window: &Mw, bind: &ibv_mw_bind) -> Result<Stag, Errno> {
+/// Binds a window, and shows the program its new key.
+///
+/// # Safety
+/// The region exists, or is NULL.
+unsafe fn bind_type_1(qp: &Qp, window: &Mw, bind: &ibv_mw_bind) -> Result<(), Errno> {
     let mut bound = lock(&window.bound);
     let mut inner = qp.lock();
     let signaled = bind.send_flags & IBV_SEND_SIGNALED != 0;
@@ -129,10 +134,13 @@ unsafe fn bind_type_1(qp: &Qp, window: &Mw, bind: &ibv_mw_bind) -> Result<Stag, 
         None => {}
     }
     *bound = None;
+    let mut key = window.mw.stag();
     if let Some(new) = new {
         post(SendRequest::bind(&new).signaled(signaled), &mut inner)?;
-        *bound = Some((new.stag(), qp.number));
-        return Ok(new.stag());
+        key = new.stag();
+        *bound = Some((key, qp.number));
     }
-    Ok(window.mw.stag())
+    // Behind the lock of `bound`, with which it agrees.
+    (*window.abi.get()).rkey = key.0;
+    Ok(())
 }

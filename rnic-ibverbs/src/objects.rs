@@ -12,10 +12,11 @@ use crate::event_queue::EventQueue;
 /// Gives the object that a pointer of the program names.
 macro_rules! behind {
     ($object:ident, $pointer:ident) => {
-        // SAFETY: they are shared between threads as the manual pages say: what changes is atomic or behind a lock, and what the
-        // program writes lies in the UnsafeCell.
+        // SAFETY: its own members may go to other threads (`_SHARED` checks those of rnic-verbs). Raw pointers in it are only given
+        // back to the program, or name objects that are shared in the same way.
         unsafe impl Send for $object {}
-        // SAFETY: as above.
+        // SAFETY: what changes is atomic or behind a lock. What lies in an UnsafeCell belongs to the program (`abi`), or to the thread
+        // of the program that holds the lock which is kept in it (`polled`, `batch`).
         unsafe impl Sync for $object {}
 
         impl $object {
@@ -24,19 +25,24 @@ macro_rules! behind {
             /// # Safety
             /// The pointer is that of such an object.
             pub(crate) unsafe fn of<'a>(pointer: *mut $pointer) -> &'a Self {
-                // SAFETY: the structure that the program knows lies at the beginning.
+                // SAFETY: the object is there, says the caller, and the structure that the program knows lies at its beginning.
+                // It is shared, and what the program writes lies in the UnsafeCell.
                 unsafe { &*pointer.cast::<Self>() }
             }
 
             /// Returns the pointer that the program has.
             #[allow(dead_code, reason = "not needed of every object")]
             pub(crate) fn pointer(&self) -> *mut $pointer {
-                self.abi.get().cast()
+                // Not derived from `self`: the program may write to the object by it, and destroy the object.
+                std::ptr::with_exposed_provenance_mut((&raw const *self).addr())
             }
 
             /// Gives the object to the program, until it is destroyed.
             pub(crate) fn give(self) -> *mut $pointer {
-                Box::into_raw(Box::new(self)).cast()
+                let object = Box::into_raw(Box::new(self));
+                // For `pointer`.
+                let _ = object.expose_provenance();
+                object.cast()
             }
 
             /// Takes the object back.
@@ -44,12 +50,24 @@ macro_rules! behind {
             /// # Safety
             /// The pointer came from `give`, and nobody uses it any more.
             pub(crate) unsafe fn take(pointer: *mut $pointer) -> Box<Self> {
-                // SAFETY: see above.
+                // SAFETY: `give` made it of a Box of this type, and the caller has the last use of it.
                 unsafe { Box::from_raw(pointer.cast::<Self>()) }
             }
         }
     };
 }
+
+/// What the objects have of rnic-verbs is shared between threads: itself, or behind a lock.
+const _SHARED: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<rnic_verbs::Pd>();
+    shared::<rnic_verbs::Mw>();
+    shared::<Mutex<rnic_verbs::Cq>>();
+    shared::<Mutex<rnic_verbs::Srq>>();
+    shared::<Mutex<rnic_verbs::Qp>>();
+    shared::<Mutex<Option<rnic_verbs::Mr>>>();
+    shared::<EventQueue<CqPointer>>();
+};
 
 /// A count of what uses an object, which therefore cannot be destroyed.
 #[derive(Debug, Default)]
@@ -147,11 +165,12 @@ unsafe impl Send for CqPointer {}
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) abi: UnsafeCell<ibv_cq_ex>,
+    /// Has a guard of `cq`, and so stands before it: members are dropped in their order.
+    pub(crate) polled: UnsafeCell<Polled>,
     cq: Mutex<rnic_verbs::Cq>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device.
     pub(crate) id: rnic_verbs::CqId,
-    pub(crate) polled: UnsafeCell<Polled>,
     /// Ends its notifications.
     pub(crate) quiet: Box<dyn Fn() + Send + Sync>,
     /// Queue pairs that complete here.
@@ -244,6 +263,9 @@ impl Srq {
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) abi: UnsafeCell<ibv_qp_ex>,
+    /// The requests of `ibv_wr_start` to `ibv_wr_complete`: they belong to the thread that posts. Has a guard of `qp`, and so stands
+    /// before it: members are dropped in their order.
+    pub(crate) batch: UnsafeCell<Batch>,
     qp: Mutex<rnic_verbs::Qp>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device, by which events name it.
@@ -254,8 +276,6 @@ pub(crate) struct Qp {
     pub(crate) send_ops: u64,
     /// What the program has set by `ibv_modify_qp`.
     pub(crate) attributes: Mutex<ibv_qp_attr>,
-    /// The requests of `ibv_wr_start` to `ibv_wr_complete`: they belong to the thread that posts.
-    pub(crate) batch: UnsafeCell<Batch>,
     pub(crate) asynchronous: Unacknowledged,
     /// For rdma_cm: the identifier that it belongs to.
     pub(crate) cm_id: AtomicPtr<rdma_cm_id>,

@@ -5,7 +5,7 @@ use crate::{cq, cq_ex, mr, mw, pd, post, qp, query, srq};
 
 /// Returns a context's operations, and nothing else of it.
 pub(crate) fn operations() -> verbs_context {
-    // SAFETY: NULL is a value of each member.
+    // SAFETY: zeros are numbers, null pointers, and absent functions.
     let (mut all, none): (verbs_context, ibv_context_ops) = unsafe { std::mem::zeroed() };
     all.context.ops = ibv_context_ops {
         _compat_query_device: Some(query::ibv_query_device),

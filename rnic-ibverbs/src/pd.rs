@@ -12,6 +12,10 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
     pointer(alloc(context, null_mut()))
 }
 
+/// Makes a protection domain, or a parent of one if that is not NULL.
+///
+/// # Safety
+/// The context is open, and the protection domain exists.
 unsafe fn alloc(context: *mut ibv_context, parent_of: *mut ibv_pd) -> Result<*mut ibv_pd, Errno> {
     let pd = match parent_of.is_null() {
         true => Context::of(context).adapter.device()?.pd(),

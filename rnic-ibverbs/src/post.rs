@@ -30,15 +30,23 @@ impl Scratch {
 }
 
 /// Returns the pieces of memory that a request names.
+///
+/// # Safety
+/// The list is NULL, or has so many pieces. It stays as it is while they are used.
 pub(crate) unsafe fn pieces<'a>(list: *mut ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        Ok(count) if count <= MAX_SGE => Ok(slice::from_raw_parts(list.cast(), count)),
+        Ok(count) if count <= MAX_SGE && !list.is_null() => {
+            Ok(slice::from_raw_parts(list.cast(), count))
+        }
         _ => Err(Errno::EINVAL),
     }
 }
 
 /// Copies the octets that a request sends inline.
+///
+/// # Safety
+/// The program may read the octets of each piece.
 unsafe fn gather<'a>(
     list: &[ibv_sge],
     room: &'a mut [MaybeUninit<u8>; MAX_INLINE],
@@ -59,6 +67,9 @@ unsafe fn gather<'a>(
 }
 
 /// Makes a request of one of the program. `scratch` holds parts of it.
+///
+/// # Safety
+/// What the request names is what `ibv_post_send` asks for.
 pub(crate) unsafe fn request<'a>(
     wr: &ibv_send_wr,
     scratch: &'a mut Scratch,
@@ -77,6 +88,9 @@ pub(crate) unsafe fn request<'a>(
         IBV_WR_LOCAL_INV => return flagged(SendRequest::invalidate(Stag(wr.imm_data))),
         IBV_WR_BIND_MW => {
             let bind = wr.bind_mw;
+            if bind.mw.is_null() {
+                return Err(Errno::EINVAL);
+            }
             let window = Mw::of(bind.mw);
             let new = binding(window, Some(bind.rkey), &bind.bind_info)?;
             return flagged(SendRequest::bind(bound.insert(new)));
@@ -147,8 +161,8 @@ fn flagged(request: SendRequest<'_>, wr_id: u64, flags: u32) -> SendRequest<'_> 
     }
 }
 
-/// A list of requests, each made when it is asked for. What one is made of lies in the scratch until the next is asked for, and
-/// `post_sends` has copied it by then.
+/// A list of requests, each made when it is asked for. What one is made of lies in the scratch until the next is asked for: whoever
+/// takes one lets it go before. `post_sends` does, and is the only one.
 struct Requests {
     next: *mut ibv_send_wr,
     scratch: *mut Scratch,
@@ -163,10 +177,11 @@ impl Iterator for Requests {
         if self.next.is_null() {
             return None;
         }
-        // SAFETY: the list is that of `ibv_post_send`, and nobody else uses the scratch.
+        // SAFETY: `post_list` has a list of the program, in which each `next` is a request or NULL. It owns the scratch, which nothing
+        // borrows any more: the request before this is gone.
         match unsafe { request(&*self.next, &mut *self.scratch) } {
             Ok(request) => {
-                // SAFETY: as above.
+                // SAFETY: it was read a moment ago.
                 self.next = unsafe { (*self.next).next };
                 Some(request)
             }
@@ -178,7 +193,10 @@ impl Iterator for Requests {
     }
 }
 
-/// Posts a list of requests. Says of which one it was that failed, and why; those before it are posted.
+/// Posts a list of requests. Says which one failed, and why; those before it are posted.
+///
+/// # Safety
+/// The list is one that `ibv_post_send` takes, or NULL.
 pub(crate) unsafe fn post_list(
     qp: &mut rnic_verbs::Qp,
     wr: *mut ibv_send_wr,
@@ -212,6 +230,10 @@ pub(crate) unsafe extern "C" fn post_send(
     }
 }
 
+/// Returns a request of a list.
+///
+/// # Safety
+/// The list is as long as that.
 unsafe fn nth(mut wr: *mut ibv_send_wr, n: usize) -> *mut ibv_send_wr {
     for _ in 0..n {
         wr = (*wr).next;
@@ -220,6 +242,9 @@ unsafe fn nth(mut wr: *mut ibv_send_wr, n: usize) -> *mut ibv_send_wr {
 }
 
 /// Posts a list of receives.
+///
+/// # Safety
+/// The list is one that `ibv_post_recv` takes, or NULL.
 unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,

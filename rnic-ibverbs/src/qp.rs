@@ -37,7 +37,30 @@ fn check(cap: &ibv_qp_cap, has_srq: bool) -> Result<(), Errno> {
     fits.then_some(()).ok_or(Errno::EINVAL)
 }
 
+/// Calls `work` with the completion queues of sends and of receives, which may be one.
+fn with_locked<R>(
+    (send, recv): (&Cq, &Cq),
+    work: impl FnOnce(&rnic_verbs::Cq, &rnic_verbs::Cq) -> R,
+) -> R {
+    if std::ptr::eq(send, recv) {
+        let both = send.lock();
+        return work(&both, &both);
+    }
+    // Always in the same order, or two threads that have exchanged them would wait for each other.
+    let (send, recv) = if (&raw const *send) < (&raw const *recv) {
+        let send = send.lock();
+        (send, recv.lock())
+    } else {
+        let recv = recv.lock();
+        (send.lock(), recv)
+    };
+    work(&send, &recv)
+}
+
 /// Makes a queue pair, and states its real capacities in `init`.
+///
+/// # Safety
+/// The objects that are named exist, or are NULL.
 unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
@@ -67,16 +90,14 @@ unsafe fn create(
         max_inline: MAX_INLINE,
         signal_all: init.sq_sig_all != 0,
     };
-    let made = {
-        let send_cq = Cq::of(init.send_cq).lock();
-        let other = (init.recv_cq != init.send_cq).then(|| Cq::of(init.recv_cq).lock());
-        let recv_cq = other.as_ref().unwrap_or(&send_cq);
+    let cqs = (Cq::of(init.send_cq), Cq::of(init.recv_cq));
+    let made = with_locked(cqs, |send_cq, recv_cq| {
         let pd = &Pd::of(pd).pd;
         match srq.is_null() {
-            true => pd.qp(&send_cq, recv_cq, caps),
-            false => pd.qp_with_srq(&send_cq, recv_cq, &Srq::of(srq).lock(), caps),
+            true => pd.qp(send_cq, recv_cq, caps),
+            false => pd.qp_with_srq(send_cq, recv_cq, &Srq::of(srq).lock(), caps),
         }
-    };
+    });
     let inner = made.map_err(|why| why.errno())?;
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
@@ -108,14 +129,16 @@ unsafe fn create(
         send_ops: send_ops.unwrap_or(0),
     };
     let qp = Qp::new(new).give();
-    each_used(qp, |users| users.add());
+    each_used(&abi.qp_base, |users| users.add());
     asynchronous::watch_qp(qp);
     Ok(qp)
 }
 
 /// Calls `each` for the objects that a queue pair uses.
-unsafe fn each_used(qp: *mut ibv_qp, each: impl Fn(&crate::objects::Users)) {
-    let base = &*qp;
+///
+/// # Safety
+/// They exist.
+unsafe fn each_used(base: &ibv_qp, each: impl Fn(&crate::objects::Users)) {
     each(&Pd::of(base.pd).users);
     each(&Cq::of(base.send_cq).users);
     each(&Cq::of(base.recv_cq).users);
@@ -172,12 +195,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     asynchronous::forget_qp(qp);
     let base = *qp;
     drop(Qp::take(qp));
-    Pd::of(base.pd).users.remove();
-    Cq::of(base.send_cq).users.remove();
-    Cq::of(base.recv_cq).users.remove();
-    if !base.srq.is_null() {
-        Srq::of(base.srq).users.remove();
-    }
+    // Now they may be destroyed.
+    each_used(&base, |users| users.remove());
     0
 }
 
@@ -212,13 +231,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> i32 {
     let object = Qp::of(qp);
     let attr = &*attr;
+    // Threads that change the queue pair at once do so one after the other.
+    let mut kept = lock(&object.attributes);
     if mask & IBV_QP_STATE != 0 {
         if let Err(errno) = enter(object, attr.qp_state) {
             return result(Err(errno));
         }
         (*qp).state = attr.qp_state;
     }
-    let mut kept = lock(&object.attributes);
     if mask & IBV_QP_ACCESS_FLAGS != 0 {
         kept.qp_access_flags = attr.qp_access_flags;
     }
@@ -253,7 +273,6 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> i32 {
     let object = Qp::of(qp);
-    let base = &*qp;
     let state = state(object.lock().state());
     let kept = *lock(&object.attributes);
     *attr = ibv_qp_attr {
@@ -268,12 +287,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         ..ibv_qp_attr::default()
     };
     *init = ibv_qp_init_attr {
-        qp_context: base.qp_context,
-        send_cq: base.send_cq,
-        recv_cq: base.recv_cq,
-        srq: base.srq,
+        qp_context: (*qp).qp_context,
+        send_cq: (*qp).send_cq,
+        recv_cq: (*qp).recv_cq,
+        srq: (*qp).srq,
         cap: object.cap,
-        qp_type: base.qp_type,
+        qp_type: (*qp).qp_type,
         sq_sig_all: object.signal_all.into(),
     };
     0

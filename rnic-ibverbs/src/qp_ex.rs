@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::slice;
 
-use rnic_verbs::MAX_INLINE;
+use rnic_verbs::{MAX_INLINE, MAX_SGE};
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -25,7 +25,7 @@ const KNOWN: u64 = IBV_QP_EX_WITH_RDMA_WRITE
 
 /// Returns a structure without operations.
 pub(crate) fn none() -> ibv_qp_ex {
-    // SAFETY: NULL is a value of each member.
+    // SAFETY: zeros are numbers, null pointers, and absent functions.
     unsafe { std::mem::zeroed() }
 }
 
@@ -61,6 +61,11 @@ pub(crate) fn operations(asked: u64) -> Result<ibv_qp_ex, Errno> {
     })
 }
 
+/// Returns what was begun by `start`.
+///
+/// # Safety
+/// The queue pair exists, and the caller is the thread of the program that has begun it. It lets the reference go before it calls this
+/// again.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> &'a mut Batch {
     &mut *Qp::of(qp.cast()).batch.get()
 }
@@ -100,6 +105,10 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> i32 {
     posted.map_or_else(|errno| errno as i32, |()| 0)
 }
 
+/// Posts the requests of a batch.
+///
+/// # Safety
+/// What they name is what the manual pages ask for.
 unsafe fn post_batch(batch: &mut Batch, qp: &mut rnic_verbs::Qp) -> Result<(), Errno> {
     let Batch {
         requests,
@@ -126,26 +135,26 @@ unsafe fn post_batch(batch: &mut Batch, qp: &mut rnic_verbs::Qp) -> Result<(), E
             request.wr.num_sge = 1;
         }
     }
-    link(requests);
-    match requests.first_mut() {
-        Some(first) => post::post_list(qp, &mut first.wr).map_err(|(_, errno)| errno),
-        None => Ok(()),
-    }
+    post::post_list(qp, link(requests)).map_err(|(_, errno)| errno)
 }
 
-/// Makes a list of the requests.
-fn link(requests: &mut [BatchedRequest]) {
+/// Makes a list of the requests, and returns its first, or NULL.
+fn link(requests: &mut [BatchedRequest]) -> *mut ibv_send_wr {
     let mut next = std::ptr::null_mut();
     for request in requests.iter_mut().rev() {
         request.wr.next = next;
         next = &raw mut request.wr;
     }
+    next
 }
 
 /// Adds a request, whose number and flags the program has put into the structure.
+///
+/// # Safety
+/// As of [`batch`].
 unsafe fn add(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
     let batch = batch(qp);
-    // SAFETY: 0 is a value of each member.
+    // Zeros are numbers and null pointers.
     let mut wr: ibv_send_wr = std::mem::zeroed();
     wr.wr_id = (*qp).wr_id;
     wr.send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
@@ -237,6 +246,9 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr
 }
 
 /// Notes that a program called what the queue pair was not made for.
+///
+/// # Safety
+/// As of [`batch`].
 unsafe fn unsupported(qp: *mut ibv_qp_ex) {
     batch(qp).wrong.get_or_insert(Errno::EOPNOTSUPP);
 }
@@ -274,8 +286,16 @@ unsafe extern "C" fn flush(
 }
 
 /// Adds pieces to the last request.
+///
+/// # Safety
+/// As of [`batch`].
 unsafe fn add_pieces(qp: *mut ibv_qp_ex, pieces: &[ibv_sge]) {
     let batch = batch(qp);
+    // More than a request takes are not kept, so that their number fits its member.
+    if pieces.len() > MAX_SGE {
+        batch.wrong.get_or_insert(Errno::EINVAL);
+        return;
+    }
     batch.pieces.extend_from_slice(pieces);
     match batch.requests.last_mut() {
         Some(last) => last.pieces.1 = batch.pieces.len(),
@@ -294,6 +314,9 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const
 }
 
 /// Adds inline data to the last request: the program may change them afterwards.
+///
+/// # Safety
+/// As of [`batch`], and `length` octets can be read from `from`.
 unsafe fn add_inline(qp: *mut ibv_qp_ex, from: *const u8, length: usize) {
     let batch = batch(qp);
     let Some(last) = batch.requests.last_mut() else {

@@ -36,7 +36,7 @@ pub(crate) fn guid(adapter: &Adapter) -> u64 {
 }
 
 fn device_attr(adapter: &Adapter) -> ibv_device_attr {
-    // SAFETY: 0 is a value of each member.
+    // SAFETY: it has numbers and octets alone.
     let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     attr.fw_ver[..version.len()].copy_from_slice(version);
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if !input.is_null() && (*input).comp_mask != 0 || size < LEAST {
         return Errno::EINVAL as i32;
     }
-    // SAFETY: 0 is a value of each member.
+    // It has numbers alone.
     let mut all: ibv_device_attr_ex = std::mem::zeroed();
     all.orig_attr = device_attr(Context::of(context).adapter);
     // No memory is pinned, so what the program maps anew is what peers reach.
@@ -115,6 +115,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 }
 
 /// Copies the part of a structure that the program knows. What it knows beyond is zeroed.
+///
+/// # Safety
+/// The program may write `size` octets at `to`.
 unsafe fn copy_part<T>(all: &T, to: *mut T, size: usize) {
     let known = size.min(size_of::<T>());
     std::ptr::copy_nonoverlapping((&raw const *all).cast::<u8>(), to.cast::<u8>(), known);

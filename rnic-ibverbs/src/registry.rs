@@ -19,7 +19,7 @@ pub(crate) struct Registry<T>(Mutex<BTreeMap<(usize, u32), Entry<T>>>);
 
 struct Entry<T>(*const T);
 
-// SAFETY: these objects are shared between threads.
+// SAFETY: it is a reference to an object that threads share, which `Registry` follows only while that is there.
 unsafe impl<T: Sync> Send for Entry<T> {}
 
 impl<T: Sync> Registry<T> {
@@ -56,7 +56,7 @@ impl<T: Sync> Registry<T> {
             return;
         };
         for entry in objects.values() {
-            // SAFETY: as in `with`.
+            // SAFETY: it is removed before it is destroyed, which the lock keeps from happening now.
             what(unsafe { &*entry.0 });
         }
     }

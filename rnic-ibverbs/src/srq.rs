@@ -12,6 +12,10 @@ use crate::errno::{Errno, ToErrno, pointer, result};
 use crate::objects::{Pd, Srq};
 use crate::qp::MAX_WR;
 
+/// Makes a shared receive queue, and states its real capacity in `init`.
+///
+/// # Safety
+/// The protection domain exists.
 unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
     let attr = &mut init.attr;
     if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge as usize > MAX_SGE {
@@ -81,8 +85,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> i32 {
         return result(Err(Errno::EBUSY));
     }
     asynchronous::forget_srq(srq);
-    Pd::of((*srq).pd).users.remove();
+    let pd = (*srq).pd;
     drop(Srq::take(srq));
+    Pd::of(pd).users.remove();
     0
 }
 

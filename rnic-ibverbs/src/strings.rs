@@ -124,6 +124,7 @@ mod tests {
 
     #[test]
     fn numbers_beyond_the_names_are_unknown() {
+        // SAFETY: the functions return strings that stay.
         let text = |name| unsafe { CStr::from_ptr(name) }.to_str().unwrap();
         assert_eq!(text(ibv_wc_status_str(0)), "success");
         assert_eq!(

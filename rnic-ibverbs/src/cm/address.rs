@@ -15,11 +15,14 @@ use crate::abi::rdma_sockaddr;
 use crate::errno::{Errno, lock};
 
 /// Reads an address of the program. Returns `None` if its family is none that rdma_cm knows over iWARP.
+///
+/// # Safety
+/// It is NULL, or an address as long as its family says. It may lie at any octet.
 pub(super) unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    match i32::from((*address).sa_family) {
+    match i32::from((&raw const (*address).sa_family).read_unaligned()) {
         AF_INET => {
             let v4 = address.cast::<sockaddr_in>().read_unaligned();
             let ip = u32::from_be(v4.sin_addr.s_addr).into();
@@ -36,6 +39,9 @@ pub(super) unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
 }
 
 /// Writes an address where the program looks for it.
+///
+/// # Safety
+/// The program's id, of which it is a member, exists.
 pub(super) unsafe fn write(address: SocketAddr, to: *mut rdma_sockaddr) {
     match address {
         SocketAddr::V4(v4) => to.cast::<sockaddr_in>().write(sockaddr_in {
@@ -140,10 +146,10 @@ mod tests {
         for text in ["192.0.2.1:4420", "[2001:db8::1]:7", "[fe80::1%3]:65535"] {
             let address: SocketAddr = text.parse().unwrap();
             let mut there = rdma_sockaddr {
-                // SAFETY: all zeros are an address of no family.
+                // SAFETY: zeros are an address of no family.
                 storage: unsafe { std::mem::zeroed() },
             };
-            // SAFETY: it is as large as any address.
+            // SAFETY: the address is on this stack, and as large as any.
             unsafe {
                 assert_eq!(read(&raw const there.addr), None);
                 write(address, &raw mut there);

@@ -20,8 +20,9 @@ use crate::errno::{Errno, fail};
 type Code = i32;
 
 /// Returns the question for the system's resolver.
-unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
-    let mut question: addrinfo = zeroed();
+fn question(hints: &rdma_addrinfo) -> addrinfo {
+    // SAFETY: zeros are numbers and null pointers.
+    let mut question: addrinfo = unsafe { zeroed() };
     if hints.ai_flags & RAI_PASSIVE != 0 {
         question.ai_flags |= AI_PASSIVE;
     }
@@ -46,6 +47,9 @@ unsafe fn question(hints: &rdma_addrinfo) -> addrinfo {
 }
 
 /// Copies octets for the program.
+///
+/// # Safety
+/// They can be read.
 unsafe fn copied(octets: *const c_void, len: usize) -> Option<*mut c_void> {
     let copy = malloc(len);
     if copy.is_null() {
@@ -55,10 +59,17 @@ unsafe fn copied(octets: *const c_void, len: usize) -> Option<*mut c_void> {
     Some(copy)
 }
 
+/// Copies an address into an answer.
+///
+/// # Safety
+/// The address is NULL, or as long as that.
 unsafe fn set_address(
     to: (&mut *mut sockaddr, &mut u32),
     from: (*const sockaddr, u32),
 ) -> Result<(), Code> {
+    if from.0.is_null() {
+        return Err(fail(Errno::EINVAL));
+    }
     let copy = copied(from.0.cast(), from.1 as usize).ok_or_else(|| fail(Errno::ENOMEM))?;
     *to.0 = copy.cast();
     *to.1 = from.1;
@@ -66,12 +77,15 @@ unsafe fn set_address(
 }
 
 /// Asks the system's resolver. The first answer counts.
+///
+/// # Safety
+/// Each name is NULL or a string.
 unsafe fn ask(
     (node, service): (*const c_char, *const c_char),
     hints: Option<&rdma_addrinfo>,
     found: &mut rdma_addrinfo,
 ) -> Result<(), Code> {
-    let question = hints.map(|hints| question(hints));
+    let question = hints.map(question);
     let asked = question.as_ref().map_or(null(), |one| one as *const _);
     let mut answers: *mut addrinfo = null_mut();
     let code = getaddrinfo(node, service, asked, &raw mut answers);
@@ -111,6 +125,9 @@ unsafe fn ask(
 }
 
 /// Fills a new answer.
+///
+/// # Safety
+/// Each name is NULL or a string. The hints have addresses as long as they say.
 unsafe fn fill(
     (node, service): (*const c_char, *const c_char),
     hints: Option<&rdma_addrinfo>,

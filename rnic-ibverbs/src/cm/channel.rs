@@ -28,6 +28,9 @@ pub(super) fn make() -> Result<(*mut rdma_event_channel, Queue), Errno> {
 }
 
 /// Returns the events of a channel of the program.
+///
+/// # Safety
+/// It is NULL, or a channel that exists.
 pub(super) unsafe fn queue_of(channel: *mut rdma_event_channel) -> Result<Queue, Errno> {
     let made = channel.cast::<Made>().as_ref();
     made.map(|made| made.queue.clone()).ok_or(Errno::EINVAL)

@@ -27,6 +27,9 @@ const MAX_PRIVATE_DATA: usize = 255;
 const FIRST_FPDU_DELAY: Duration = Duration::from_millis(5);
 
 /// Checks the parameters of a program.
+///
+/// # Safety
+/// `id` is an id of the program. The parameters are NULL, or stay as they are during the call.
 unsafe fn checked<'a>(
     id: *mut rdma_cm_id,
     given: *const rdma_conn_param,
@@ -50,14 +53,20 @@ fn depth(given: Option<u8>, default: u16) -> u16 {
 }
 
 /// Returns private data of the program.
+///
+/// # Safety
+/// They are NULL, or so many octets, which stay as they are during the call.
 unsafe fn octets<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
     }
-    // SAFETY: the program says so.
     std::slice::from_raw_parts(data.cast(), len.into())
 }
 
+/// Returns the private data of parameters.
+///
+/// # Safety
+/// As of [`octets`].
 unsafe fn private_data(given: Option<&rdma_conn_param>) -> &[u8] {
     given.map_or(&[], |given| {
         octets(given.private_data, given.private_data_len)
@@ -73,6 +82,10 @@ struct Begun {
     options: ConnectionOptions,
 }
 
+/// Connects an id whose route is resolved.
+///
+/// # Safety
+/// `id` is NULL or an id of the program, and the parameters are NULL or those of a call.
 unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let given = checked(id, given)?;
@@ -88,6 +101,10 @@ unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<
     complete(id)
 }
 
+/// Moves an id to the state in which it connects.
+///
+/// # Safety
+/// The private data are as long as the parameters say.
 unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Begun, Errno> {
     let mut state = this.state();
     if state.phase != Phase::RouteResolved {
@@ -144,6 +161,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     connect(id, conn_param).map_or_else(fail, |()| 0)
 }
 
+/// Accepts a peer.
+///
+/// # Safety
+/// `id` is NULL or an id of the program, and the parameters are NULL or those of a call.
 unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let given = checked(id, given)?;
@@ -188,6 +209,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     accept(id, conn_param).map_or_else(fail, |()| 0)
 }
 
+/// Rejects a peer.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. As of [`octets`].
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let asked = {
@@ -218,6 +243,10 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     rdma_reject(id, private_data, private_data_len)
 }
 
+/// Ends a connection in order.
+///
+/// # Safety
+/// `id` is NULL or an id of the program.
 unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let (adapter, connection, knows_end) = {

@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
 pub(super) fn next_of(queue: &Queue) -> Result<*mut rdma_cm_event, Errno> {
     loop {
         let waiting = queue.next()?;
-        // SAFETY: the id is there as long as it has an event that is not acknowledged.
+        // SAFETY: the event was told to its id, and is not acknowledged. Whoever destroys the id waits for that.
         if let Some(given) = unsafe { give(waiting) } {
             return Ok(given);
         }
@@ -45,6 +45,9 @@ pub(super) fn next_of(queue: &Queue) -> Result<*mut rdma_cm_event, Errno> {
 }
 
 /// Makes the program's event of one that waited. Returns `None` if it came to nothing.
+///
+/// # Safety
+/// The program's part of the id is there.
 unsafe fn give(waiting: Waiting) -> Option<*mut rdma_cm_event> {
     let Waiting { id, mut what } = waiting;
     let public = id.public();

@@ -21,6 +21,10 @@ fn check(outcome: i32) -> Result<(), Errno> {
     }
 }
 
+/// Binds an endpoint that is going to listen.
+///
+/// # Safety
+/// `id` is an id of the program, and the others are what `rdma_create_ep` asks for.
 unsafe fn passive(
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
@@ -34,6 +38,10 @@ unsafe fn passive(
     keep_attributes(id, attributes, res.ai_qp_type as u32)
 }
 
+/// Resolves the way to the peer of an endpoint, and makes its queue pair.
+///
+/// # Safety
+/// `id` is an id of the program, and the others are what `rdma_create_ep` asks for.
 unsafe fn active(
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
@@ -52,7 +60,6 @@ unsafe fn active(
         check(rdma_create_qp(id, pd, attributes))?;
     }
     if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
-        // SAFETY: the program says so.
         let data = std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len);
         Id::of(id)?.state().connect_data = data.to_vec();
     }

@@ -28,27 +28,32 @@ impl Given {
         counted: Arc<Id>,
     ) -> *mut rdma_cm_event {
         let len = what.private_data.len().min(MAX_PRIVATE_DATA);
-        let mut given = Box::new(Self {
+        let mut private_data = [0; MAX_PRIVATE_DATA + 1];
+        private_data[..len].copy_from_slice(&what.private_data[..len]);
+        // A raw pointer from the beginning: the event has one to its own private data, which a Box that moves would end.
+        let made = Box::into_raw(Box::new(Self {
             // SAFETY: zeros are numbers and null pointers.
             public: unsafe { std::mem::zeroed() },
             counted,
-            private_data: [0; MAX_PRIVATE_DATA + 1],
-        });
-        given.private_data[..len].copy_from_slice(&what.private_data[..len]);
+            private_data,
+        }));
         let private_data: *const c_void = if len == 0 {
             std::ptr::null()
         } else {
-            given.private_data.as_ptr().cast()
+            // SAFETY: it was made above, and stays until the program acknowledges it.
+            unsafe { (&raw const (*made).private_data).cast() }
         };
+        // SAFETY: nobody else has it yet.
+        let public = unsafe { &mut (*made).public };
         let octet = |depth: u16| depth.min(u8::MAX.into()) as u8;
-        given.public.id = id;
-        given.public.listen_id = listen_id;
-        given.public.event = what.event;
-        given.public.status = what.status;
+        public.id = id;
+        public.listen_id = listen_id;
+        public.event = what.event;
+        public.status = what.status;
         match what.arg {
-            Some(arg) => given.public.param.arg = arg,
+            Some(arg) => public.param.arg = arg,
             None => {
-                given.public.param.conn = rdma_conn_param {
+                public.param.conn = rdma_conn_param {
                     private_data,
                     private_data_len: len as u8,
                     responder_resources: octet(what.responder_resources),
@@ -61,10 +66,13 @@ impl Given {
                 }
             }
         }
-        Box::into_raw(given).cast()
+        made.cast()
     }
 
     /// Takes the event back. Returns whom it was counted for.
+    ///
+    /// # Safety
+    /// The event came from [`give`](Self::give), and nobody uses it any more.
     pub(super) unsafe fn take_back(event: *mut rdma_cm_event) -> Arc<Id> {
         Box::from_raw(event.cast::<Self>()).counted
     }

@@ -56,9 +56,9 @@ pub(super) struct Id {
 #[derive(Clone, Copy)]
 struct Public(*mut rdma_cm_id);
 
-// SAFETY: what it points to is the program's, which says what its threads may do with it at once.
+// SAFETY: a number, as long as nobody follows it. Whoever does says why what it points to is there, and is not written to meanwhile.
 unsafe impl Send for Public {}
-// SAFETY: as above.
+// SAFETY: it does not change.
 unsafe impl Sync for Public {}
 
 /// How many events an id has had.
@@ -146,7 +146,7 @@ pub(super) struct Resolved {
 /// A list of addresses, which is the program's once it has asked for it.
 pub(super) struct Addresses(pub(super) *mut rdma_addrinfo);
 
-// SAFETY: nobody else has the list.
+// SAFETY: the list was allocated by malloc, and whoever holds this is the only one who has it.
 unsafe impl Send for Addresses {}
 
 #[unsafe(export_name = "rnic_cm_rdma_freeaddrinfo")]
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(mut res: *mut rdma_addrinfo) {
 #[derive(Clone, Copy)]
 pub(super) struct QpAttributes(pub(super) ibv_qp_init_attr);
 
-// SAFETY: the objects that they name may be used by any thread.
+// SAFETY: the pointers in it are only handed to `rdma_create_qp`, and name objects that threads share.
 unsafe impl Send for QpAttributes {}
 
 impl fmt::Debug for Id {
@@ -185,8 +185,9 @@ impl Id {
         (ps, qp_type): (u32, u32),
         state: State,
     ) -> *mut rdma_cm_id {
-        let mut made: Box<std::mem::MaybeUninit<Made>> = Box::new_uninit();
-        let public: *mut rdma_cm_id = made.as_mut_ptr().cast();
+        // A raw pointer from the beginning: the id keeps it, and a Box that moves would end what was derived from it.
+        let made: *mut Made = Box::into_raw(Box::<Made>::new_uninit()).cast();
+        let public: *mut rdma_cm_id = made.cast();
         let id = Arc::new(Self {
             public: Public(public),
             qp_type,
@@ -197,22 +198,30 @@ impl Id {
             requests: AtomicUsize::new(0),
             was_asked: AtomicBool::new(false),
         });
-        // SAFETY: zeros are numbers and null pointers.
+        // SAFETY: zeros are numbers, null pointers, and addresses of no family.
         let mut zeros: rdma_cm_id = unsafe { std::mem::zeroed() };
         zeros.channel = channel;
         zeros.context = context;
         zeros.ps = ps;
         zeros.qp_type = qp_type;
-        Box::into_raw(Box::write(made, Made { public: zeros, id })).cast()
+        // SAFETY: it was allocated for this above, and nobody else has it yet.
+        unsafe { made.write(Made { public: zeros, id }) };
+        public
     }
 
-    /// Returns what is kept of an id of the program.
+    /// Returns what is kept of an id of the program, which lives until that is freed.
+    ///
+    /// # Safety
+    /// `id` is NULL or an id of the program.
     pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a Arc<Self>, Errno> {
         let made = id.cast::<Made>().as_ref();
         made.map(|made| &made.id).ok_or(Errno::EINVAL)
     }
 
-    /// Frees the program's part. No event may be left.
+    /// Frees the program's part.
+    ///
+    /// # Safety
+    /// `id` is an id of the program that nobody uses any more. All its events are acknowledged.
     pub(super) unsafe fn free(id: *mut rdma_cm_id) {
         drop(Box::from_raw(id.cast::<Made>()));
     }
@@ -223,6 +232,9 @@ impl Id {
     }
 
     /// Shows the program the local port that the id has now.
+    ///
+    /// # Safety
+    /// An event of the id is not acknowledged, or the program is in a call with the id.
     pub(super) unsafe fn show_port(&self) {
         let local = self.state().local;
         if let Some(local) = local {

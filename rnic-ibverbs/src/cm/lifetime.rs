@@ -19,6 +19,9 @@ use crate::errno::{Errno, fail};
 const LONGEST_UNLISTEN: Duration = Duration::from_secs(1);
 
 /// Makes an id. Without a channel it gets one of its own, and calls wait for their outcome.
+///
+/// # Safety
+/// The channel is NULL, or exists.
 pub(super) unsafe fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -102,7 +105,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32 {
 }
 
 /// Ends what an id that is being destroyed has begun. An end in order that is under way goes on.
-unsafe fn end_connection(last: &State) {
+fn end_connection(last: &State) {
     let (Some(adapter), Some(number)) = (last.adapter, last.connection) else {
         return;
     };
@@ -135,6 +138,10 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     }
 }
 
+/// Moves an id, and its events that wait, to another channel.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. The channel is NULL, or exists.
 unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let to_own = channel.is_null();
@@ -171,6 +178,9 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
 }
 
 /// Acknowledges the event that an id of calls that wait keeps for its program.
+///
+/// # Safety
+/// `id` is an id of the program.
 pub(super) unsafe fn acknowledge_kept(id: *mut rdma_cm_id) {
     if !(*id).event.is_null() {
         rdma_ack_cm_event((*id).event);
@@ -179,6 +189,9 @@ pub(super) unsafe fn acknowledge_kept(id: *mut rdma_cm_id) {
 }
 
 /// Waits for the outcome of what was begun, if the id's calls do that.
+///
+/// # Safety
+/// `id` is NULL or an id of the program.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let queue = {
         let state = Id::of(id)?.state();
@@ -193,11 +206,14 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
     match ((*event).event, (*event).status) {
         (_, 0) => Ok(()),
         (RDMA_CM_EVENT_REJECTED, _) => Err(Errno::ECONNREFUSED),
-        (_, status) => Err(Errno::from_raw(status.abs())),
+        (_, status) => Err(Errno::from_raw(status.wrapping_abs())),
     }
 }
 
 /// Keeps the attributes of the queue pairs that an endpoint which listens makes.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. The attributes are NULL, or can be read.
 pub(super) unsafe fn keep_attributes(
     id: *mut rdma_cm_id,
     attributes: *const ibv_qp_init_attr,

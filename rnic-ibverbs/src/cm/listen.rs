@@ -1,6 +1,7 @@
 //! Listening, and what is done with those who ask.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,10 +29,15 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: i32) -
     listen(id, backlog).map_or_else(fail, |()| 0)
 }
 
+/// Has an id listen.
+///
+/// # Safety
+/// `id` is NULL or an id of the program.
 unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
     let this = Id::of(id)?;
     if this.state().phase == Phase::Idle {
         // As the kernel does.
+        // Zeros are any port of any address.
         let any = std::mem::zeroed::<nix::libc::sockaddr_in>();
         let any = nix::libc::sockaddr_in {
             sin_family: nix::libc::AF_INET as u16,
@@ -138,6 +144,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     }
 }
 
+/// Waits for a peer to ask.
+///
+/// # Safety
+/// `listening` is NULL or an id of the program.
 unsafe fn next_request(listening: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
     let this = Id::of(listening)?;
     let (queue, attributes) = {
@@ -157,7 +167,7 @@ unsafe fn next_request(listening: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Er
         (RDMA_CM_EVENT_REJECTED, _) => Err(Errno::ECONNREFUSED),
         (RDMA_CM_EVENT_CONNECT_REQUEST, 0) => Ok(()),
         (_, 0) => Err(Errno::EINVAL),
-        (_, status) => Err(Errno::from_raw(status.abs())),
+        (_, status) => Err(Errno::from_raw(status.wrapping_abs())),
     };
     let made = made.and_then(|()| match attributes {
         None => Ok(()),
@@ -166,7 +176,11 @@ unsafe fn next_request(listening: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Er
             if made == 0 {
                 Ok(())
             } else {
-                Err(Errno::last())
+                let why = Errno::last();
+                // The program does not get the id: its peer is rejected.
+                lifetime::rdma_destroy_id(asked);
+                (*event).id = null_mut();
+                Err(why)
             }
         }
     });

@@ -18,6 +18,10 @@ const ID_AFONLY: i32 = 2;
 const ID_ACK_TIMEOUT: i32 = 3;
 const IB_PATH: i32 = 1;
 
+/// Sets an option.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. The value is NULL, or `len` octets.
 unsafe fn set(
     id: *mut rdma_cm_id,
     (level, name): (i32, i32),
@@ -66,6 +70,9 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
 }
 
 /// Returns why an id cannot join a multicast group: what the kernel says.
+///
+/// # Safety
+/// `id` is NULL or an id of the program, and the address NULL or one of the program.
 unsafe fn no_multicast(id: *mut rdma_cm_id, address: *const sockaddr) -> Errno {
     let Ok(this) = Id::of(id) else {
         return Errno::EINVAL;

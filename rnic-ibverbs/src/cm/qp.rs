@@ -12,6 +12,10 @@ use crate::errno::{Errno, fail};
 const PLAIN_QP: usize = offset_of!(ibv_qp_init_attr_ex, comp_mask);
 const PLAIN_SRQ: usize = size_of::<ibv_srq_init_attr>();
 
+/// Destroys the completion queues and channels that an id has.
+///
+/// # Safety
+/// `id` is an id of the program.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     if (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
         return;
@@ -29,6 +33,9 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 }
 
 /// Makes the completion queues that are wanted, each with a channel.
+///
+/// # Safety
+/// `id` is an id of the program that has a device.
 unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Errno> {
     let made = (|| {
         if recv > 0 {
@@ -45,6 +52,10 @@ unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Er
     made
 }
 
+/// Makes the queue pair of an id.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. The objects that the attributes name exist, or are NULL.
 unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     Id::of(id)?;
     if !(*id).qp.is_null() || (*id).verbs.is_null() {
@@ -106,7 +117,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     if qp_init_attr.is_null() {
         return fail(Errno::EINVAL);
     }
-    // SAFETY: zeros are numbers and null pointers.
+    // Zeros are numbers and null pointers.
     let mut attr: ibv_qp_init_attr_ex = std::mem::zeroed();
     let (plain, extended) = (qp_init_attr.cast::<u8>(), (&raw mut attr).cast::<u8>());
     copy_nonoverlapping(plain, extended, PLAIN_QP);
@@ -125,6 +136,10 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     destroy_cqs(id);
 }
 
+/// Makes the shared receive queue of an id.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. The protection domain exists, or is NULL.
 unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     Id::of(id)?;
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || (*id).verbs.is_null() {
@@ -164,7 +179,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     if attr.is_null() || id.is_null() {
         return fail(Errno::EINVAL);
     }
-    // SAFETY: zeros are numbers and null pointers.
+    // Zeros are numbers and null pointers.
     let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
     copy_nonoverlapping(attr.cast::<u8>(), (&raw mut extended).cast(), PLAIN_SRQ);
     extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
@@ -193,7 +208,8 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     qp_attr: *mut ibv_qp_attr,
     qp_attr_mask: *mut i32,
 ) -> i32 {
-    let (Ok(this), Some(attr)) = (Id::of(id), qp_attr.as_mut()) else {
+    let (Ok(this), Some(attr), Some(mask)) = (Id::of(id), qp_attr.as_mut(), qp_attr_mask.as_mut())
+    else {
         return fail(Errno::EINVAL);
     };
     let begun = matches!(
@@ -201,7 +217,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
         Phase::Requested | Phase::Connecting | Phase::Connected | Phase::Over
     );
     attr.port_num = (*id).port_num;
-    *qp_attr_mask = match attr.qp_state {
+    *mask = match attr.qp_state {
         IBV_QPS_INIT | IBV_QPS_RTR => {
             attr.qp_access_flags = if begun {
                 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ

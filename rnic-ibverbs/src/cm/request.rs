@@ -32,6 +32,9 @@ pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
 }
 
 /// Makes the id of a peer that asks. Returns `None`, and rejects the peer, if that fails.
+///
+/// # Safety
+/// The program's part of the id that listens is there.
 pub(super) unsafe fn make_id(
     listening: &Arc<Id>,
     asked: ConnectRequest,

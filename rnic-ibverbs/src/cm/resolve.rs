@@ -61,6 +61,9 @@ fn place_of(ip: IpAddr) -> Result<Place, Errno> {
 }
 
 /// Binds an idle id.
+///
+/// # Safety
+/// `id` is an id of the program.
 unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Result<(), Errno> {
     let mut state = this.state();
     if state.phase != Phase::Idle {
@@ -118,6 +121,9 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
 }
 
 /// Chooses the device and the local address for a remote one.
+///
+/// # Safety
+/// `id` is an id of the program.
 unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Result<(), Errno> {
     let mut state = this.state();
     let is_loopback = remote.ip().is_unspecified() || remote.ip().to_canonical().is_loopback();
@@ -151,6 +157,10 @@ unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Res
     Ok(())
 }
 
+/// Resolves an address.
+///
+/// # Safety
+/// `id` is NULL or an id of the program. The addresses are NULL, or addresses of the program.
 unsafe fn resolve(
     id: *mut rdma_cm_id,
     source: *const sockaddr,
@@ -208,6 +218,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     resolve(id, src_addr, dst_addr).map_or_else(fail, |()| 0)
 }
 
+/// Resolves the route to an address.
+///
+/// # Safety
+/// `id` is NULL or an id of the program.
 unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let this = Id::of(id)?;
     {

@@ -23,8 +23,8 @@ use crate::registry::on_leaving;
 /// How long a connection that the program has ended may take to be over before its queue pair is destroyed.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
-/// How long a listener that was destroyed goes on if a peer has connected to it. Programs that agree on something over the first connection and
-/// then listen again at the same port, as perftest does, have peers that come back at once. They wait for the next listener, or are
+/// How long a listener that was destroyed goes on if a peer has connected to it. Programs such as perftest agree on something over the
+/// first connection, and then listen again at the same port. Their peers come back at once: they wait for the next listener, or are
 /// rejected in the end.
 const LINGER: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,6 @@ use rnic_verbs::{Error, NetError, QpNumber};
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
-use crate::context::Context;
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
@@ -27,12 +26,15 @@ struct Shared {
     process: u32,
 }
 
-// SAFETY: any thread may use a protection domain.
+// SAFETY: a context and a protection domain, which threads share, and which stay as long as the process.
 unsafe impl Send for Shared {}
 
 static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 /// Shows the program the device that an id is bound to.
+///
+/// # Safety
+/// `id` is an id of the program.
 pub(super) unsafe fn attach(id: *mut rdma_cm_id, adapter: &'static Adapter) -> Result<(), Errno> {
     let context = context_of(adapter)?;
     let pd = shared_pd(context)?;
@@ -42,6 +44,10 @@ pub(super) unsafe fn attach(id: *mut rdma_cm_id, adapter: &'static Adapter) -> R
     Ok(())
 }
 
+/// Returns the protection domain that ids on a device share.
+///
+/// # Safety
+/// The context is open, and stays so.
 unsafe fn shared_pd(context: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
     let process = std::process::id();
     let mut shared = lock(&SHARED);
@@ -69,6 +75,9 @@ fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
 }
 
 /// Writes the GID of an address.
+///
+/// # Safety
+/// The program's id, of which it is a member, exists.
 pub(super) unsafe fn show_gid(gid: *mut ibv_gid, ip: IpAddr) {
     let v6 = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -78,6 +87,9 @@ pub(super) unsafe fn show_gid(gid: *mut ibv_gid, ip: IpAddr) {
 }
 
 /// Makes a completion queue with a channel of its own for an id.
+///
+/// # Safety
+/// `id` is an id of the program that has a device.
 pub(super) unsafe fn create_cq(
     id: *mut rdma_cm_id,
     entries: u32,
@@ -93,12 +105,20 @@ pub(super) unsafe fn create_cq(
     }
 }
 
+/// Destroys a completion queue, if there is one.
+///
+/// # Safety
+/// It is NULL, or exists.
 pub(super) unsafe fn destroy_cq(cq: *mut ibv_cq) {
     if !cq.is_null() {
         ibv_destroy_cq(cq);
     }
 }
 
+/// Destroys a completion channel, if there is one.
+///
+/// # Safety
+/// It is NULL, or exists.
 pub(super) unsafe fn destroy_channel(channel: *mut ibv_comp_channel) {
     if !channel.is_null() {
         ibv_destroy_comp_channel(channel);
@@ -106,6 +126,9 @@ pub(super) unsafe fn destroy_channel(channel: *mut ibv_comp_channel) {
 }
 
 /// Makes a queue pair, and moves it to INIT.
+///
+/// # Safety
+/// The context is open. The objects that the attributes name exist, or are NULL.
 pub(super) unsafe fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -126,12 +149,20 @@ pub(super) unsafe fn create_qp_ex(
     }
 }
 
+/// Destroys a queue pair, if there is one.
+///
+/// # Safety
+/// It is NULL, or exists.
 pub(super) unsafe fn destroy_qp(qp: *mut ibv_qp) {
     if !qp.is_null() {
         ibv_destroy_qp(qp);
     }
 }
 
+/// Makes a shared receive queue.
+///
+/// # Safety
+/// The context is open, and the protection domain exists.
 pub(super) unsafe fn create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -139,6 +170,10 @@ pub(super) unsafe fn create_srq_ex(
     made(make_srq(context, attr))
 }
 
+/// Destroys a shared receive queue, if there is one.
+///
+/// # Safety
+/// It is NULL, or exists.
 pub(super) unsafe fn destroy_srq(srq: *mut ibv_srq) {
     if !srq.is_null() {
         ibv_destroy_srq(srq);
@@ -146,6 +181,9 @@ pub(super) unsafe fn destroy_srq(srq: *mut ibv_srq) {
 }
 
 /// Moves a queue pair to the error state, if there is one.
+///
+/// # Safety
+/// It is NULL, or exists.
 pub(super) unsafe fn fail_queue_pair(qp: *mut ibv_qp) {
     if !qp.is_null() {
         // Fails only where there is no engine any more, which has completed everything.
@@ -154,6 +192,9 @@ pub(super) unsafe fn fail_queue_pair(qp: *mut ibv_qp) {
 }
 
 /// Calls `work` with the queue pair of an id: its own, or else the one of the device that the program names by its number.
+///
+/// # Safety
+/// `id` is an id of the program.
 pub(super) unsafe fn with_queue_pair(
     id: *mut rdma_cm_id,
     adapter: &Adapter,
@@ -162,7 +203,7 @@ pub(super) unsafe fn with_queue_pair(
 ) -> Result<(), Errno> {
     if !(*id).qp.is_null() {
         let qp = Qp::of((*id).qp);
-        let fits = std::ptr::eq(Context::of((*(*id).qp).context).adapter, adapter);
+        let fits = std::ptr::eq(qp.adapter, adapter);
         return if fits { work(qp) } else { Err(Errno::EINVAL) };
     }
     let first = crate::cq::qp_num(QpNumber(0));

@@ -16,8 +16,15 @@ fn octets_of(family: i32) -> usize {
     }
 }
 
+fn family_of(address: &rdma_sockaddr) -> i32 {
+    // SAFETY: both functions that make addresses here, and rdma_cm, begin with zeros and write an address of a family over them, so
+    // that every member has a value.
+    unsafe { address.addr.sa_family }.into()
+}
+
 /// Returns an address without a value.
 fn unspecified(domain: i32) -> rdma_sockaddr {
+    // SAFETY: zeros are an address of no family.
     let mut address: rdma_sockaddr = unsafe { std::mem::zeroed() };
     address.addr.sa_family = domain as u16;
     address
@@ -27,7 +34,7 @@ fn unspecified(domain: i32) -> rdma_sockaddr {
 ///
 /// # Safety
 ///
-/// `length` octets can be read there.
+/// It is NULL, or `length` octets can be read there.
 pub(super) unsafe fn read(
     address: *const sockaddr,
     length: socklen_t,
@@ -38,7 +45,8 @@ pub(super) unsafe fn read(
     if (length as usize) < size_of::<sockaddr>() {
         return Err(Errno::EINVAL);
     }
-    let family = i32::from(unsafe { (*address).sa_family });
+    // SAFETY: there are octets enough for a `sockaddr`. Nothing says that they are aligned.
+    let family = i32::from(unsafe { (&raw const (*address).sa_family).read_unaligned() });
     if family != AF_INET && family != AF_INET6 {
         return Err(Errno::EAFNOSUPPORT);
     }
@@ -47,6 +55,7 @@ pub(super) unsafe fn read(
         return Err(Errno::EINVAL);
     }
     let mut read = unspecified(family);
+    // SAFETY: there are so many octets, as was checked, and any address fits into `read`, which is on this stack.
     unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut read).cast(), octets) };
     Ok(read)
 }
@@ -62,14 +71,14 @@ pub(super) fn or_unspecified(address: rdma_sockaddr, domain: i32) -> rdma_sockad
 
 /// Returns whether rdma_cm knows this address.
 pub(super) fn is_known(address: &rdma_sockaddr) -> bool {
-    unsafe { address.addr.sa_family != 0 }
+    family_of(address) != 0
 }
 
 /// Writes an address for the program, as much as it has room for, and how long it is.
 ///
 /// # Safety
 ///
-/// `*length` octets can be written at `to`, if that is not 0.
+/// `length` is NULL, or can be read and written. `to` is NULL, or `*length` octets can be written there.
 pub(super) unsafe fn write(
     address: &rdma_sockaddr,
     to: *mut sockaddr,
@@ -78,17 +87,19 @@ pub(super) unsafe fn write(
     if length.is_null() {
         return Err(Errno::EFAULT);
     }
-    let octets = octets_of(unsafe { address.addr.sa_family }.into());
-    unsafe {
-        let room = (*length as usize).min(octets);
-        if room > 0 {
-            if to.is_null() {
-                return Err(Errno::EFAULT);
-            }
-            let from: *const rdma_sockaddr = address;
-            ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), room);
+    let octets = octets_of(family_of(address));
+    // SAFETY: it is not NULL, so the program has its length there.
+    let room = (unsafe { *length } as usize).min(octets);
+    if room > 0 {
+        if to.is_null() {
+            return Err(Errno::EFAULT);
         }
-        *length = octets as socklen_t;
+        let from: *const rdma_sockaddr = address;
+        // SAFETY: `room` is no more than the program has there, nor than an address has. It is the program's memory, which `address`
+        // is not.
+        unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), room) };
     }
+    // SAFETY: as where it was read.
+    unsafe { *length = octets as socklen_t };
     Ok(())
 }

@@ -89,30 +89,32 @@ struct Queue {
     cq: *mut ibv_cq,
 }
 
-// SAFETY: verbs may be called from any thread.
+// SAFETY: its pointers name objects that threads share, and an id of which it reads only what stays as long as its queue pair.
 unsafe impl Send for Endpoint {}
-// SAFETY: as above.
+// SAFETY: the pointers do not change, and verbs may be called by several threads at once.
 unsafe impl Sync for Endpoint {}
 
 impl Drop for Pair {
     fn drop(&mut self) {
+        // SAFETY: `new` made the queue pair, and the socket destroys its endpoint before its identifier.
         unsafe { rdma_destroy_qp(self.0) };
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        unsafe {
-            if !self.cq.is_null() {
-                ibv_destroy_cq(self.cq);
-            }
-            ibv_destroy_comp_channel(self.channel);
+        if !self.cq.is_null() {
+            // SAFETY: `new` made it, and the queue pair was destroyed before: see the order of the members.
+            unsafe { ibv_destroy_cq(self.cq) };
         }
+        // SAFETY: `new` made it, and its completion queue is gone.
+        unsafe { ibv_destroy_comp_channel(self.channel) };
     }
 }
 
 impl Queue {
     fn new(context: *mut ibv_context, entries: i32) -> Result<Self, Errno> {
+        // SAFETY: the context is that of an id, which stays open.
         let channel = unsafe { ibv_create_comp_channel(context) };
         if channel.is_null() {
             return Err(Errno::last());
@@ -122,6 +124,7 @@ impl Queue {
             cq: null_mut(),
         };
         set_nonblocking(queue.fd())?;
+        // SAFETY: as above, and the channel was made just now.
         queue.cq = unsafe { ibv_create_cq(context, entries, null_mut(), channel, 0) };
         if queue.cq.is_null() {
             Err(Errno::last())
@@ -131,6 +134,7 @@ impl Queue {
     }
 
     fn fd(&self) -> RawFd {
+        // SAFETY: the channel exists until `drop`, and its descriptor does not change.
         unsafe { (*self.channel).fd }
     }
 }
@@ -139,6 +143,7 @@ impl Endpoint {
     /// Makes the objects on the device of the identifier, and posts the receives.
     pub(super) fn new(identifier: &Identifier, mut sizes: Sizes) -> Result<Self, Errno> {
         let id = identifier.raw();
+        // SAFETY: the identifier is borrowed, and so its id is there. The socket has locked it.
         let context = unsafe { (*id).verbs };
         if context.is_null() {
             return Err(Errno::ENODEV);
@@ -150,27 +155,23 @@ impl Endpoint {
 
         let queue = Queue::new(context, i32::from(sizes.send_queue) + i32::from(receives))?;
         let pair = Pair::new(id, &queue, &mut sizes, receives)?;
+        // SAFETY: as above.
         let pd = unsafe { (*id).pd };
-        let iomaps = usize::from(sizes.iomaps) * Iomap::OCTETS;
+        let written_by_peer = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+        let messages = usize::from(receives) * MESSAGE_OCTETS;
+        let targets = TARGETS * Sge::OCTETS + usize::from(sizes.iomaps) * Iomap::OCTETS;
+        // Each has a name first: if one fails, those before it go in the opposite order, the queue pair before its completion queue.
+        let send = Buffer::new(pd, sizes.send_buffer as usize, 0)?;
+        let receive = Buffer::new(pd, sizes.receive_buffer as usize, written_by_peer)?;
+        let messages = Buffer::new(pd, messages, IBV_ACCESS_LOCAL_WRITE)?;
+        let targets = Buffer::new(pd, targets, written_by_peer)?;
         let endpoint = Self {
             pair,
             queue,
-            send: Buffer::new(pd, sizes.send_buffer as usize, 0)?,
-            receive: Buffer::new(
-                pd,
-                sizes.receive_buffer as usize,
-                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-            )?,
-            messages: Buffer::new(
-                pd,
-                usize::from(receives) * MESSAGE_OCTETS,
-                IBV_ACCESS_LOCAL_WRITE,
-            )?,
-            targets: Buffer::new(
-                pd,
-                TARGETS * Sge::OCTETS + iomaps,
-                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-            )?,
+            send,
+            receive,
+            messages,
+            targets,
             sizes,
         };
         for place in 0..receives {
@@ -204,6 +205,7 @@ impl Endpoint {
 
     /// Returns the protection domain, for buffers of the application.
     pub(super) fn pd(&self) -> *mut ibv_pd {
+        // SAFETY: the socket destroys its endpoint before its identifier, and the id has this domain since it has the queue pair.
         unsafe { (*self.pair.0).pd }
     }
 
@@ -242,6 +244,7 @@ impl Endpoint {
     /// Takes completions, no more than there is room for, and returns how many.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> Result<usize, Errno> {
         let cq = self.queue.cq;
+        // SAFETY: the queue exists until `drop`, its context has the operations of this library, and the slice has room for so many.
         let polled = unsafe {
             let poll = (*(*cq).context).ops.poll_cq.ok_or(Errno::ENOSYS)?;
             poll(cq, completions.len() as i32, completions.as_mut_ptr())
@@ -252,6 +255,7 @@ impl Endpoint {
     /// Has the next completion make the descriptor readable.
     pub(super) fn arm(&self) -> Result<(), Errno> {
         let cq = self.queue.cq;
+        // SAFETY: as in `poll`.
         returned(unsafe {
             let notify = (*(*cq).context).ops.req_notify_cq.ok_or(Errno::ENOSYS)?;
             notify(cq, 0)
@@ -261,8 +265,10 @@ impl Endpoint {
     /// Takes what made the descriptor readable, if something did.
     pub(super) fn take_event(&self) -> bool {
         let (mut cq, mut context) = (null_mut(), null_mut::<c_void>());
+        // SAFETY: the channel exists until `drop`, and the event goes to variables here.
         let taken = check(unsafe { ibv_get_cq_event(self.queue.channel, &mut cq, &mut context) });
         if taken.is_ok() {
+            // SAFETY: the event names the only queue of the channel, which waits with its end for this.
             unsafe { ibv_ack_cq_events(cq, 1) };
         }
         taken.is_ok()
@@ -282,6 +288,8 @@ impl Endpoint {
             };
             let mut bad = null_mut();
             let qp = self.qp();
+            // SAFETY: the queue pair exists until `drop`, and its context has the operations of this library. The request names a piece
+            // of a buffer that stays until the queue pair is gone, and is copied.
             returned(unsafe {
                 let post = (*(*qp).context).ops.post_recv.ok_or(Errno::ENOSYS)?;
                 post(qp, &mut request, &mut bad)
@@ -320,9 +328,13 @@ impl Endpoint {
         self.post(&mut write)
     }
 
+    /// Posts requests that [`send`] and [`write`] have made, whose octets are there: inline ones during the call, and others in a
+    /// buffer until the requests are done.
     fn post(&self, request: &mut ibv_send_wr) -> Result<(), Errno> {
         let mut bad = null_mut();
         let qp = self.qp();
+        // SAFETY: the queue pair exists until `drop`, and its context has the operations of this library. The list ends with NULL, and
+        // its pieces lie on the caller's stack.
         returned(unsafe {
             let post = (*(*qp).context).ops.post_send.ok_or(Errno::ENOSYS)?;
             post(qp, request, &mut bad)
@@ -330,6 +342,7 @@ impl Endpoint {
     }
 
     fn qp(&self) -> *mut ibv_qp {
+        // SAFETY: the socket destroys its endpoint before its identifier, and the id has this queue pair until `Pair` is dropped.
         unsafe { (*self.pair.0).qp }
     }
 }
@@ -344,6 +357,7 @@ impl Pair {
     ) -> Result<Self, Errno> {
         // Entries for the peer are always inline.
         let inline = usize::from(sizes.inline).clamp(Iomap::OCTETS, MOST_INLINE);
+        // SAFETY: zeros are numbers and null pointers.
         let mut attributes: ibv_qp_init_attr = unsafe { mem::zeroed() };
         attributes.send_cq = queue.cq;
         attributes.recv_cq = queue.cq;
@@ -356,6 +370,7 @@ impl Pair {
             max_recv_sge: 1,
             max_inline_data: inline as u32,
         };
+        // SAFETY: the id is that of the borrowed identifier of `Endpoint::new`, and the attributes name a queue that exists.
         check(unsafe { rdma_create_qp(id, null_mut(), &mut attributes) })?;
         sizes.inline = attributes.cap.max_inline_data.min(MOST_INLINE as u32) as u16;
         Ok(Self(id))
@@ -363,7 +378,9 @@ impl Pair {
 }
 
 fn longest_queue(context: *mut ibv_context) -> Result<u16, Errno> {
+    // SAFETY: it has numbers and octets alone.
     let mut attributes = unsafe { mem::zeroed::<ibv_device_attr>() };
+    // SAFETY: the context is that of an id, which stays open.
     returned(unsafe { ibv_query_device(context, &mut attributes) })?;
     let longest = attributes
         .max_qp_wr
@@ -380,6 +397,7 @@ fn inline_piece(octets: &[u8]) -> ibv_sge {
 }
 
 fn send(piece: &mut ibv_sge, work: Work) -> ibv_send_wr {
+    // SAFETY: zeros are numbers and null pointers, and so is each member of the unions.
     let mut request: ibv_send_wr = unsafe { mem::zeroed() };
     request.wr_id = work.to_id();
     request.sg_list = piece;
@@ -390,6 +408,7 @@ fn send(piece: &mut ibv_sge, work: Work) -> ibv_send_wr {
 }
 
 fn write(octets: &Octets<'_>, pieces: &mut [ibv_sge; 2], work: Work, to: Sge) -> ibv_send_wr {
+    // SAFETY: zeros are numbers and null pointers, and so is each member of the unions.
     let mut request: ibv_send_wr = unsafe { mem::zeroed() };
     request.wr_id = work.to_id();
     match octets {

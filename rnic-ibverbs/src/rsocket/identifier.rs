@@ -22,8 +22,8 @@ pub(super) struct Identifier {
     channel: Channel,
 }
 
-// SAFETY: rdma_cm may be called from any thread. Those members of the identifier that are read here change in calls alone, and
-// the socket locks its identifier.
+// SAFETY: rdma_cm may be called from any thread. Those members of the id that are read here change in calls alone, and the socket
+// locks its identifier for both. That, and the id's life from `new` or `adopt` to `drop`, is what the calls below stand on.
 unsafe impl Send for Identifier {}
 
 #[derive(Debug)]
@@ -31,6 +31,7 @@ struct Channel(*mut rdma_event_channel);
 
 impl Channel {
     fn new() -> Result<Self, Errno> {
+        // SAFETY: it takes nothing.
         let channel = unsafe { rdma_create_event_channel() };
         if channel.is_null() {
             return Err(Errno::last());
@@ -41,12 +42,14 @@ impl Channel {
     }
 
     fn fd(&self) -> RawFd {
+        // SAFETY: the channel exists until `drop`, and its descriptor does not change.
         unsafe { (*self.0).fd }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        // SAFETY: `new` made it. The identifier that used it was destroyed before: see the order of `Identifier`'s members.
         unsafe { rdma_destroy_event_channel(self.0) };
     }
 }
@@ -67,13 +70,15 @@ impl Identifier {
     pub(super) fn new() -> Result<Self, Errno> {
         let channel = Channel::new()?;
         let mut id = null_mut();
+        // SAFETY: the channel exists, and the id goes to a variable here.
         check(unsafe { rdma_create_id(channel.0, &mut id, null_mut(), RDMA_PS_TCP) })?;
         Ok(Self { id, channel })
     }
 
-    /// Takes over the identifier of a connection that was asked for. If that fails, the request is refused.
+    /// Takes over the id of a connection that was asked for, which nobody else uses. If that fails, the request is refused.
     pub(super) fn adopt(id: *mut rdma_cm_id) -> Result<Self, Errno> {
         let adopted = Channel::new().and_then(|channel| {
+            // SAFETY: the id came with an event that is acknowledged, and the channel exists.
             check(unsafe { rdma_migrate_id(id, channel.0) })?;
             Ok(Self { id, channel })
         });
@@ -93,36 +98,43 @@ impl Identifier {
     }
 
     pub(super) fn local(&self) -> rdma_sockaddr {
+        // SAFETY: the id exists until `drop`, and the socket has locked its identifier, so no call writes the address.
         unsafe { (*self.id).route.addr.src_addr }
     }
 
     pub(super) fn peer(&self) -> rdma_sockaddr {
+        // SAFETY: as in `local`.
         unsafe { (*self.id).route.addr.dst_addr }
     }
 
     pub(super) fn bind(&self, address: &rdma_sockaddr) -> Result<(), Errno> {
         let address: *const rdma_sockaddr = address;
+        // SAFETY: the id exists until `drop`. The address is only read.
         check(unsafe { rdma_bind_addr(self.id, address.cast_mut().cast()) })
     }
 
     pub(super) fn listen(&self, backlog: i32) -> Result<(), Errno> {
+        // SAFETY: the id exists until `drop`.
         check(unsafe { rdma_listen(self.id, backlog) })
     }
 
     pub(super) fn resolve_addr(&self, peer: &rdma_sockaddr) -> Result<(), Errno> {
         let peer: *const rdma_sockaddr = peer;
+        // SAFETY: the id exists until `drop`. The address is only read.
         check(unsafe {
             rdma_resolve_addr(self.id, null_mut(), peer.cast_mut().cast(), RESOLVING_MS)
         })
     }
 
     pub(super) fn resolve_route(&self) -> Result<(), Errno> {
+        // SAFETY: the id exists until `drop`.
         check(unsafe { rdma_resolve_route(self.id, RESOLVING_MS) })
     }
 
     pub(super) fn connect(&self, private_data: &[u8]) -> Result<(), Errno> {
         // As rdma-core does: adapters that show by a Read that a connection is established need one.
         let mut param = conn_param(private_data, 0, 1);
+        // SAFETY: the id exists until `drop`. The parameters name private data that stay during the call.
         check(unsafe { rdma_connect(self.id, &mut param) })
     }
 
@@ -132,28 +144,35 @@ impl Identifier {
             request.responder_resources,
             request.initiator_depth,
         );
+        // SAFETY: as in `connect`.
         check(unsafe { rdma_accept(self.id, &mut param) })
     }
 
     pub(super) fn reject(&self) {
+        // SAFETY: the id exists until `drop`, and NULL are no private data.
         let _ = unsafe { rdma_reject(self.id, ptr::null(), 0) };
     }
 
     pub(super) fn disconnect(&self) {
         // Fails if there is no connection.
+        // SAFETY: the id exists until `drop`.
         let _ = unsafe { rdma_disconnect(self.id) };
     }
 
     pub(super) fn set_option(&self, name: i32, value: &[u8]) -> Result<(), Errno> {
         let value = (value.as_ptr().cast_mut().cast(), value.len());
+        // SAFETY: the id exists until `drop`. The value is only read, and has that length.
         check(unsafe { rdma_set_option(self.id, RDMA_OPTION_ID, name, value.0, value.1) })
     }
 
     /// Returns the next event, if one has come.
     pub(super) fn next_event(&self) -> Option<Event> {
         let mut event = null_mut();
+        // SAFETY: the channel exists, and the event goes to a variable here.
         check(unsafe { rdma_get_cm_event(self.channel.0, &mut event) }).ok()?;
+        // SAFETY: an event stays until it is acknowledged.
         let taken = unsafe { Event::of(&*event) };
+        // SAFETY: it is acknowledged here alone, and what was taken of it is a copy.
         unsafe { rdma_ack_cm_event(event) };
         Some(taken)
     }
@@ -161,15 +180,24 @@ impl Identifier {
 
 impl Drop for Identifier {
     fn drop(&mut self) {
+        // SAFETY: `new` made the id, or `adopt` took it over. Its queue pair was destroyed before: see the order of `Socket`'s members.
         unsafe { rdma_destroy_id(self.id) };
     }
 }
 
 impl Event {
+    /// Copies an event.
+    ///
+    /// # Safety
+    ///
+    /// It is one of rdma_cm, and not acknowledged.
     unsafe fn of(event: &rdma_cm_event) -> Self {
+        // SAFETY: rdma_cm makes events of zeros, so every member of the union has a value. Of an event without these parameters the
+        // length is 0.
         let conn = unsafe { event.param.conn };
         let has_data = !conn.private_data.is_null() && conn.private_data_len > 0;
         let private_data = if has_data {
+            // SAFETY: the event has so many octets, and they stay until it is acknowledged.
             unsafe {
                 slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into())
             }
@@ -197,12 +225,12 @@ impl Event {
     }
 }
 
-/// Refuses a connection that is asked for.
+/// Refuses a connection that is asked for, whose id nobody else uses.
 pub(super) fn refuse(id: *mut rdma_cm_id) {
-    unsafe {
-        rdma_reject(id, ptr::null(), 0);
-        rdma_destroy_id(id);
-    }
+    // SAFETY: the id came with an event, and nobody has destroyed it.
+    unsafe { rdma_reject(id, ptr::null(), 0) };
+    // SAFETY: as before, and the event is acknowledged. Whoever calls this uses the id no more.
+    unsafe { rdma_destroy_id(id) };
 }
 
 fn conn_param(
@@ -225,7 +253,12 @@ fn conn_param(
 
 /// Makes calls on a descriptor return at once.
 pub(super) fn set_nonblocking(fd: RawFd) -> Result<(), Errno> {
+    // SAFETY: the command takes and returns numbers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags == -1 {
+        return Err(Errno::last());
+    }
+    // SAFETY: as above.
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })
 }
 

@@ -22,11 +22,12 @@ pub(super) struct Mapping {
 #[derive(Debug)]
 struct Region(*mut ibv_mr);
 
-// SAFETY: verbs may be called from any thread.
+// SAFETY: a memory region, which threads share.
 unsafe impl Send for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // SAFETY: `add` registered it, and it is deregistered here alone.
         unsafe { ibv_dereg_mr(self.0) };
     }
 }
@@ -58,6 +59,8 @@ impl Mappings {
         } else {
             0
         };
+        // SAFETY: the protection domain is that of the socket's endpoint. The application has memory there until it unmaps it, says
+        // `riomap`; memory that is not there is refused.
         let mr = unsafe { ibv_reg_mr(pd, start, length, (IBV_ACCESS_LOCAL_WRITE | remote) as i32) };
         if mr.is_null() {
             return Err(Errno::last());
@@ -87,9 +90,11 @@ impl Mappings {
     /// Returns the oldest mapping that the peer has not been told of: its entry, and what to write there.
     pub(super) fn next_unannounced(&self) -> Option<(u16, Iomap)> {
         let mapping = self.0.iter().find(|mapping| !mapping.announced)?;
+        // SAFETY: the region exists as long as the mapping.
+        let key = unsafe { (*mapping.region.0).rkey };
         let sge = Sge {
             addr: mapping.buffer.0 as u64,
-            key: unsafe { (*mapping.region.0).rkey },
+            key,
             length: mapping.buffer.1 as u32,
         };
         Some((

@@ -119,7 +119,8 @@ impl Outgoing {
             ..*target
         };
         target.addr = target.addr.wrapping_add(octets.into());
-        target.length -= octets;
+        // A peer that writes its entries out of turn may have made it shorter than it was when `room` was asked for.
+        target.length = target.length.saturating_sub(octets);
         if target.length == 0 {
             self.current = (self.current + 1) % TARGETS;
         }
@@ -195,6 +196,17 @@ mod tests {
         assert_eq!(outgoing.send(10), sge(9000, 10));
         assert_eq!(outgoing.send(20), sge(8000, 20));
         assert_eq!(outgoing.room(), 0);
+    }
+
+    #[test]
+    fn a_buffer_that_the_peer_makes_shorter_meanwhile_is_full() {
+        let mut outgoing = outgoing(100);
+        assert_eq!(outgoing.room(), 5000);
+        // Two entries at once, the second of them out of turn.
+        outgoing.set_target(sge(9000, 10));
+        outgoing.set_target(sge(8000, 20));
+        assert_eq!(outgoing.send(5000), sge(8000, 5000));
+        assert_eq!(outgoing.room(), 10);
     }
 
     #[test]

@@ -63,13 +63,13 @@ impl Reactor {
     /// Reports a descriptor whenever it is readable.
     pub(super) fn watch(&self, fd: RawFd) -> Result<(), Errno> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, fd as u64);
-        // SAFETY: the socket that it belongs to is open, and calls `unwatch` first when it goes.
+        // SAFETY: it is the descriptor of the caller's socket, which keeps it open.
         self.epoll.add(unsafe { BorrowedFd::borrow_raw(fd) }, event)
     }
 
     /// Reports a descriptor no more.
     pub(super) fn unwatch(&self, fd: RawFd) {
-        // SAFETY: as above.
+        // SAFETY: as in `watch`.
         let _ = self.epoll.delete(unsafe { BorrowedFd::borrow_raw(fd) });
     }
 

@@ -222,12 +222,12 @@ impl Socket {
     /// makes now. librspreload.so has opened a descriptor of its own before, and its `select` takes a smaller number of ours for one of
     /// the kernel's.
     pub(super) fn number_accepted(&self) -> Result<RawFd, Errno> {
-        // SAFETY: the call takes and returns numbers.
+        // SAFETY: the command takes and returns numbers.
         let number = unsafe { libc::fcntl(self.fd, libc::F_DUPFD_CLOEXEC, 0) };
         if number < 0 {
             return Err(Errno::last());
         }
-        // SAFETY: it was made just now.
+        // SAFETY: the descriptor was made just now, and nobody else closes it.
         let number = self
             .accepted_as
             .get_or_init(|| unsafe { OwnedFd::from_raw_fd(number) });

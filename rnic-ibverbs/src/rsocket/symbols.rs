@@ -19,6 +19,12 @@ use super::socket::{Phase, Socket};
 use super::{address, close, connect, index, inside, options, poll, service};
 use crate::errno::{Errno, lock};
 
+/// The octets of an option at most: those of `struct linger`.
+const LONGEST_OPTION: usize = size_of::<nix::libc::linger>();
+
+/// The most pieces of memory of a call: IOV_MAX.
+const MOST_PIECES: usize = 1024;
+
 /// Runs a call on a socket. A function returns what it yields, or -1 with errno.
 fn on<T: From<i8>>(socket: i32, call: impl FnOnce(&Arc<Socket>) -> Result<T, Errno>) -> T {
     run(|| call(&index::get(socket)?))
@@ -67,6 +73,7 @@ pub(super) unsafe extern "C-unwind" fn rbind(
     addrlen: socklen_t,
 ) -> i32 {
     on(socket, |socket| {
+        // SAFETY: the program says how long its address is.
         let address = unsafe { address::read(addr, addrlen) }?;
         if lock(&socket.flow).phase != Phase::Opened {
             return Err(Errno::EINVAL);
@@ -111,6 +118,7 @@ pub(super) unsafe extern "C-unwind" fn raccept(
         index::insert(&accepted);
         if !addr.is_null() && !addrlen.is_null() {
             let peer = lock(&accepted.identifier).peer();
+            // SAFETY: the program says how much room it has for the address.
             unsafe { address::write(&peer, addr, addrlen) }?;
         }
         Ok(number)
@@ -124,6 +132,7 @@ pub(super) unsafe extern "C-unwind" fn rconnect(
     addrlen: socklen_t,
 ) -> i32 {
     on(socket, |socket| {
+        // SAFETY: the program says how long its address is.
         let peer = unsafe { address::read(addr, addrlen) }?;
         connect::connect(socket, &peer)?;
         Ok(0)
@@ -143,15 +152,15 @@ pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
     })
 }
 
-fn receive(socket: i32, pieces: &[iovec], flags: i32) -> ssize_t {
+fn receive(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.receive(Sink::new(pieces), flags)? as ssize_t)
+        Ok(socket.receive(Sink::new(pieces?), flags)? as ssize_t)
     })
 }
 
-fn send(socket: i32, pieces: &[iovec], flags: i32) -> ssize_t {
+fn send(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.send(Source::new(pieces), may_not_wait(socket, flags))? as ssize_t)
+        Ok(socket.send(Source::new(pieces?), may_not_wait(socket, flags))? as ssize_t)
     })
 }
 
@@ -167,11 +176,18 @@ fn piece(buf: *const c_void, len: usize) -> [iovec; 1] {
     }]
 }
 
-unsafe fn pieces<'iov>(iov: *const iovec, count: usize) -> &'iov [iovec] {
-    if iov.is_null() {
-        &[]
-    } else {
-        unsafe { slice::from_raw_parts(iov, count) }
+/// Returns the pieces of memory that the program names.
+///
+/// # Safety
+///
+/// `iov` is NULL, or has so many pieces, which stay as they are during the call.
+unsafe fn pieces<'iov>(iov: *const iovec, count: usize) -> Result<&'iov [iovec], Errno> {
+    match count {
+        0 => Ok(&[]),
+        1..=MOST_PIECES if iov.is_null() => Err(Errno::EFAULT),
+        // SAFETY: says the caller.
+        1..=MOST_PIECES => Ok(unsafe { slice::from_raw_parts(iov, count) }),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -182,7 +198,7 @@ pub(super) unsafe extern "C-unwind" fn rrecv(
     len: usize,
     flags: i32,
 ) -> ssize_t {
-    receive(socket, &piece(buf, len), flags)
+    receive(socket, Ok(&piece(buf, len)), flags)
 }
 
 #[unsafe(export_name = "rnic_cm_rrecvfrom")]
@@ -194,8 +210,9 @@ pub(super) unsafe extern "C-unwind" fn rrecvfrom(
     src_addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> ssize_t {
-    let received = receive(socket, &piece(buf, len), flags);
+    let received = receive(socket, Ok(&piece(buf, len)), flags);
     if received > 0 && !src_addr.is_null() {
+        // SAFETY: the program passes what that takes, too. There is a peer, so what can fail is a length that is missing.
         unsafe { rgetpeername(socket, src_addr, addrlen) };
     }
     received
@@ -207,13 +224,20 @@ pub(super) unsafe extern "C-unwind" fn rrecvmsg(
     msg: *mut msghdr,
     flags: i32,
 ) -> ssize_t {
-    unsafe {
-        let received = receive(socket, pieces((*msg).msg_iov, (*msg).msg_iovlen), flags);
-        if received >= 0 {
-            ((*msg).msg_namelen, (*msg).msg_controllen, (*msg).msg_flags) = (0, 0, 0);
-        }
-        received
+    // SAFETY: it is NULL, or the program's, which no other thread uses during the call.
+    let Some(msg) = (unsafe { msg.as_mut() }) else {
+        return receive(socket, Err(Errno::EFAULT), flags);
+    };
+    // SAFETY: the program says how many pieces there are.
+    let received = receive(
+        socket,
+        unsafe { pieces(msg.msg_iov, msg.msg_iovlen) },
+        flags,
+    );
+    if received >= 0 {
+        (msg.msg_namelen, msg.msg_controllen, msg.msg_flags) = (0, 0, 0);
     }
+    received
 }
 
 #[unsafe(export_name = "rnic_cm_rread")]
@@ -222,7 +246,7 @@ pub(super) unsafe extern "C-unwind" fn rread(
     buf: *mut c_void,
     count: usize,
 ) -> ssize_t {
-    receive(socket, &piece(buf, count), 0)
+    receive(socket, Ok(&piece(buf, count)), 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rreadv")]
@@ -231,7 +255,8 @@ pub(super) unsafe extern "C-unwind" fn rreadv(
     iov: *const iovec,
     iovcnt: i32,
 ) -> ssize_t {
-    receive(socket, unsafe { pieces(iov, iovcnt.max(0) as usize) }, 0)
+    // SAFETY: the program says how many pieces there are; a negative number becomes too large.
+    receive(socket, unsafe { pieces(iov, iovcnt as usize) }, 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rsend")]
@@ -241,7 +266,7 @@ pub(super) unsafe extern "C-unwind" fn rsend(
     len: usize,
     flags: i32,
 ) -> ssize_t {
-    send(socket, &piece(buf, len), flags)
+    send(socket, Ok(&piece(buf, len)), flags)
 }
 
 #[unsafe(export_name = "rnic_cm_rsendto")]
@@ -256,7 +281,7 @@ pub(super) unsafe extern "C-unwind" fn rsendto(
     if !dest_addr.is_null() || addrlen != 0 {
         return on(socket, |_| Err(Errno::EISCONN));
     }
-    send(socket, &piece(buf, len), flags)
+    send(socket, Ok(&piece(buf, len)), flags)
 }
 
 #[unsafe(export_name = "rnic_cm_rsendmsg")]
@@ -265,12 +290,19 @@ pub(super) unsafe extern "C-unwind" fn rsendmsg(
     msg: *const msghdr,
     flags: i32,
 ) -> ssize_t {
-    unsafe {
-        if !(*msg).msg_control.is_null() && (*msg).msg_controllen != 0 {
-            return on(socket, |_| Err(Errno::EOPNOTSUPP));
-        }
-        send(socket, pieces((*msg).msg_iov, (*msg).msg_iovlen), flags)
+    // SAFETY: it is NULL, or the program's, which no other thread changes during the call.
+    let Some(msg) = (unsafe { msg.as_ref() }) else {
+        return send(socket, Err(Errno::EFAULT), flags);
+    };
+    if !msg.msg_control.is_null() && msg.msg_controllen != 0 {
+        return send(socket, Err(Errno::EOPNOTSUPP), flags);
     }
+    // SAFETY: the program says how many pieces there are.
+    send(
+        socket,
+        unsafe { pieces(msg.msg_iov, msg.msg_iovlen) },
+        flags,
+    )
 }
 
 #[unsafe(export_name = "rnic_cm_rwrite")]
@@ -279,7 +311,7 @@ pub(super) unsafe extern "C-unwind" fn rwrite(
     buf: *const c_void,
     count: usize,
 ) -> ssize_t {
-    send(socket, &piece(buf, count), 0)
+    send(socket, Ok(&piece(buf, count)), 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rwritev")]
@@ -288,16 +320,19 @@ pub(super) unsafe extern "C-unwind" fn rwritev(
     iov: *const iovec,
     iovcnt: i32,
 ) -> ssize_t {
-    send(socket, unsafe { pieces(iov, iovcnt.max(0) as usize) }, 0)
+    // SAFETY: the program says how many pieces there are; a negative number becomes too large.
+    send(socket, unsafe { pieces(iov, iovcnt as usize) }, 0)
 }
 
 #[unsafe(export_name = "rnic_cm_rpoll")]
 pub(super) unsafe extern "C-unwind" fn rpoll(fds: *mut pollfd, nfds: nfds_t, timeout: i32) -> i32 {
     run(|| {
-        let fds = if nfds == 0 {
-            &mut []
-        } else {
-            unsafe { slice::from_raw_parts_mut(fds, nfds as usize) }
+        let fds = match i32::try_from(nfds) {
+            Ok(0) => &mut [],
+            Ok(_) if fds.is_null() => return Err(Errno::EFAULT),
+            // SAFETY: the program has so many entries there, which no other thread uses during the call.
+            Ok(_) => unsafe { slice::from_raw_parts_mut(fds, nfds as usize) },
+            Err(_) => return Err(Errno::EINVAL),
         };
         let most = u64::try_from(timeout).ok().map(Duration::from_millis);
         Ok(poll::poll(fds, most)? as i32)
@@ -314,12 +349,14 @@ pub(super) unsafe extern "C-unwind" fn rselect(
 ) -> i32 {
     run(|| {
         let nfds = usize::try_from(nfds).map_err(|_| Errno::EINVAL)?;
-        // The program has as many words as that takes, which may be more than an fd_set has.
         let words = nfds.div_ceil(64);
         let sets = [readfds, writefds, exceptfds].map(|set| {
+            // SAFETY: the program has as many words there as that takes, which may be more than an fd_set has. select(2) wants three sets
+            // that do not overlap.
             Set((!set.is_null())
                 .then(|| unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), words) }))
         });
+        // SAFETY: it is NULL, or can be read.
         let most = match unsafe { timeout.as_ref() } {
             None => None,
             Some(time) => {
@@ -343,6 +380,7 @@ pub(super) unsafe extern "C-unwind" fn rgetpeername(
         if !address::is_known(&peer) {
             return Err(Errno::ENOTCONN);
         }
+        // SAFETY: the program says how much room it has for the address.
         unsafe { address::write(&peer, addr, addrlen) }?;
         Ok(0)
     })
@@ -357,6 +395,7 @@ pub(super) unsafe extern "C-unwind" fn rgetsockname(
     on(socket, |socket| {
         let local = lock(&socket.identifier).local();
         let local = address::or_unspecified(local, socket.domain);
+        // SAFETY: the program says how much room it has for the address.
         unsafe { address::write(&local, addr, addrlen) }?;
         Ok(0)
     })
@@ -374,7 +413,9 @@ pub(super) unsafe extern "C-unwind" fn rsetsockopt(
         if optval.is_null() {
             return Err(Errno::EFAULT);
         }
-        let value = unsafe { slice::from_raw_parts(optval.cast::<u8>(), optlen as usize) };
+        let octets = (optlen as usize).min(LONGEST_OPTION);
+        // SAFETY: the program has at least so many octets there.
+        let value = unsafe { slice::from_raw_parts(optval.cast::<u8>(), octets) };
         options::set(socket, level, optname, value)?;
         Ok(0)
     })
@@ -393,6 +434,7 @@ pub(super) unsafe extern "C-unwind" fn rgetsockopt(
             return Err(Errno::EFAULT);
         }
         let value = options::get(socket, level, optname)?;
+        // SAFETY: neither is NULL, and the program has room for so many octets as it says in the length, which is its own to change.
         unsafe {
             let octets = value.len().min(*optlen as usize);
             value.as_ptr().copy_to_nonoverlapping(optval.cast(), octets);

@@ -125,7 +125,7 @@ pub(super) fn poll_fds(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<
             .try_into()
             .unwrap_or(i32::MAX)
     });
-    // SAFETY: it changes the entries of the slice alone.
+    // SAFETY: the slice has so many entries, and poll(2) writes to those alone.
     let ready = unsafe { poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
     usize::try_from(ready).map_err(|_| Errno::last())
 }
