@@ -29,15 +29,16 @@ impl Server {
         }
     }
 
-    /// Carries out what has waited. What is refused again waits on while the kernel has ports of the same user to remove.
-    pub(crate) fn serve_waiting(&mut self) {
+    /// Carries out what has waited. What is refused again waits on while the kernel has ports of the same user to remove. News of
+    /// the kernel were read after `began`: a turn in which the kernel held this process up for long is nobody's last.
+    pub(crate) fn serve_waiting(&mut self, began: Instant) {
         let waiting = self
             .clients
             .iter_mut()
             .filter_map(|(key, client)| Some((key, client.waiting.take()?)));
         for (key, (request, until)) in waiting.collect::<Vec<_>>() {
             let hopes = is_for_queue(&request) || self.has_port_to_remove(key);
-            let is_last = Instant::now() >= until || !hopes;
+            let is_last = began >= until || !hopes;
             match self.carry_out(key, request.ask.clone()) {
                 Err(refused) if is_last => self.refuse(key, request.id, refused),
                 Err(refused) if may_wait(&refused) => {

@@ -90,6 +90,7 @@ impl Server {
         at_most: Option<Duration>,
     ) -> io::Result<bool> {
         let ready = self.wait(signal, at_most)?;
+        let began = Instant::now();
         let mut signalled = false;
         for device in 0..self.devices.len() {
             self.serve_device(device);
@@ -108,7 +109,7 @@ impl Server {
                 }
             }
         }
-        self.serve_waiting();
+        self.serve_waiting(began);
         let keys: Vec<_> = self.clients.iter().map(|(key, _)| key).collect();
         for key in keys {
             self.flush(key);
