@@ -4,6 +4,7 @@ A program runs in one of these ways (see `Way`): as root with the interface for 
 """
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -43,7 +44,8 @@ def expect(holds, what, *seen):
 @dataclass
 class Case:
     """A server and a client. In their command lines `{server}` and `{server6}` stand for the server's addresses, `{client}` for the
-    client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to."""
+    client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to, `{own}` for that of our own
+    programs."""
 
     name: str
     client: str
@@ -137,6 +139,18 @@ class Hosts:
         self.place = self.directory / "place"
         self.place.mkdir()
         self.place.chmod(0o777)
+
+    @functools.cached_property
+    def own(self):
+        """The directory of our own programs, which are compiled when a case first wants one."""
+        directory = self.directory / "own"
+        directory.mkdir()
+        for source in sorted((ROOT / "ci/programs.d/c").glob("*.c")):
+            # What a program needs of the two libraries; one that loads them itself needs nothing.
+            call("gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-o", directory / source.stem, source,
+                 "-Wl,--as-needed", "-lrdmacm", "-libverbs")
+        shutil.copytree(ROOT / "ci/programs.d/pyverbs", directory / "pyverbs")
+        return directory
 
     def namespace(self, side):
         return f"rnic-programs-{side}-{os.getpid()}-0"
@@ -232,7 +246,7 @@ class Hosts:
         def filled(command, side):
             words = {"server": SIDES[west][0], "server6": SIDES[west][1], "client": SIDES[east][0],
                      "device": f"rnic_{side}", "place": self.place}
-            return re.sub(r"\{(\w+)\}", lambda found: str(words[found[1]]), command)
+            return re.sub(r"\{(\w+)\}", lambda found: str(self.own if found[1] == "own" else words[found[1]]), command)
 
         for path in self.place.iterdir():
             path.unlink()

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 
-use crate::errno::{Errno, fail_ptr};
+use crate::errno::{Errno, fail, fail_ptr};
 
 /// Defines functions that return EOPNOTSUPP. They look at none of their arguments.
 macro_rules! absent {
@@ -14,6 +14,16 @@ macro_rules! absent {
         #[unsafe(no_mangle)]
         pub(crate) extern "C" fn $name() -> i32 {
             Errno::EOPNOTSUPP as i32
+        }
+    )* };
+}
+
+/// Defines functions that return -1, with EOPNOTSUPP in errno, where others return a descriptor.
+macro_rules! no_descriptor {
+    ($($name:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C" fn $name() -> i32 {
+            fail(Errno::EOPNOTSUPP)
         }
     )* };
 }
@@ -48,6 +58,37 @@ absent! {
 none! {
     ibv_create_ah
     ibv_create_ah_from_wc
+}
+
+// What rdma-core has since version 59: completion counters, buffers and handles of the device's memory.
+absent! {
+    _ibv_query_comp_cntr_caps
+    ibv_dealloc_dmah
+    ibv_destroy_comp_cntr
+    ibv_inc_comp_cntr
+    ibv_inc_err_comp_cntr
+    ibv_qp_attach_comp_cntr
+    ibv_query_port_speed
+    ibv_read_comp_cntr
+    ibv_read_err_comp_cntr
+    ibv_set_comp_cntr
+    ibv_set_err_comp_cntr
+}
+
+none! {
+    ibv_alloc_buf
+    ibv_alloc_dmah
+    ibv_create_comp_cntr
+    ibv_reg_buf_mr
+}
+
+no_descriptor! {
+    ibv_dm_export_dmabuf_fd
+    ibv_export_buf_dmabuf_fd
+}
+
+idle! {
+    ibv_free_buf
 }
 
 // What drivers say to the kernel.

@@ -154,8 +154,9 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     }))
 }
 
-/// `ibv_reg_mr_ex`: memory at an address.
-pub(crate) unsafe extern "C" fn reg_mr_ex(
+/// Registers memory at an address.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     attr: *mut ibv_mr_init_attr,
 ) -> *mut ibv_mr {

@@ -21,7 +21,7 @@ pub(crate) fn operations() -> verbs_context {
         ..none
     };
     verbs_context {
-        reg_mr_ex: Some(mr::reg_mr_ex),
+        reg_mr_ex: Some(mr::ibv_reg_mr_ex),
         query_port: Some(query::query_port),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         dealloc_td: Some(pd::dealloc_td),

@@ -20,6 +20,10 @@ pub(crate) const MAX_READS: u16 = 128;
 /// The most completion queues, and shared receive queues, of a process.
 const MAX_QUEUES: i32 = 1 << 16;
 
+/// The vendor, where others have an identifier of the IEEE: the one that the kernel's rxe has, which is nobody's. Programs expect that
+/// it is not 0.
+const VENDOR: u32 = 0x00ff_ffff;
+
 /// The only port.
 const PORT: u8 = 1;
 
@@ -46,6 +50,7 @@ fn device_attr(adapter: &Adapter) -> ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: u64::MAX,
         page_size_cap: 4096,
+        vendor_id: VENDOR,
         max_qp: QUEUE_PAIRS as i32,
         max_qp_wr: MAX_WR as i32,
         device_cap_flags: IBV_DEVICE_PORT_ACTIVE_EVENT
@@ -288,10 +293,13 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         return -(Errno::EOPNOTSUPP as isize);
     }
     let found = entries(Context::of(context).adapter);
-    for (place, entry) in found.iter().take(max).enumerate() {
+    if found.len() > max {
+        return -(Errno::EINVAL as isize);
+    }
+    for (place, entry) in found.iter().enumerate() {
         copy_part(entry, list.byte_add(place * entry_size), entry_size);
     }
-    found.len().min(max) as isize
+    found.len() as isize
 }
 
 #[unsafe(no_mangle)]

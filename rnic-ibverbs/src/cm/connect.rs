@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_verbs::{ConnectionOptions, Error};
+use rnic_verbs::{ConnectionOptions, Error, Keepalive};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -25,6 +25,26 @@ const MAX_PRIVATE_DATA: usize = 255;
 /// How long an initiator waits before it sends. The kernel's siw can overlook what reaches it right behind its Reply, and then stands
 /// still.
 const FIRST_FPDU_DELAY: Duration = Duration::from_millis(5);
+
+/// When a silent peer is probed. Where the peer was killed, nobody has told this side that the connection is over: its host answers the
+/// probe with a reset. A peer that answers nothing is another matter, and gets as many probes as there can be.
+const PROBES: Keepalive = Keepalive {
+    idle: Duration::from_secs(5),
+    interval: Duration::from_secs(5),
+    count: u8::MAX,
+};
+
+/// How long a call waits until the engine has done what it was told.
+const PROMPT: Duration = Duration::from_millis(100);
+
+/// Waits until the engine has done what it was told. The program may end right behind it, without what it has registered for the end,
+/// and the peer is to have the answer, or the end of the connection, as from the kernel's rdma_cm.
+fn settle(adapter: &Adapter) {
+    if let Some(device) = adapter.opened() {
+        // Fails only where there is no engine any more.
+        let _ = device.snapshot(PROMPT);
+    }
+}
 
 /// Checks the parameters of a program.
 ///
@@ -122,6 +142,7 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Begun
         // Either program may send first, as over any other RDMA device.
         peer_to_peer: true,
         first_fpdu_delay: FIRST_FPDU_DELAY,
+        keepalive: Some(PROBES),
         ..ConnectionOptions::default()
     };
     let begun = Begun {
@@ -181,6 +202,7 @@ unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(
             ird: depth(given.map(|given| given.responder_resources), ird),
             ord: depth(given.map(|given| given.initiator_depth), ord),
             private_data: private_data(given).to_vec(),
+            keepalive: Some(PROBES),
             ..ConnectionOptions::default()
         };
         let asked = state.request.take().ok_or(Errno::EINVAL)?;
@@ -215,13 +237,15 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
 /// `id` is NULL or an id of the program. As of [`octets`].
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<(), Errno> {
     let this = Id::of(id)?;
-    let asked = {
+    let (asked, adapter) = {
         let mut state = this.state();
         let asked = state.request.take().ok_or(Errno::EINVAL)?;
         state.phase = Phase::Over;
-        asked
+        (asked, state.adapter)
     };
-    asked.reject(octets(data, len)).map_err(errno_of)
+    asked.reject(octets(data, len)).map_err(errno_of)?;
+    adapter.into_iter().for_each(settle);
+    Ok(())
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_reject")]
@@ -264,6 +288,7 @@ unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
             // Fails if the connection is over already.
             let _ = qp.lock().disconnect();
         });
+        settle(adapter);
     }
     if knows_end {
         return Ok(());
