@@ -43,7 +43,8 @@ def expect(holds, what, *seen):
 @dataclass
 class Case:
     """A server and a client. In their command lines `{server}` and `{server6}` stand for the server's addresses, `{client}` for the
-    client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to."""
+    client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to, `{files}` for one that has the C programs
+    and the suppressions of ci/programs.d."""
 
     name: str
     client: str
@@ -134,6 +135,11 @@ class Hosts:
         (self.directory / "lib").mkdir()
         for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1"):
             shutil.copy(BUILT / file, self.directory / file)
+        self.files = self.directory / "files"
+        self.files.mkdir()
+        for pattern in ("*.c", "*.supp"):
+            for file in (ROOT / "ci/programs.d").glob(pattern):
+                shutil.copy(file, self.files)
         self.place = self.directory / "place"
         self.place.mkdir()
         self.place.chmod(0o777)
@@ -231,7 +237,7 @@ class Hosts:
 
         def filled(command, side):
             words = {"server": SIDES[west][0], "server6": SIDES[west][1], "client": SIDES[east][0],
-                     "device": f"rnic_{side}", "place": self.place}
+                     "device": f"rnic_{side}", "place": self.place, "files": self.files}
             return re.sub(r"\{(\w+)\}", lambda found: str(words[found[1]]), command)
 
         for path in self.place.iterdir():
