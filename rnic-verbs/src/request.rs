@@ -252,8 +252,10 @@ impl<'a> SendRequest<'a> {
                 data
             }
             Data::Memory(pieces) => {
-                let carried =
-                    matches!(self.opcode, WrOpcode::Write | WrOpcode::Send | WrOpcode::Read);
+                let carried = matches!(
+                    self.opcode,
+                    WrOpcode::Write | WrOpcode::Send | WrOpcode::Read
+                );
                 if !carried || pieces.len() > max_sge.min(MAX_SGE) {
                     return None;
                 }

@@ -170,7 +170,9 @@ unsafe impl<T> Sync for Shared<T> {}
 impl<T: Entry> Shared<T> {
     const LAYOUT_FITS: () = {
         assert!(align_of::<T>() == 8 && size_of::<T>() > 0 && size_of::<T>().is_multiple_of(8));
-        assert!(T::WORDS == size_of::<T>() / 8 && T::FEWEST_WORDS > 0 && T::FEWEST_WORDS <= T::WORDS);
+        assert!(
+            T::WORDS == size_of::<T>() / 8 && T::FEWEST_WORDS > 0 && T::FEWEST_WORDS <= T::WORDS
+        );
     };
 
     fn octets(capacity: u32, stride: usize) -> usize {
