@@ -45,7 +45,8 @@ def expect(holds, what, *seen):
 class Case:
     """A server and a client. In their command lines `{server}` and `{server6}` stand for the server's addresses, `{client}` for the
     client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to, `{own}` for that of our own
-    programs."""
+    programs, `{files}` for one that has the C programs and the other files of ci/programs.d, `{other_host}` for the server's namespace,
+    its interface and the command `rnic`."""
 
     name: str
     client: str
@@ -136,6 +137,11 @@ class Hosts:
         (self.directory / "lib").mkdir()
         for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1"):
             shutil.copy(BUILT / file, self.directory / file)
+        self.files = self.directory / "files"
+        self.files.mkdir()
+        for pattern in ("*.c", "*.supp", "*-agent"):
+            for file in (ROOT / "ci/programs.d").glob(pattern):
+                shutil.copy(file, self.files)
         self.place = self.directory / "place"
         self.place.mkdir()
         self.place.chmod(0o777)
@@ -245,7 +251,8 @@ class Hosts:
 
         def filled(command, side):
             words = {"server": SIDES[west][0], "server6": SIDES[west][1], "client": SIDES[east][0],
-                     "device": f"rnic_{side}", "place": self.place}
+                     "device": f"rnic_{side}", "place": self.place, "files": self.files,
+                     "other_host": f"{self.namespace(west)} {west} {self.directory}/rnic"}
             return re.sub(r"\{(\w+)\}", lambda found: str(self.own if found[1] == "own" else words[found[1]]), command)
 
         for path in self.place.iterdir():

@@ -89,7 +89,10 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
         }
     };
     let (socket, bound) = reserve_again(local, state.options.reuse_address)?;
-    if let Some(adapter) = place.adapter {
+    // The kernel shows no device for the loopback address. libfabric takes the one it sees there for the only one.
+    if let Some(adapter) = place.adapter
+        && !wanted.ip().to_canonical().is_loopback()
+    {
         verbs::attach(id, adapter)?;
     }
     state.adapter = place.adapter;
@@ -110,7 +113,8 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
         (Ok(this), Some(wanted)) => bind(id, this, wanted),
         _ => Err(Errno::EINVAL),
     };
-    if bound.is_ok() && (*id).verbs.is_null() {
+    let is_any = Id::of(id).is_ok_and(|this| this.state().adapter.is_none());
+    if bound.is_ok() && is_any {
         // Opening devices takes its time, and programs tell their peers the port before they listen.
         for adapter in adapters() {
             // Listening says what is wrong.
@@ -149,6 +153,9 @@ unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Res
         }
         address::write(shown, &raw mut (*id).route.addr.src_addr);
         verbs::show_gid(&raw mut (*id).route.addr.addr.sgid, place.ip);
+    } else if let (Some(adapter), true) = (state.adapter, (*id).verbs.is_null()) {
+        // Bound to the loopback address.
+        verbs::attach(id, adapter)?;
     }
     state.local = Some(local);
     state.remote = Some(there);

@@ -321,7 +321,7 @@ unsafe fn bind() {
     assert!(!(*v6).verbs.is_null());
     let (loopback, done) = bound("127.0.0.1:0");
     ok(done);
-    assert!(!(*loopback).verbs.is_null());
+    assert!((*loopback).verbs.is_null());
     // What is no address of this host.
     let (elsewhere, done) = bound("192.0.2.7:0");
     fails(done, libc::EADDRNOTAVAIL);
