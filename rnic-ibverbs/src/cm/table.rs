@@ -25,8 +25,8 @@ const LONGEST_END: Duration = Duration::from_secs(2);
 
 /// How long a listener that was destroyed goes on if a peer has connected to it. Programs such as perftest agree on something over the
 /// first connection, and then listen again at the same port. Their peers come back at once: they wait for the next listener, or are
-/// rejected in the end.
-const LINGER: Duration = Duration::from_secs(1);
+/// rejected in the end. perftest's server sleeps for a second before it listens again.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// The connections and listeners on an adapter.
 struct Table {
