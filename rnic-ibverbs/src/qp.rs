@@ -1,6 +1,7 @@
 //! Queue pairs: making, changing and destroying them.
 
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use nix::libc;
 use rnic_verbs::{MAX_INLINE, MAX_SGE, QpCaps, QpNumber, QpState};
@@ -14,6 +15,9 @@ use crate::errno::{Errno, ToErrno, lock, pointer, result};
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
 use crate::registry::{QPS, leaving};
+
+/// How long the end of a queue pair may take in the engine before its completions are taken out.
+const LONGEST_END: Duration = Duration::from_secs(1);
 
 /// The most requests of a queue.
 pub(crate) const MAX_WR: u32 = MAX_ENTRIES >> 4;
@@ -194,10 +198,31 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     leaving(Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
+    let (adapter, number) = (Qp::of(qp).adapter, Qp::of(qp).number);
     drop(Qp::take(qp));
+    forget_completions(adapter, number, &base);
     // Now they may be destroyed.
     each_used(&base, |users| users.remove());
     0
+}
+
+/// Takes out the completions of a queue pair that was destroyed: programs may have freed what `wr_id` stands for.
+///
+/// # Safety
+/// The objects that it used exist.
+unsafe fn forget_completions(
+    adapter: &'static Adapter,
+    number: rnic_verbs::QpNumber,
+    base: &ibv_qp,
+) {
+    if let Ok(device) = adapter.device() {
+        // Workers carry out commands in their order, so this one's answer comes behind the end of the queue pair.
+        let _ = device.snapshot(LONGEST_END);
+    }
+    for cq in [base.send_cq, base.recv_cq] {
+        // Without memory they stay.
+        let _ = Cq::of(cq).lock().forget(number);
+    }
 }
 
 /// Returns the queue pair's `ibv_qp_ex`, if it was made with send operations.

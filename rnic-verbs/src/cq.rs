@@ -1,5 +1,7 @@
 //! Completion queues and their channels.
 
+mod forgetting;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

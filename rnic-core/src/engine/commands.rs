@@ -179,6 +179,7 @@ impl Engine {
         if let Some(index) = connection {
             self.with_connection(index, now, guard, Connection::orphan);
         }
+        self.cqs.forget_backlog(qp);
     }
 
     fn unlisten(&mut self, now: Instant, guard: &Guard<'_>, listener: ListenerId) {

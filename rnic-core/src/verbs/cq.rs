@@ -284,6 +284,18 @@ impl CqTable {
         moved
     }
 
+    /// Drops the completions of a queue pair that is gone which wait for room.
+    pub fn forget_backlog(&mut self, qp: QpNumber) {
+        let cqs = &mut self.cqs;
+        self.with_backlog.retain(|id| {
+            let Some(Some(cq)) = cqs.get_mut(id.0 as usize) else {
+                return false;
+            };
+            cq.backlog.retain(|(completion, _)| completion.qp != qp.0);
+            !cq.backlog.is_empty()
+        });
+    }
+
     /// Returns how many completions of this queue wait for room.
     pub fn backlog(&self, id: CqId) -> usize {
         match self.cqs.get(id.0 as usize) {

@@ -137,9 +137,14 @@ pub(crate) unsafe fn objects() {
     let expected = (5, IBV_WC_WR_FLUSH_ERR, (*plain).qp_num);
     assert_eq!((wc.wr_id, wc.status, wc.qp_num), expected);
 
+    // Completions of a queue pair that is destroyed come no more.
+    wr.wr_id = 6;
+    ok(post_recv(plain, &mut wr));
+    ok(ibv_destroy_qp(plain));
+    assert!(poll(cq).is_none());
+
     drop(memory);
     ok(ibv_destroy_qp(qp));
-    ok(ibv_destroy_qp(plain));
     ok(ibv_destroy_srq(srq));
     ok(ibv_destroy_cq(cq));
     ok(ibv_destroy_comp_channel(channel));

@@ -163,3 +163,39 @@ fn flushed_requests_that_nobody_polls_stay_in_their_queue() {
         assert_eq!(near.completion().wr_id(), wr_id);
     }
 }
+
+#[test]
+fn completions_of_a_queue_pair_that_was_dropped_can_be_forgotten() {
+    let (device, ..) = devices(MIXED);
+    let pd = device.pd();
+    for dropped in [0, 1] {
+        // Some wait in the engine for room.
+        let mut cq = device.cq(4).unwrap();
+        let mut qps: Vec<_> = (0..2)
+            .map(|_| pd.qp(&cq, &cq, QpCaps::default()).unwrap())
+            .collect();
+        for (n, qp) in qps.iter_mut().enumerate() {
+            for wr_id in 0..3 {
+                qp.post_recv(10 * n as u64 + wr_id, &[]).unwrap();
+            }
+            qp.fail().unwrap();
+        }
+        device.snapshot(SOON).unwrap().unwrap();
+        let number = qps[dropped].number();
+        drop(qps.remove(dropped));
+        device.snapshot(SOON).unwrap().unwrap();
+        cq.forget(number).unwrap();
+        let kept = 10 * (1 - dropped as u64);
+        for expected in kept..kept + 3 {
+            let completion = cq.next_completion(SOON).unwrap().unwrap();
+            assert_eq!(completion.wr_id(), expected);
+        }
+        assert_eq!(cq.next_completion(Duration::ZERO).unwrap(), None);
+        // What comes later comes behind.
+        qps[0].post_recv(99, &[]).unwrap();
+        assert_eq!(
+            cq.next_completion(SOON).unwrap().map(|done| done.wr_id()),
+            Some(99)
+        );
+    }
+}
