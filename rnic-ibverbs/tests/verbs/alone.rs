@@ -138,8 +138,11 @@ pub(crate) unsafe fn objects() {
     assert_eq!((wc.wr_id, wc.status, wc.qp_num), expected);
 
     // Completions of a queue pair that is destroyed come no more.
-    wr.wr_id = 6;
-    ok(post_recv(plain, &mut wr));
+    for wr_id in [6, 7] {
+        wr.wr_id = wr_id;
+        ok(post_recv(plain, &mut wr));
+    }
+    assert_eq!(completion(cq).wr_id, 6);
     ok(ibv_destroy_qp(plain));
     assert!(poll(cq).is_none());
 
