@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -196,8 +197,16 @@ fn notified(scratch: &Scratch) -> UnixDatagram {
 
 fn receive(systemd: &UnixDatagram) -> String {
     let mut said = [0; 256];
-    let len = systemd.recv(&mut said).expect("rnicd says how it is");
-    String::from_utf8_lossy(&said[..len]).into_owned()
+    loop {
+        // A signal ends a call that has a timeout.
+        match systemd.recv(&mut said) {
+            Err(why) if why.kind() == ErrorKind::Interrupted => {}
+            done => {
+                let len = done.expect("rnicd says how it is");
+                return String::from_utf8_lossy(&said[..len]).into_owned();
+            }
+        }
+    }
 }
 
 impl Drop for Rnicd {
