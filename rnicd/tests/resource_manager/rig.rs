@@ -126,7 +126,10 @@ impl Rnicd {
         let systemd = notified(&self.scratch);
         let pid = Pid::from_raw(self.process.id().try_into().unwrap());
         kill(pid, Signal::SIGHUP).unwrap();
-        while !receive(&systemd).starts_with("READY=1") {}
+        while !receive(&systemd)
+            .expect("rnicd says that it is ready")
+            .starts_with("READY=1")
+        {}
     }
 
     /// Runs the command on the same places, and returns its exit code and what it said.
@@ -181,8 +184,14 @@ fn run(scratch: &Scratch, namespace: &Namespace, status: &str) -> Child {
     let systemd = notified(scratch);
     let mut command = command(scratch, &[]);
     command.env("NOTIFY_SOCKET", scratch.path("notify"));
-    let process = namespace.run(|| command.spawn()).unwrap();
-    assert_eq!(receive(&systemd), format!("READY=1\nSTATUS={status}\n"));
+    let mut process = namespace.run(|| command.spawn()).unwrap();
+    let (said, expected) = (receive(&systemd), format!("READY=1\nSTATUS={status}\n"));
+    if said.as_ref() != Some(&expected) {
+        // Nothing may stay behind.
+        let _ = process.kill();
+        let _ = process.wait();
+        panic!("rnicd says of itself {said:?} in place of {expected:?}");
+    }
     process
 }
 
@@ -195,16 +204,15 @@ fn notified(scratch: &Scratch) -> UnixDatagram {
     systemd
 }
 
-fn receive(systemd: &UnixDatagram) -> String {
+/// Returns what rnicd says next, if it says anything.
+fn receive(systemd: &UnixDatagram) -> Option<String> {
     let mut said = [0; 256];
     loop {
-        // A signal ends a call that has a timeout.
         match systemd.recv(&mut said) {
+            Ok(len) => return Some(String::from_utf8_lossy(&said[..len]).into_owned()),
+            // A signal ends a call that has a timeout.
             Err(why) if why.kind() == ErrorKind::Interrupted => {}
-            done => {
-                let len = done.expect("rnicd says how it is");
-                return String::from_utf8_lossy(&said[..len]).into_owned();
-            }
+            Err(_) => return None,
         }
     }
 }
