@@ -122,11 +122,19 @@ fn create_locked(device: &Path) -> io::Result<Lock> {
             Err(error) if gone(&error) => continue,
             lock => Lock(lock?),
         };
-        match fs::metadata(device) {
-            Ok(there) if there.ino() == lock.0.metadata()?.ino() => return Ok(lock),
-            Err(error) if !gone(&error) => return Err(error),
-            _ => {}
+        if is_at(&lock.0, device)? {
+            return Ok(lock);
         }
+    }
+}
+
+/// Returns whether an open directory still is what has this path: another process may have removed it, and a third may have made
+/// another one.
+fn is_at(directory: &File, path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(there) => Ok(there.ino() == directory.metadata()?.ino()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -135,9 +143,12 @@ fn remove_empty(device: &Path) {
     if let Ok(file) = File::open(device)
         && file.try_lock().is_ok()
     {
-        let _lock = Lock(file);
-        // It stays if it is not empty.
-        let _ = fs::remove_dir(device);
+        let lock = Lock(file);
+        // Until it was locked, another process could remove it and a third make a new one, which is not ours to remove.
+        if is_at(&lock.0, device).is_ok_and(|same| same) {
+            // It stays if it is not empty.
+            let _ = fs::remove_dir(device);
+        }
     }
 }
 
