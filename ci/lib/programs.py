@@ -77,11 +77,12 @@ def table(*cases):
 class Process:
     """A program of a case, with what it prints."""
 
-    def __init__(self, directory, name, command, environment):
+    def __init__(self, directory, name, command, environment, place=None):
         self._name = name
         self._log = directory / f"{name}.log"
         with open(self._log, "wb") as log:
-            self._process = start(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+            self._process = start(command, stdout=log, stderr=subprocess.STDOUT, cwd=place,
+                                  env={**os.environ, **environment})
 
     def said(self):
         return self._log.read_text(errors="replace")
@@ -226,7 +227,8 @@ class Hosts:
         """Starts a program of a case."""
         user = [] if self.way == ALONE else NOBODY
         words = [self.directory / "rnic", "run", "--netdev", side, *shlex.split(command)]
-        return Process(self.directory, name, self.inside(side, *user, *words), self.environment(side))
+        # Some leave files where they run.
+        return Process(self.directory, name, self.inside(side, *user, *words), self.environment(side), self.place)
 
     def listens(self, side, port, in_kernel):
         """Returns whether somebody listens at a TCP port."""
