@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * Stands on the host's end of each client's veth pair, and lets out only what this client may send. Frames for an address of this
- * host turn around to the client that leased it; all others go to the NIC. Passes none to the kernel. The only frame that it edits
- * is a SYN that no client of this host accepts: it goes back to its sender as the RST that answers it.
+ * host turn around to the client that leased it; all others go to the NIC. Passes none to the kernel. The only frames that it edits
+ * are those that no client of this host accepts: they go back to their sender as the RST that answers them.
  */
 #include <linux/tcp.h>
 
@@ -230,19 +230,28 @@ static __always_inline int swap(struct xdp_md *context, __u32 at, __u32 len)
 	       !bpf_xdp_store_bytes(context, at + len, fields, len);
 }
 
-/* Turns the header of a SYN into that of the RST in answer (RFC 9293 section 3.10.7.1). The addresses do not change the checksum. */
-static __always_inline void make_reset(struct tcphdr *tcp)
+/*
+ * Turns a TCP header, which data follow, into that of the RST in answer (RFC 9293 section 3.10.7.1). The addresses do not change the
+ * checksum, nor do the data, which RFC 9293 section 3.5.3 lets a RST have.
+ */
+static __always_inline void make_reset(struct tcphdr *tcp, __u32 data_len)
 {
-	__be32 before[TCP_SEQ_TO_WINDOW / sizeof(__be32)];
+	__be32 before[TCP_SEQ_TO_WINDOW / sizeof(__be32)], flags = TCP_FLAG_RST;
 	__be16 source = tcp->source;
 	__u32 sum;
 
 	__builtin_memcpy(before, &tcp->seq, sizeof(before));
 	tcp->source = tcp->dest;
 	tcp->dest = source;
-	tcp->ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
-	tcp->seq = 0;
-	tcp_flag_word(tcp) = (tcp_flag_word(tcp) & TCP_DATA_OFFSET_FIELD) | TCP_FLAG_RST | TCP_FLAG_ACK;
+	if (tcp->ack) {
+		tcp->seq = tcp->ack_seq;
+		tcp->ack_seq = 0;
+	} else {
+		tcp->ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + data_len + tcp->syn + tcp->fin);
+		tcp->seq = 0;
+		flags |= TCP_FLAG_ACK;
+	}
+	tcp_flag_word(tcp) = (tcp_flag_word(tcp) & TCP_DATA_OFFSET_FIELD) | flags;
 	sum = bpf_csum_diff(before, sizeof(before), &tcp->seq, sizeof(before), (__u16)~tcp->check);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -250,11 +259,12 @@ static __always_inline void make_reset(struct tcphdr *tcp)
 }
 
 /*
- * Turns a frame that goes to no client into its answer, if it is a SYN without data: else a program that connects to where nobody
- * listens would wait in vain. No other frame is answered, so that an answer is no longer than its cause and never causes another.
- * Returns whether the frame is to go back. It is a function of its own so that other frames do not pay for it.
+ * Turns a frame that goes to no client into its answer: else who connects to where nobody listens would wait in vain, and so would
+ * the peer of a program that was killed. A RST is not answered, so that an answer never causes another. Of what a stranger sends, a
+ * SYN alone is answered: the owner of the port may have a connection with him from before, which is the owner's to end. Returns
+ * whether the frame is to go back. It is a function of its own so that other frames do not pay for it.
  */
-static __noinline int refuse(struct xdp_md *context)
+static __noinline int refuse(struct xdp_md *context, int verdict)
 {
 	struct steer_key to = {};
 	__be32 from[4] = {};
@@ -267,10 +277,9 @@ static __noinline int refuse(struct xdp_md *context)
 	tcp_at = headers.ip_at + headers.ip_header_len;
 	if (bpf_xdp_load_bytes(context, tcp_at, &tcp, sizeof(tcp)))
 		return 0;
-	if ((tcp_flag_word(&tcp) & (TCP_FLAG_SYN | TCP_FLAG_ACK | TCP_FLAG_RST | TCP_FLAG_FIN)) != TCP_FLAG_SYN ||
-	    headers.ip_header_len + tcp.doff * 4 != headers.ip_len)
+	if (tcp.rst || (verdict == POLICE_STRANGER && (!tcp.syn || tcp.ack)))
 		return 0;
-	make_reset(&tcp);
+	make_reset(&tcp, headers.ip_len - headers.ip_header_len - tcp.doff * 4);
 	if (bpf_xdp_store_bytes(context, tcp_at, &tcp, sizeof(tcp)) || !swap(context, 0, ETH_ALEN))
 		return 0;
 	/* The addresses are the last of the IP header. */
@@ -296,7 +305,7 @@ int rnic_police(struct xdp_md *context)
 		action = bpf_redirect_map(&steer_devices, device, XDP_DROP);
 		if (action != XDP_REDIRECT)
 			verdict = POLICE_NO_DEVICE;
-	} else if ((verdict == POLICE_NOBODY || verdict == POLICE_STRANGER) && refuse(context)) {
+	} else if ((verdict == POLICE_NOBODY || verdict == POLICE_STRANGER) && refuse(context, verdict)) {
 		action = XDP_TX;
 	}
 	count(client->port, verdict, len);

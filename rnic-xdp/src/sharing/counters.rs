@@ -38,7 +38,7 @@ pub enum PoliceVerdict {
     Rate,
     /// From a loopback address to one that is not this host's.
     Loopback,
-    /// To an address of this host, at a port that no client has leased. A SYN is answered with RST.
+    /// To an address of this host, at a port that no client has leased. It is answered with RST, unless it is one.
     Nobody,
     /// To a client of this host, at a port that it leased for other peers only. A SYN is answered with RST.
     Stranger,

@@ -187,10 +187,7 @@ impl Rig<'_> {
             }
         }
         let verdict = found.expect("each frame is counted");
-        let answer = match verdict {
-            PoliceVerdict::Nobody | PoliceVerdict::Stranger => answer_to(frame),
-            _ => None,
-        };
+        let answer = answer_to(frame, verdict);
         let action = match verdict {
             PoliceVerdict::ToNic | PoliceVerdict::ToPort => XDP_REDIRECT,
             _ if answer.is_some() => XDP_TX,

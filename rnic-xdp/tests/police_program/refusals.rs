@@ -1,11 +1,11 @@
-//! What the program answers to a SYN that no client of this host accepts.
+//! What the program answers to what no client of this host accepts.
 
 use rnic_xdp::sharing::PoliceVerdict::{NoDevice, Nobody, Peer, Rate, Stranger, ToNic, ToPort};
 
 use crate::answers::{ACK, ECN, FIN, RST, SYN, answer_to, word};
 use crate::frames::{Segment, VLAN, VLANS, segment};
 use crate::host::{CLIENT, OTHER};
-use crate::program::{FREE, Policy, with_rig};
+use crate::program::{FREE, Policy, Rig, with_rig};
 
 /// A SYN from one address and port to another.
 fn syn(source: &str, destination: &str) -> Segment {
@@ -35,31 +35,54 @@ fn for_nobody() -> [Segment; 5] {
     ]
 }
 
-/// What the rig compares is written anew here; this test has it from the RFCs: the answer is an acceptable RST.
+/// Sets the numbers of a segment for nobody, and its checksum. Checks that its answer has this checksum's equal, and returns the
+/// answer's numbers and flags.
+fn numbers_in_answer(rig: &Rig<'_>, segment: Segment, numbers: [u32; 2]) -> ([u32; 2], u8) {
+    let mut frame = segment.octets();
+    let ip = segment.ip_at();
+    let tcp = ip + if segment.source.is_ipv4() { 20 } else { 40 };
+    frame[tcp + 4..tcp + 8].copy_from_slice(&numbers[0].to_be_bytes());
+    frame[tcp + 8..tcp + 12].copy_from_slice(&numbers[1].to_be_bytes());
+    let sum = sum_of(&frame, ip, tcp);
+    frame[tcp + 16..tcp + 18].copy_from_slice(&(!sum).to_be_bytes());
+    rig.expect(&frame, Nobody);
+    let answer = answer_to(&frame, Nobody).unwrap();
+    assert_eq!(sum_of(&answer, ip, tcp), 0xffff, "its checksum holds");
+    let ports = [segment.destination.port(), segment.source.port()].map(u16::to_be_bytes);
+    assert_eq!(answer[tcp..tcp + 4], ports.concat());
+    // In buffers of any length, and with what fills a frame up.
+    for linear in 14..frame.len() {
+        assert_eq!(rig.run(&frame, Some(linear)), Nobody, "{linear}");
+    }
+    frame.resize(frame.len() + 6, 0);
+    rig.expect(&frame, Nobody);
+    let number = |at: usize| u32::from_be_bytes(answer[tcp + at..tcp + at + 4].try_into().unwrap());
+    ([number(4), number(8)], answer[tcp + 13])
+}
+
+/// What the rig compares is written anew here; this test has it from RFC 9293 section 3.10.7.1: the answer is an acceptable RST.
 #[test]
-fn a_syn_for_nobody_is_answered_with_a_valid_reset() {
-    with_rig("a_syn_for_nobody_is_answered_with_a_valid_reset", |rig| {
+fn what_is_for_nobody_is_answered_with_a_valid_reset() {
+    with_rig("what_is_for_nobody_is_answered_with_a_valid_reset", |rig| {
         for segment in for_nobody() {
-            let mut frame = segment.octets();
-            let ip = segment.ip_at();
-            let tcp = ip + if segment.source.is_ipv4() { 20 } else { 40 };
-            frame[tcp + 4..tcp + 8].copy_from_slice(&[0xff; 4]);
-            let sum = sum_of(&frame, ip, tcp);
-            frame[tcp + 16..tcp + 18].copy_from_slice(&(!sum).to_be_bytes());
-            rig.expect(&frame, Nobody);
-            let answer = answer_to(&frame).unwrap();
-            assert_eq!(sum_of(&answer, ip, tcp), 0xffff, "its checksum holds");
-            assert_eq!(
-                answer[tcp..tcp + 2],
-                segment.destination.port().to_be_bytes()
-            );
-            assert_eq!(answer[tcp + 4..tcp + 12], [0; 8], "it follows the SYN");
-            // In buffers of any length, and with what fills a frame up.
-            for linear in 14..frame.len() {
-                assert_eq!(rig.run(&frame, Some(linear)), Nobody, "{linear}");
+            let answer = |flags, payload, numbers| {
+                let segment = Segment {
+                    flags,
+                    payload,
+                    ..segment
+                };
+                numbers_in_answer(rig, segment, numbers)
+            };
+            let first = [u32::MAX, 0];
+            assert_eq!(answer(segment.flags, 0, first), ([0, 0], RST | ACK));
+            assert_eq!(answer(SYN, 5, first), ([0, 5], RST | ACK));
+            assert_eq!(answer(FIN, 5, first), ([0, 5], RST | ACK));
+            assert_eq!(answer(0, 5, first), ([0, 4], RST | ACK));
+            let later = [7, 0xfedc_ba98];
+            for flags in [ACK, FIN | ACK, SYN | ACK] {
+                assert_eq!(answer(flags, 0, later), ([later[1], 0], RST));
+                assert_eq!(answer(flags, 101, later), ([later[1], 0], RST));
             }
-            frame.resize(frame.len() + 6, 0);
-            rig.expect(&frame, Nobody);
         }
     });
 }
@@ -68,7 +91,8 @@ fn a_syn_for_nobody_is_answered_with_a_valid_reset() {
 fn sum_of(frame: &[u8], ip: usize, tcp: usize) -> u16 {
     let addresses = &frame[if tcp - ip == 20 { ip + 12 } else { ip + 8 }..tcp];
     let len = (frame.len() - tcp) as u16;
-    let pseudo = [addresses, &[0, 6], &len.to_be_bytes(), &frame[tcp..]].concat();
+    let mut pseudo = [addresses, &[0, 6], &len.to_be_bytes(), &frame[tcp..]].concat();
+    pseudo.resize(pseudo.len().next_multiple_of(2), 0);
     let mut sum: u32 = pseudo.chunks(2).map(|pair| u32::from(word(pair))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -76,31 +100,31 @@ fn sum_of(frame: &[u8], ip: usize, tcp: usize) -> u16 {
     sum as u16
 }
 
+/// A stranger may have a connection from a time when it was none.
 #[test]
-fn strangers_are_refused_too() {
-    with_rig("strangers_are_refused_too", |rig| {
+fn the_syn_of_a_stranger_is_answered_and_nothing_else() {
+    let test = "the_syn_of_a_stranger_is_answered_and_nothing_else";
+    with_rig(test, |rig| {
         rig.lease(OTHER, "10.1.2.3:6001", 0, Some(&[&[10, 8]]));
-        let frame = syn("10.1.2.3:4420", "10.1.2.3:6001").octets();
-        rig.expect(&frame, Stranger);
-        assert!(answer_to(&frame).is_some());
+        let syn = syn("10.1.2.3:4420", "10.1.2.3:6001");
+        rig.expect(&syn.octets(), Stranger);
+        assert!(answer_to(&syn.octets(), Stranger).is_some());
+        for flags in [0, ACK, RST, FIN, FIN | ACK, RST | ACK, SYN | ACK] {
+            let frame = Segment { flags, ..syn }.octets();
+            rig.expect(&frame, Stranger);
+            assert_eq!(answer_to(&frame, Stranger), None);
+        }
     });
 }
 
-/// An answer is caused by a SYN alone, and so never by an answer.
+/// So that an answer never causes another.
 #[test]
-fn nothing_but_a_syn_is_answered() {
-    with_rig("nothing_but_a_syn_is_answered", |rig| {
-        let kinds = [0, ACK, RST, FIN, FIN | ACK, RST | ACK];
-        let kinds = kinds.into_iter().chain([SYN | ACK, SYN | RST, SYN | FIN]);
+fn a_reset_is_not_answered() {
+    with_rig("a_reset_is_not_answered", |rig| {
         for segment in for_nobody() {
-            let with_flags = kinds.clone().map(|flags| Segment { flags, ..segment });
-            let with_data = Segment {
-                payload: 1,
-                ..segment
-            };
-            for segment in with_flags.chain([with_data]) {
-                let frame = segment.octets();
-                assert_eq!(answer_to(&frame), None);
+            for flags in [RST, RST | ACK, RST | FIN, SYN | RST] {
+                let frame = Segment { flags, ..segment }.octets();
+                assert_eq!(answer_to(&frame, Nobody), None);
                 rig.expect(&frame, Nobody);
             }
         }
