@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, fail, lock, pointer, result};
 use crate::event_queue::EventQueue;
 use crate::objects::{Channel, Cq, CqPointer, Users};
@@ -14,6 +15,7 @@ use crate::objects::{Channel, Cq, CqPointer, Users};
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
+    let _whole = PutOff::new();
     pointer(EventQueue::new().map(|notified| {
         let abi = ibv_comp_channel {
             context,
@@ -31,6 +33,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> i32 {
+    let _whole = PutOff::new();
     if Channel::of(channel).users.any() {
         return result(Err(Errno::EBUSY));
     }

@@ -7,6 +7,7 @@ use rnic_verbs::{Completion, WcOpcode};
 
 use crate::abi::*;
 use crate::asynchronous;
+use crate::cancellation::PutOff;
 use crate::channel::Notifier;
 use crate::context::Context;
 use crate::errno::{Errno, ToErrno, pointer, result};
@@ -74,6 +75,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: i32,
 ) -> *mut ibv_cq {
+    let _whole = PutOff::new();
     let new = NewCq {
         context,
         // Negative numbers become too large.
@@ -88,6 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> i32 {
+    let _whole = PutOff::new();
     let object = Cq::of(cq);
     if object.users.any() {
         return result(Err(Errno::EBUSY));
@@ -106,6 +109,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> i32 {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: i32) -> i32 {
+    let _whole = PutOff::new();
     if cqe <= 0 || cqe as u32 > MAX_ENTRIES {
         return result(Err(Errno::EINVAL));
     }
@@ -119,17 +123,22 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: i32) -> i32 
 
 /// `ibv_poll_cq`.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut ibv_wc) -> i32 {
+    let _whole = PutOff::new();
     let entries = usize::try_from(entries).unwrap_or(0);
     let mut inner = Cq::of(cq).lock();
-    let mut polled = 0;
+    if entries == 0 {
+        return 0;
+    }
+    // Mostly there is none, or one. Looking for the first one drives the engine where nothing is there yet.
+    let Some(first) = inner.poll_one() else {
+        return 0;
+    };
+    wc.write(work_completion(&first));
+    let mut polled = 1;
     let mut batch = [Completion::default(); BATCH];
     while polled < entries {
         let most = BATCH.min(entries - polled);
-        // The first look drives the engine where nothing is there yet.
-        let taken = match polled {
-            0 => inner.poll(&mut batch[..most]),
-            _ => inner.take(&mut batch[..most]),
-        };
+        let taken = inner.take(&mut batch[..most]);
         for completion in &batch[..taken] {
             wc.add(polled).write(work_completion(completion));
             polled += 1;
@@ -183,6 +192,7 @@ fn opcode(opcode: WcOpcode) -> u32 {
 
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: i32) -> i32 {
+    let _whole = PutOff::new();
     Cq::of(cq).lock().arm(solicited_only != 0);
     0
 }

@@ -3,6 +3,7 @@
 use rnic_verbs::Completion;
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::cq::{NewCq, create, work_completion};
 use crate::errno::{Errno, pointer};
 use crate::objects::{Cq, Polled};
@@ -21,6 +22,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
+    let _whole = PutOff::new();
     pointer(create_ex(context, &*attr)).cast()
 }
 
@@ -77,6 +79,7 @@ fn readers() -> ibv_cq_ex {
 
 /// Locks the queue until `end_poll`, unless there is nothing to read.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> i32 {
+    let _whole = PutOff::new();
     if !attr.is_null() && (*attr).comp_mask != 0 {
         return Errno::EINVAL as i32;
     }
@@ -92,6 +95,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> i32 {
+    let _whole = PutOff::new();
     let polled = &mut *Cq::of(cq.cast()).polled.get();
     let mut one = [Completion::default()];
     match polled.lock.as_mut().map(|lock| lock.take(&mut one)) {

@@ -10,6 +10,7 @@ use nix::libc;
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::asynchronous;
+use crate::cancellation::PutOff;
 use crate::context::{Context, shared};
 use crate::errno::{Errno, fail_ptr, pointer, result};
 use crate::exit;
@@ -108,6 +109,7 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut i32) -> *mut *mut ibv_device {
+    let _whole = PutOff::new();
     let devices = devices();
     if let Some(count) = count.as_mut() {
         *count = 0;
@@ -149,11 +151,13 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let _whole = PutOff::new();
     pointer(open(Device::of(device)))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> i32 {
+    let _whole = PutOff::new();
     result(Context::close(context))
 }
 

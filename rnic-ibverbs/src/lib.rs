@@ -16,7 +16,7 @@
 //!   made by `Box` and freed by the function that destroys it. Threads share it: what the library changes in it is atomic, or behind
 //!   a lock. A reference is made only to what outlives it; the memory that peers write to is copied, and has none.
 //! - Nothing panics here: a panic would cross into C. A thread of the program that is cancelled in a call unwinds through the
-//!   functions that are `extern "C-unwind"`.
+//!   functions that are `extern "C-unwind"`; in others it is not cancelled (`cancellation`).
 //!
 //! # What the parts use of each other
 //!
@@ -38,12 +38,13 @@
 )]
 
 // From the ground up; each file imports only from those below it:
-// abi, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch
+// abi, cancellation, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch
 // < cq, mw < cq_ex, post < qp_ex < qp < srq < query < operations < device. On them stand cm and rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
 mod asynchronous;
+mod cancellation;
 mod channel;
 mod context;
 mod cq;

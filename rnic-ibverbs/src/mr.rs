@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use rnic_verbs::{Access, Error, Region, RegionError};
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno, fail_ptr, lock, pointer, result};
 use crate::objects::{Mr, Pd};
 
@@ -123,6 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: i32,
 ) -> *mut ibv_mr {
+    let _whole = PutOff::new();
     ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as u32)
 }
 
@@ -134,6 +136,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: i32,
 ) -> *mut ibv_mr {
+    let _whole = PutOff::new();
     ibv_reg_mr_iova2(pd, addr, length, iova, access as u32)
 }
 
@@ -145,6 +148,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: u32,
 ) -> *mut ibv_mr {
+    let _whole = PutOff::new();
     pointer(make(Wanted {
         pd,
         addr,
@@ -160,6 +164,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(
     pd: *mut ibv_pd,
     attr: *mut ibv_mr_init_attr,
 ) -> *mut ibv_mr {
+    let _whole = PutOff::new();
     let attr = &*attr;
     if attr.comp_mask & !(IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR) != 0 {
         return fail_ptr(Errno::EOPNOTSUPP);
@@ -197,6 +202,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: i32,
 ) -> i32 {
+    let _whole = PutOff::new();
     let failed = |code: i32, errno: Errno| {
         errno.set();
         code
@@ -261,6 +267,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> i32 {
+    let _whole = PutOff::new();
     let object = Mr::of(mr);
     let deregistered = lock(&object.mr).as_mut().map(rnic_verbs::Mr::deregister);
     // Windows are bound to it. That a peer has invalidated it does no harm.
@@ -311,6 +318,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}
 /// Nothing is pinned, so that a fork changes nothing for the memory of either process.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> i32 {
+    let _whole = PutOff::new();
     0
 }
 

@@ -9,11 +9,13 @@ use std::sync::Mutex;
 use rnic_verbs::{Access, Binding, SendRequest};
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno, lock, pointer};
 use crate::objects::{Mr, Mw, Pd, Qp};
 
 /// `ibv_alloc_mw`.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv_mw {
+    let _whole = PutOff::new();
     if kind != IBV_MW_TYPE_1 && kind != IBV_MW_TYPE_2 {
         return pointer(Err(Errno::EINVAL));
     }
@@ -38,6 +40,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv
 
 /// `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> i32 {
+    let _whole = PutOff::new();
     let pd = (*mw).pd;
     drop(Mw::take(mw));
     Pd::of(pd).users.remove();
@@ -92,6 +95,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> i32 {
+    let _whole = PutOff::new();
     match bind_type_1(Qp::of(qp), Mw::of(mw), &*bind) {
         Ok(()) => 0,
         Err(errno) => errno as i32,

@@ -3,12 +3,14 @@
 use std::ptr::null_mut;
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::errno::{Errno, pointer, result};
 use crate::objects::Pd;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    let _whole = PutOff::new();
     pointer(alloc(context, null_mut()))
 }
 
@@ -26,6 +28,7 @@ unsafe fn alloc(context: *mut ibv_context, parent_of: *mut ibv_pd) -> Result<*mu
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> i32 {
+    let _whole = PutOff::new();
     if Pd::of(pd).users.any() {
         return result(Err(Errno::EBUSY));
     }
@@ -57,6 +60,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
+    let _whole = PutOff::new();
     /// IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS and _PD_CONTEXT.
     const KNOWN: u32 = 3;
     let attr = &*attr;

@@ -6,6 +6,7 @@ use std::slice;
 use rnic_verbs::{MAX_INLINE, MAX_SGE, PostError, RemoteAddress, SendRequest, Sge, Stag};
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno};
 use crate::mw::binding;
 use crate::objects::{Mw, Qp, Srq};
@@ -221,6 +222,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> i32 {
+    let _whole = PutOff::new();
     match post_list(&mut Qp::of(qp).lock(), wr) {
         Ok(()) => 0,
         Err((bad, errno)) => {
@@ -268,6 +270,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
+    let _whole = PutOff::new();
     let mut inner = Qp::of(qp).lock();
     post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
 }
@@ -278,6 +281,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
+    let _whole = PutOff::new();
     let mut inner = Srq::of(srq).lock();
     post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
 }

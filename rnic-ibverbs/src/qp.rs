@@ -9,6 +9,7 @@ use rnic_verbs::{MAX_INLINE, MAX_SGE, QpCaps, QpNumber, QpState};
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::asynchronous;
+use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::{MAX_ENTRIES, qp_num};
 use crate::errno::{Errno, ToErrno, lock, pointer, result};
@@ -156,6 +157,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
+    let _whole = PutOff::new();
     pointer(create(pd, &mut *init, None))
 }
 
@@ -164,6 +166,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
+    let _whole = PutOff::new();
     let attr = &mut *attr;
     let known =
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -195,6 +198,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
+    let _whole = PutOff::new();
     leaving(Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
@@ -254,6 +258,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: i32,
 ) -> i32 {
+    let _whole = PutOff::new();
     let object = Qp::of(qp);
     let attr = &*attr;
     // Threads that change the queue pair at once do so one after the other.
@@ -297,6 +302,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     _mask: i32,
     init: *mut ibv_qp_init_attr,
 ) -> i32 {
+    let _whole = PutOff::new();
     let object = Qp::of(qp);
     let state = state(object.lock().state());
     let kept = *lock(&object.attributes);

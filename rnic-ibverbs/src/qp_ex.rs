@@ -8,6 +8,7 @@ use std::slice;
 use rnic_verbs::{MAX_INLINE, MAX_SGE};
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::errno::Errno;
 use crate::objects::{Batch, BatchedRequest, Qp};
 use crate::post;
@@ -92,6 +93,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 
 /// Posts all requests, or none if one of them is wrong.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> i32 {
+    let _whole = PutOff::new();
     let batch = batch(qp);
     let Some(mut lock) = batch.lock.take() else {
         return Errno::EINVAL as i32;

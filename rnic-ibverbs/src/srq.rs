@@ -7,6 +7,7 @@ use rnic_verbs::{MAX_SGE, SrqCaps, SrqLimit};
 
 use crate::abi::*;
 use crate::asynchronous;
+use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::errno::{Errno, ToErrno, pointer, result};
 use crate::objects::{Pd, Srq};
@@ -50,6 +51,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
+    let _whole = PutOff::new();
     pointer(create(pd, &mut *init))
 }
 
@@ -58,6 +60,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
+    let _whole = PutOff::new();
     let attr = &mut *attr;
     let kind = match attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE {
         0 => IBV_SRQT_BASIC,
@@ -81,6 +84,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> i32 {
+    let _whole = PutOff::new();
     if Srq::of(srq).users.any() {
         return result(Err(Errno::EBUSY));
     }
@@ -98,6 +102,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     attr: *mut ibv_srq_attr,
     mask: i32,
 ) -> i32 {
+    let _whole = PutOff::new();
     let (object, attr) = (Srq::of(srq), &*attr);
     if mask & !IBV_SRQ_LIMIT != 0 {
         return result(Err(Errno::EOPNOTSUPP));
@@ -118,6 +123,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> i32 {
+    let _whole = PutOff::new();
     let object = Srq::of(srq);
     *attr = ibv_srq_attr {
         max_wr: object.max_wr,

@@ -11,6 +11,7 @@ use nix::libc::{
 
 use crate::abi::*;
 use crate::adapter::adapters;
+use crate::cancellation::PutOff;
 use crate::cm::event::What;
 use crate::cm::id::{Addresses, Id, rdma_freeaddrinfo};
 use crate::cm::lifetime::complete;
@@ -161,6 +162,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     res: *mut *mut rdma_addrinfo,
 ) -> i32 {
+    let _whole = PutOff::new();
     let hints = hints.as_ref();
     if node.is_null() && service.is_null() && hints.is_none() {
         return fail(Errno::EINVAL);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::adapter::adapters;
+use crate::cancellation::PutOff;
 use crate::cm::id::Queue;
 use crate::errno::{Errno, fail_ptr};
 use crate::event_queue::EventQueue;
@@ -38,6 +39,7 @@ pub(super) unsafe fn queue_of(channel: *mut rdma_event_channel) -> Result<Queue,
 
 #[unsafe(export_name = "rnic_cm_rdma_create_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    let _whole = PutOff::new();
     if adapters().is_empty() {
         return fail_ptr(Errno::ENODEV);
     }
@@ -49,6 +51,7 @@ pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
 
 #[unsafe(export_name = "rnic_cm_rdma_destroy_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    let _whole = PutOff::new();
     if !channel.is_null() {
         drop(Box::from_raw(channel.cast::<Made>()));
     }

@@ -9,6 +9,7 @@ use rnic_verbs::{ConnectionOptions, Error, Keepalive};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::cancellation::PutOff;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
 use crate::cm::table;
@@ -254,6 +255,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> i32 {
+    let _whole = PutOff::new();
     reject(id, private_data, private_data_len).map_or_else(fail, |()| 0)
 }
 
@@ -263,6 +265,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> i32 {
+    let _whole = PutOff::new();
     // MPA has no reasons.
     rdma_reject(id, private_data, private_data_len)
 }
@@ -310,6 +313,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(_id: *mut rdma_cm_id) -> i32 {
 /// For what InfiniBand devices report of connections.
 #[unsafe(export_name = "rnic_cm_rdma_notify")]
 pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: u32) -> i32 {
+    let _whole = PutOff::new();
     let known = Id::of(id).is_ok_and(|this| {
         let phase = this.state().phase;
         matches!(phase, Phase::Connecting | Phase::Connected | Phase::Over)

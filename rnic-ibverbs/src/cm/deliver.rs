@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::cm::channel::queue_of;
 use crate::cm::given::Given;
 use crate::cm::id::{Id, Queue, Waiting};
@@ -71,6 +72,7 @@ unsafe fn give(waiting: Waiting) -> Option<*mut rdma_cm_event> {
 
 #[unsafe(export_name = "rnic_cm_rdma_ack_cm_event")]
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> i32 {
+    let _whole = PutOff::new();
     if event.is_null() {
         return fail(Errno::EINVAL);
     }

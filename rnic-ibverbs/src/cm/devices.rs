@@ -6,10 +6,12 @@ use nix::libc::{free, malloc};
 
 use crate::abi::ibv_context;
 use crate::adapter::adapters;
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, fail_ptr};
 
 #[unsafe(export_name = "rnic_cm_rdma_get_devices")]
 pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut i32) -> *mut *mut ibv_context {
+    let _whole = PutOff::new();
     if let Some(number) = num_devices.as_mut() {
         *number = 0;
     }

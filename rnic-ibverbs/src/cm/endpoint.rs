@@ -3,6 +3,7 @@
 use std::ptr::null_mut;
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::cm::id::Id;
 use crate::cm::lifetime::{create, keep_attributes, rdma_destroy_id};
 use crate::cm::qp::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
@@ -100,6 +101,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
 
 #[unsafe(export_name = "rnic_cm_rdma_destroy_ep")]
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+    let _whole = PutOff::new();
     if id.is_null() {
         return;
     }

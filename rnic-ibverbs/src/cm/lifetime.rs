@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::abi::*;
 use crate::adapter::adapters;
+use crate::cancellation::PutOff;
 use crate::cm::address::is_former;
 use crate::cm::channel::{self, rdma_destroy_event_channel};
 use crate::cm::deliver::{next_of, rdma_ack_cm_event};
@@ -52,6 +53,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     ps: u32,
 ) -> i32 {
+    let _whole = PutOff::new();
     let qp_type = match ps {
         RDMA_PS_TCP | RDMA_PS_IB => IBV_QPT_RC,
         RDMA_PS_UDP | RDMA_PS_IPOIB => IBV_QPT_UD,
@@ -68,6 +70,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(export_name = "rnic_cm_rdma_destroy_id")]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32 {
+    let _whole = PutOff::new();
     let this = match Id::of(id) {
         Ok(this) => this.clone(),
         Err(errno) => return fail(errno),
@@ -132,6 +135,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> i32 {
+    let _whole = PutOff::new();
     match migrate(id, channel) {
         Ok(()) => 0,
         Err(errno) => fail(errno),

@@ -9,6 +9,7 @@ use rnic_verbs::{Device, Error, Listener, Peers, Prefix};
 
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
+use crate::cancellation::PutOff;
 use crate::cm::address;
 use crate::cm::deliver::next_of;
 use crate::cm::id::{Id, Phase};
@@ -26,6 +27,7 @@ const LONGEST_LISTEN: Duration = Duration::from_secs(1);
 
 #[unsafe(export_name = "rnic_cm_rdma_listen")]
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: i32) -> i32 {
+    let _whole = PutOff::new();
     listen(id, backlog).map_or_else(fail, |()| 0)
 }
 

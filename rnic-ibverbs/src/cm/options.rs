@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use nix::libc::sockaddr;
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::cm::address;
 use crate::cm::event::What;
 use crate::cm::id::{Id, Phase};
@@ -66,6 +67,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     optval: *mut c_void,
     optlen: usize,
 ) -> i32 {
+    let _whole = PutOff::new();
     set(id, (level, optname), optval, optlen).map_or_else(fail, |()| 0)
 }
 
@@ -154,6 +156,7 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     status: i32,
     arg: u64,
 ) -> i32 {
+    let _whole = PutOff::new();
     match Id::of(id) {
         Ok(this) if event == RDMA_CM_EVENT_USER => {
             this.tell(What {

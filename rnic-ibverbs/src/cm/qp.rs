@@ -4,6 +4,7 @@ use std::mem::offset_of;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
 use crate::abi::*;
+use crate::cancellation::PutOff;
 use crate::cm::id::{Id, Phase};
 use crate::cm::verbs::{self, create_qp_ex, create_srq_ex};
 use crate::errno::{Errno, fail};
@@ -102,6 +103,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> i32 {
+    let _whole = PutOff::new();
     match attr.as_mut() {
         Some(attr) => create_qp(id, attr).map_or_else(fail, |()| 0),
         None => fail(Errno::EINVAL),
@@ -114,6 +116,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> i32 {
+    let _whole = PutOff::new();
     if qp_init_attr.is_null() {
         return fail(Errno::EINVAL);
     }
@@ -131,6 +134,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 
 #[unsafe(export_name = "rnic_cm_rdma_destroy_qp")]
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    let _whole = PutOff::new();
     verbs::destroy_qp((*id).qp);
     (*id).qp = null_mut();
     destroy_cqs(id);
@@ -164,6 +168,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> i32 {
+    let _whole = PutOff::new();
     match attr.as_mut() {
         Some(attr) => create_srq(id, attr).map_or_else(fail, |()| 0),
         None => fail(Errno::EINVAL),
@@ -176,6 +181,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> i32 {
+    let _whole = PutOff::new();
     if attr.is_null() || id.is_null() {
         return fail(Errno::EINVAL);
     }
@@ -196,6 +202,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 
 #[unsafe(export_name = "rnic_cm_rdma_destroy_srq")]
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+    let _whole = PutOff::new();
     verbs::destroy_srq((*id).srq);
     (*id).srq = null_mut();
     destroy_cqs(id);

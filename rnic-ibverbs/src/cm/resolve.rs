@@ -7,6 +7,7 @@ use nix::libc::sockaddr;
 
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
+use crate::cancellation::PutOff;
 use crate::cm::address::{self, any_like, plain, reserve, reserve_again, source_for};
 use crate::cm::event::What;
 use crate::cm::id::{Id, Phase};
@@ -109,6 +110,7 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
 
 #[unsafe(export_name = "rnic_cm_rdma_bind_addr")]
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> i32 {
+    let _whole = PutOff::new();
     let bound = match (Id::of(id), address::read(addr)) {
         (Ok(this), Some(wanted)) => bind(id, this, wanted),
         _ => Err(Errno::EINVAL),
