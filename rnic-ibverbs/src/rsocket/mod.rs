@@ -6,7 +6,7 @@
 //! a thread of the library (`service`). Datagrams need queue pairs that iWARP has not, so `rsocket` refuses SOCK_DGRAM.
 
 // From the ground up; each file imports only from those below it:
-// address, calls, inside, layout, reactor, waiter < outgoing < config, incoming < identifier < buffer, mapping < endpoint < socket
+// address, calls, inside, layout, pieces, reactor, waiter < outgoing < config, incoming < identifier < buffer, mapping < endpoint < socket
 // < index, progress < connect, keepalive, poll, receive, send < close, options, service < symbols
 mod address;
 mod buffer;
@@ -24,6 +24,7 @@ mod layout;
 mod mapping;
 mod options;
 mod outgoing;
+mod pieces;
 mod poll;
 mod progress;
 mod reactor;

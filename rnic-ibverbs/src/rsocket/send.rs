@@ -2,10 +2,9 @@
 
 use std::ptr;
 
-use nix::libc::iovec;
-
 use super::endpoint::{Endpoint, MOST_INLINE, Octets, Work};
 use super::layout::{Iomap, Message, Sge};
+use super::pieces::Pieces;
 use super::socket::{Flow, Phase, SendSide, Socket};
 use crate::errno::{Errno, lock};
 
@@ -13,87 +12,38 @@ use crate::errno::{Errno, lock};
 const FIRST: u32 = 2048;
 const LONGEST: u32 = 1 << 16;
 
-/// What is left of the application's data.
-#[derive(Debug)]
-pub(super) struct Source<'pieces> {
-    pieces: &'pieces [iovec],
-    /// Octets of the first that were taken.
-    taken: usize,
-    left: usize,
-}
-
-impl<'pieces> Source<'pieces> {
-    pub(super) fn new(pieces: &'pieces [iovec]) -> Self {
-        let left = pieces
-            .iter()
-            .fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len));
-        Self {
-            pieces,
-            taken: 0,
-            left,
-        }
-    }
-
-    /// Takes the next octets, no more than there are, and has them copied piece by piece: from where, and how many.
-    fn take(&mut self, octets: u32, mut copy: impl FnMut(*const u8, u32)) {
-        let mut wanted = octets as usize;
-        self.left -= wanted;
-        while wanted > 0 {
-            let Some((first, rest)) = self.pieces.split_first() else {
-                return;
-            };
-            let length = wanted.min(first.iov_len - self.taken);
-            if length > 0 {
-                copy(
-                    first
-                        .iov_base
-                        .cast::<u8>()
-                        .cast_const()
-                        .wrapping_add(self.taken),
-                    length as u32,
-                );
-            }
-            wanted -= length;
-            self.taken += length;
-            if self.taken == first.iov_len {
-                (self.pieces, self.taken) = (rest, 0);
-            }
-        }
-    }
-}
-
 impl Socket {
     /// Sends data, and returns how many octets of them: all, unless a call that must not wait would have to.
-    pub(super) fn send(&self, mut source: Source<'_>, nonblocking: bool) -> Result<usize, Errno> {
-        let length = source.left;
+    pub(super) fn send(&self, mut pieces: Pieces<'_>, nonblocking: bool) -> Result<usize, Errno> {
+        let length = pieces.left();
         let mut side = lock(&self.send);
         let done = self.announce(nonblocking).and_then(|()| {
             let mut longest = FIRST;
-            while source.left > 0 {
+            while pieces.left() > 0 {
                 let room = self.wait_for(nonblocking, |flow| {
                     flow.may_send(|flow| flow.outgoing.room())
                 })?;
-                let octets = clamp(source.left, room.min(longest));
+                let octets = clamp(pieces.left(), room.min(longest));
                 longest = (longest * 2).min(LONGEST);
-                self.send_message(&mut side, &mut source, octets)?;
+                self.send_message(&mut side, &mut pieces, octets)?;
             }
             Ok(())
         });
-        finish(done, length - source.left)
+        finish(done, length - pieces.left())
     }
 
     /// Sends data to the buffers that the peer has mapped at this offset and behind it. Returns how many octets found one.
     pub(super) fn send_to_mapped(
         &self,
-        mut source: Source<'_>,
+        mut pieces: Pieces<'_>,
         mut offset: u64,
         nonblocking: bool,
     ) -> Result<usize, Errno> {
-        let length = source.left;
+        let length = pieces.left();
         let mut side = lock(&self.send);
         let done = self.announce(nonblocking).and_then(|()| {
             let mut longest = FIRST;
-            while source.left > 0 {
+            while pieces.left() > 0 {
                 let ready = |flow: &mut Flow| {
                     let iomap = flow.iomap_at(offset);
                     flow.may_send(|flow| flow.outgoing.room_unannounced())
@@ -103,25 +53,25 @@ impl Socket {
                     break;
                 };
                 let left = iomap.left(offset).try_into().unwrap_or(u32::MAX);
-                let octets = clamp(source.left, room.min(longest).min(left));
+                let octets = clamp(pieces.left(), room.min(longest).min(left));
                 longest = (longest * 2).min(LONGEST);
                 let addr = iomap.sge.addr.wrapping_add(offset - iomap.offset);
-                self.send_unannounced(&mut side, &mut source, octets, Sge { addr, ..iomap.sge })?;
+                self.send_unannounced(&mut side, &mut pieces, octets, Sge { addr, ..iomap.sge })?;
                 offset += u64::from(octets);
             }
             Ok(())
         });
-        finish(done, length - source.left)
+        finish(done, length - pieces.left())
     }
 
     fn send_message(
         &self,
         side: &mut SendSide,
-        source: &mut Source<'_>,
+        pieces: &mut Pieces<'_>,
         octets: u32,
     ) -> Result<(), Errno> {
         let endpoint = self.endpoint.get().ok_or(Errno::ENOTCONN)?;
-        with_octets(endpoint, side, source, octets, |data| {
+        with_octets(endpoint, side, pieces, octets, |data| {
             let mut flow = lock(&self.flow);
             let to = flow.outgoing.send(octets);
             let work = [Work::Data(octets), Work::Data(0)];
@@ -133,12 +83,12 @@ impl Socket {
     fn send_unannounced(
         &self,
         side: &mut SendSide,
-        source: &mut Source<'_>,
+        pieces: &mut Pieces<'_>,
         octets: u32,
         to: Sge,
     ) -> Result<(), Errno> {
         let endpoint = self.endpoint.get().ok_or(Errno::ENOTCONN)?;
-        with_octets(endpoint, side, source, octets, |data| {
+        with_octets(endpoint, side, pieces, octets, |data| {
             let mut flow = lock(&self.flow);
             flow.outgoing.send_unannounced(octets);
             let posted = endpoint.post_write(data, Work::Data(octets), to);
@@ -196,18 +146,18 @@ impl Flow {
     }
 }
 
-/// Takes octets out of the source: short ones go with the request, others into the send buffer.
+/// Takes octets of the application: short ones go with the request, others into the send buffer.
 fn with_octets(
     endpoint: &Endpoint,
     side: &mut SendSide,
-    source: &mut Source<'_>,
+    pieces: &mut Pieces<'_>,
     octets: u32,
     post: impl FnOnce(Octets<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     if octets <= endpoint.sizes.inline.into() {
         let mut short = [0; MOST_INLINE];
         let mut at = 0;
-        source.take(octets, |from, length| {
+        pieces.advance(octets, |from, length| {
             let to = &mut short[at..][..length as usize];
             // SAFETY: the application has so many octets there.
             unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
@@ -217,9 +167,9 @@ fn with_octets(
     }
     let size = endpoint.sizes.send_buffer;
     let first = octets.min(size - side.offset);
-    let pieces = [(side.offset, first), (0, octets - first)];
-    for (mut offset, length) in pieces {
-        source.take(length, |from, length| {
+    let places = [(side.offset, first), (0, octets - first)];
+    for (mut offset, length) in places {
+        pieces.advance(length, |from, length| {
             // SAFETY: the application has so many octets there.
             unsafe { endpoint.send.copy_in(offset, from, length) };
             offset += length;
@@ -227,7 +177,7 @@ fn with_octets(
     }
     side.offset = (side.offset + octets) % size;
     post(Octets::Pieces(
-        pieces.map(|(offset, length)| endpoint.send.piece(offset, length)),
+        places.map(|(offset, length)| endpoint.send.piece(offset, length)),
     ))
 }
 
@@ -246,27 +196,6 @@ fn finish(done: Result<(), Errno>, sent: usize) -> Result<usize, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pieces_are_taken_in_order() {
-        let text = b"one two three";
-        let piece = |from: usize, length: usize| iovec {
-            iov_base: text[from..].as_ptr().cast_mut().cast(),
-            iov_len: length,
-        };
-        let pieces = [piece(0, 4), piece(0, 0), piece(4, 4), piece(8, 5)];
-        let mut source = Source::new(&pieces);
-        assert_eq!(source.left, text.len());
-        let mut taken = Vec::new();
-        for octets in [3, 3, 0, 7] {
-            source.take(octets, |from, length| {
-                assert_eq!(from, text[taken.len()..].as_ptr());
-                taken.extend_from_slice(&text[taken.len()..][..length as usize]);
-            });
-        }
-        assert_eq!(taken, text);
-        assert_eq!(source.left, 0);
-    }
 
     #[test]
     fn what_was_sent_counts_more_than_what_failed() {

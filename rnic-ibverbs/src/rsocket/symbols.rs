@@ -12,9 +12,8 @@ use nix::libc::{
 };
 
 use super::identifier::Identifier;
+use super::pieces::Pieces;
 use super::poll::Set;
-use super::receive::Sink;
-use super::send::Source;
 use super::socket::{Phase, Socket};
 use super::{address, close, connect, index, inside, options, poll, service};
 use crate::errno::{Errno, lock};
@@ -154,13 +153,13 @@ pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
 
 fn receive(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.receive(Sink::new(pieces?), flags)? as ssize_t)
+        Ok(socket.receive(Pieces::new(pieces?), flags)? as ssize_t)
     })
 }
 
 fn send(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.send(Source::new(pieces?), may_not_wait(socket, flags))? as ssize_t)
+        Ok(socket.send(Pieces::new(pieces?), may_not_wait(socket, flags))? as ssize_t)
     })
 }
 
@@ -490,7 +489,7 @@ pub(super) unsafe extern "C-unwind" fn riowrite(
     let written: ssize_t = on(socket, |socket| {
         let nonblocking = may_not_wait(socket, flags);
         let source = piece(buf, count);
-        Ok(socket.send_to_mapped(Source::new(&source), offset as u64, nonblocking)? as ssize_t)
+        Ok(socket.send_to_mapped(Pieces::new(&source), offset as u64, nonblocking)? as ssize_t)
     });
     written as usize
 }
