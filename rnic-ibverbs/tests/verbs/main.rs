@@ -14,6 +14,7 @@ mod end;
 #[path = "../cm/hosts.rs"]
 mod hosts;
 mod pair;
+mod threads;
 
 use hosts::play;
 
@@ -64,4 +65,9 @@ fn events_of_queue_pairs_are_told_and_acknowledged() {
 #[test]
 fn windows_are_bound_and_memory_is_registered_anew() {
     play("window", pair::SERVER_ROLE, "windows");
+}
+
+#[test]
+fn any_thread_uses_any_object() {
+    play("thread", pair::SERVER_ROLE, "threads");
 }

@@ -8,6 +8,7 @@ use crate::alone;
 use crate::calls::*;
 use crate::end::{ALL, End, Memory};
 use crate::hosts::{READY, SERVER};
+use crate::threads::threads;
 
 pub(crate) const IDLE: &str = "idle";
 pub(crate) const SERVER_ROLE: &str = "server";
@@ -25,6 +26,7 @@ pub(crate) fn play(role: &str) {
             "channel" => channel(),
             "events" => events(),
             "windows" => windows(),
+            "threads" => threads(),
             unknown => panic!("no role {unknown}"),
         }
     }
@@ -80,14 +82,14 @@ unsafe fn serve() {
 
 /// The server's memory.
 #[derive(Clone, Copy)]
-struct There {
+pub(crate) struct There {
     address: u64,
     rkey: u32,
 }
 
 impl There {
     /// Sets the peer's address of a request.
-    fn at(self, offset: u64) -> impl FnOnce(&mut ibv_send_wr) {
+    pub(crate) fn at(self, offset: u64) -> impl FnOnce(&mut ibv_send_wr) {
         move |wr| {
             wr.wr.rdma = ibv_send_wr_rdma {
                 remote_addr: self.address + offset,
@@ -102,7 +104,7 @@ fn number(octets: &[u8]) -> u32 {
 }
 
 /// Connects, and learns where the server's memory is.
-unsafe fn connect(send_ops: u64) -> (End, There) {
+pub(crate) unsafe fn connect(send_ops: u64) -> (End, There) {
     let end = End::connect(SERVER, send_ops);
     assert_eq!((*end.qp()).qp_type, IBV_QPT_RC);
     let (_, hello) = end.message();
