@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What ci/siw-image and ci/nic-image share. Sourced with `set -euo pipefail` on; $here is the directory ci, $work the directory
-# of the build, $recipe_of the files that an image is made by.
+# What ci/siw-image, ci/nic-image and ci/rdma-headers share. Sourced with `set -euo pipefail` on; $here is the directory ci, $work the
+# directory of the build, $recipe_of the files that an image is made by.
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rnic
 
@@ -22,6 +22,32 @@ newest_image() { # of those whose names begin with $1 and that were built from t
             return
         fi
     done
+}
+
+# Has apt-get read these suites of Debian alone, with lists and a record of installed packages of its own.
+use_own_apt() {
+    local mirror suite apt=$work/apt
+    # shellcheck disable=SC2016 # apt-get fills it in
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Identifier: Packages' 'Origin: Debian' |
+        awk '!/security/ && !found++')
+    [[ -n $mirror ]] || die "apt knows no Debian mirror: see /etc/apt/sources.list"
+    mkdir -p "$apt"/{etc/preferences.d,etc/apt.conf.d,state/lists/partial,cache/archives/partial}
+    : >"$apt/state/status"
+    for suite in "$@"; do
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main"
+    done >"$apt/etc/sources.list"
+    cat >"$apt/conf" <<END
+Dir "$apt/";
+Dir::Etc "etc/";
+Dir::State "state/";
+Dir::State::status "$apt/state/status";
+Dir::Cache "cache/";
+APT::Architecture "amd64";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::Retries "3";
+END
+    export APT_CONFIG=$apt/conf
 }
 
 download() { # into $1: the packages named after it, as NAME or NAME=VERSION

@@ -45,8 +45,8 @@ def expect(holds, what, *seen):
 class Case:
     """A server and a client. In their command lines `{server}` and `{server6}` stand for the server's addresses, `{client}` for the
     client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to, `{own}` for that of our own
-    programs, `{files}` for one that has the C programs and the other files of ci/programs.d, `{other_host}` for the server's namespace,
-    its interface and the command `rnic`."""
+    programs, `{newest}` for the same compiled with the newest headers, `{files}` for one that has the C programs and the other files of
+    ci/programs.d, `{other_host}` for the server's namespace, its interface and the command `rnic`."""
 
     name: str
     client: str
@@ -150,13 +150,24 @@ class Hosts:
     @functools.cached_property
     def own(self):
         """The directory of our own programs, which are compiled when a case first wants one."""
-        directory = self.directory / "own"
+        directory = self._compiled("own")
+        shutil.copytree(ROOT / "ci/programs.d/pyverbs", directory / "pyverbs")
+        return directory
+
+    @functools.cached_property
+    def newest(self):
+        """The same programs, compiled with the newest headers of rdma-core."""
+        found = subprocess.run([ROOT / "ci/rdma-headers"], stdout=subprocess.PIPE, text=True)
+        expect(found.returncode == 0, "ci/rdma-headers failed: what it said is above")
+        return self._compiled("newest", "-isystem", found.stdout.strip())
+
+    def _compiled(self, name, *headers):
+        directory = self.directory / name
         directory.mkdir()
         for source in sorted((ROOT / "ci/programs.d/c").glob("*.c")):
             # What a program needs of the two libraries; one that loads them itself needs nothing.
-            call("gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-o", directory / source.stem, source,
+            call("gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", *headers, "-o", directory / source.stem, source,
                  "-Wl,--as-needed", "-lrdmacm", "-libverbs")
-        shutil.copytree(ROOT / "ci/programs.d/pyverbs", directory / "pyverbs")
         return directory
 
     def namespace(self, side):
@@ -255,7 +266,7 @@ class Hosts:
             words = {"server": SIDES[west][0], "server6": SIDES[west][1], "client": SIDES[east][0],
                      "device": f"rnic_{side}", "place": self.place, "files": self.files,
                      "other_host": f"{self.namespace(west)} {west} {self.directory}/rnic"}
-            return re.sub(r"\{(\w+)\}", lambda found: str(self.own if found[1] == "own" else words[found[1]]), command)
+            return re.sub(r"\{(\w+)\}", lambda found: str(words.get(found[1]) or getattr(self, found[1])), command)
 
         for path in self.place.iterdir():
             path.unlink()
