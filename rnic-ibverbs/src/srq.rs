@@ -113,12 +113,17 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     if attr.srq_limit > object.max_wr {
         return result(Err(Errno::EINVAL));
     }
-    object.limit.store(attr.srq_limit, Ordering::Relaxed);
     let limit = SrqLimit {
         left: attr.srq_limit,
         share: None,
     };
-    result(object.lock().arm_limit(limit).map_err(|why| why.errno()))
+    // Before it is armed: the event, which makes it 0, may come at once.
+    let before = object.limit.swap(attr.srq_limit, Ordering::Relaxed);
+    let armed = object.lock().arm_limit(limit);
+    if armed.is_err() {
+        object.limit.store(before, Ordering::Relaxed);
+    }
+    result(armed.map_err(|why| why.errno()))
 }
 
 #[unsafe(no_mangle)]

@@ -34,7 +34,7 @@ pub(crate) fn qp_attributes(cq: *mut ibv_cq) -> ibv_qp_init_attr {
             max_recv_wr: 64,
             max_send_sge: 4,
             max_recv_sge: 1,
-            max_inline_data: 64,
+            max_inline_data: 256,
         },
         qp_type: IBV_QPT_RC,
         sq_sig_all: 0,
@@ -117,7 +117,18 @@ fn address(host: &str) -> libc::sockaddr_in {
     }
 }
 
-fn parameters() -> rdma_conn_param {
+/// Makes an identifier that has the device for a server.
+pub(crate) unsafe fn resolve(host: &str) -> *mut rdma_cm_id {
+    let mut id = null_mut();
+    ok(rdma_create_id(null_mut(), &mut id, null_mut(), RDMA_PS_TCP));
+    let to = address(host);
+    let to: *const c_void = (&raw const to).cast();
+    ok(rdma_resolve_addr(id, std::ptr::null(), to, 2000));
+    ok(rdma_resolve_route(id, 2000));
+    id
+}
+
+pub(crate) fn parameters() -> rdma_conn_param {
     rdma_conn_param {
         responder_resources: 16,
         initiator_depth: 16,
@@ -163,7 +174,7 @@ impl End {
             attr.send_ops_flags = send_ops;
         }
         ok(rdma_create_qp_ex(id, &mut attr));
-        assert!(attr.cap.max_send_wr >= 64 && attr.cap.max_inline_data >= 64);
+        assert!(attr.cap.max_send_wr >= 64 && attr.cap.max_inline_data >= 256);
         let end = Self {
             id,
             pd,
@@ -180,12 +191,7 @@ impl End {
     }
 
     pub(crate) unsafe fn connect(host: &str, send_ops: u64) -> Self {
-        let mut id = null_mut();
-        ok(rdma_create_id(null_mut(), &mut id, null_mut(), RDMA_PS_TCP));
-        let to = address(host);
-        let to: *const c_void = (&raw const to).cast();
-        ok(rdma_resolve_addr(id, std::ptr::null(), to, 2000));
-        ok(rdma_resolve_route(id, 2000));
+        let id = resolve(host);
         let end = Self::new(id, send_ops);
         ok(rdma_connect(id, &mut parameters()));
         end
@@ -245,17 +251,7 @@ impl End {
 
     /// Sends octets inline, unsignalled.
     pub(crate) unsafe fn say(&self, octets: &[u8]) {
-        let mut sge = ibv_sge {
-            addr: octets.as_ptr() as u64,
-            length: octets.len() as u32,
-            lkey: 0,
-        };
-        let mut wr: ibv_send_wr = std::mem::zeroed();
-        wr.opcode = IBV_WR_SEND;
-        wr.send_flags = IBV_SEND_INLINE;
-        wr.sg_list = &mut sge;
-        wr.num_sge = 1;
-        ok(post_send(self.qp(), &mut wr));
+        say(self.qp(), octets);
     }
 
     /// Posts a request with these pieces, signalled, and returns its completion.
@@ -301,4 +297,19 @@ impl End {
         ok(ibv_dealloc_pd(pd));
         ok(rdma_destroy_id(id));
     }
+}
+
+/// Sends octets inline, unsignalled.
+pub(crate) unsafe fn say(qp: *mut ibv_qp, octets: &[u8]) {
+    let mut sge = ibv_sge {
+        addr: octets.as_ptr() as u64,
+        length: octets.len() as u32,
+        lkey: 0,
+    };
+    let mut wr: ibv_send_wr = std::mem::zeroed();
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_INLINE;
+    wr.sg_list = &mut sge;
+    wr.num_sge = 1;
+    ok(post_send(qp, &mut wr));
 }

@@ -14,6 +14,7 @@ mod end;
 #[path = "../cm/hosts.rs"]
 mod hosts;
 mod pair;
+mod shared;
 mod threads;
 
 use hosts::play;
@@ -70,4 +71,9 @@ fn windows_are_bound_and_memory_is_registered_anew() {
 #[test]
 fn any_thread_uses_any_object() {
     play("thread", pair::SERVER_ROLE, "threads");
+}
+
+#[test]
+fn events_of_a_shared_receive_queue_are_told() {
+    play("shared", pair::SERVER_ROLE, "shared");
 }

@@ -6,8 +6,9 @@ use std::thread;
 
 use crate::alone;
 use crate::calls::*;
-use crate::end::{ALL, End, Memory};
+use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::hosts::{READY, SERVER};
+use crate::shared::{next_event, shared};
 use crate::threads::threads;
 
 pub(crate) const IDLE: &str = "idle";
@@ -27,6 +28,7 @@ pub(crate) fn play(role: &str) {
             "events" => events(),
             "windows" => windows(),
             "threads" => threads(),
+            "shared" => shared(),
             unknown => panic!("no role {unknown}"),
         }
     }
@@ -130,6 +132,24 @@ unsafe fn kinds() {
     let wc = end.carry_out(IBV_WR_RDMA_READ, &mut piece, there.at(8));
     assert_eq!((wc.status, wc.opcode), (IBV_WC_SUCCESS, IBV_WC_RDMA_READ));
     assert_eq!(end.memory.read(BACK, 20_000), octets);
+
+    // Into several pieces.
+    let lengths = [1000, 1, 15_000, 3999];
+    let mut pieces = lengths.map(|length| end.memory.sge(BACK, length));
+    for at in 1..pieces.len() {
+        pieces[at].addr = pieces[at - 1].addr + u64::from(pieces[at - 1].length) + 8;
+    }
+    let wc = end.carry_out(IBV_WR_RDMA_READ, &mut pieces, there.at(8));
+    assert_eq!((wc.status, wc.opcode), (IBV_WC_SUCCESS, IBV_WC_RDMA_READ));
+    let found = pieces.map(|piece| {
+        let offset = (piece.addr - end.memory.address(0)) as usize;
+        end.memory.read(offset, piece.length as usize)
+    });
+    assert_eq!(found.concat(), octets);
+
+    // As much inline as a queue pair has room for.
+    end.say(&octets[..MESSAGE]);
+    assert_eq!(end.message().1, octets[..MESSAGE]);
 
     // Inline data may change as soon as they are posted.
     end.say(b"an echo");
@@ -346,15 +366,7 @@ unsafe fn events() {
     assert!(known.contains(&wc.status), "{wc:?}");
     // The receives are flushed, and the queue pair has failed.
     assert_eq!(end.message().0.status, IBV_WC_WR_FLUSH_ERR);
-    let mut event: ibv_async_event = std::mem::zeroed();
-    loop {
-        ok(ibv_get_async_event((*end.id).verbs, &mut event));
-        // The link may have come up a moment ago, and with it an address.
-        if ![IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE].contains(&event.event_type) {
-            break;
-        }
-        ibv_ack_async_event(&mut event);
-    }
+    let mut event = next_event((*end.id).verbs);
     assert_eq!(
         (event.event_type, event.element.qp),
         (IBV_EVENT_QP_FATAL, end.qp())
