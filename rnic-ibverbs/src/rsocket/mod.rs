@@ -7,7 +7,7 @@
 
 // From the ground up; each file imports only from those below it:
 // address, calls, inside, layout, pieces, reactor, waiter < outgoing < config, incoming < identifier < buffer, mapping < endpoint < socket
-// < index, progress < connect, keepalive, poll, receive, send < close, options, service < symbols
+// < index, progress < connect, keepalive, poll, receive, send < close, options, repoll, service < symbols < repoll_symbols
 mod address;
 mod buffer;
 mod calls;
@@ -29,6 +29,8 @@ mod poll;
 mod progress;
 mod reactor;
 mod receive;
+mod repoll;
+mod repoll_symbols;
 mod send;
 mod service;
 mod socket;

@@ -15,7 +15,7 @@ use super::identifier::Identifier;
 use super::pieces::Pieces;
 use super::poll::Set;
 use super::socket::{Phase, Socket};
-use super::{address, close, connect, index, inside, options, poll, service};
+use super::{address, close, connect, index, inside, options, poll, repoll, service};
 use crate::errno::{Errno, lock};
 
 /// The octets of an option at most: those of `struct linger`.
@@ -29,7 +29,7 @@ fn on<T: From<i8>>(socket: i32, call: impl FnOnce(&Arc<Socket>) -> Result<T, Err
     run(|| call(&index::get(socket)?))
 }
 
-fn run<T: From<i8>>(call: impl FnOnce() -> Result<T, Errno>) -> T {
+pub(super) fn run<T: From<i8>>(call: impl FnOnce() -> Result<T, Errno>) -> T {
     let _inside = inside::enter();
     call().unwrap_or_else(|why| {
         why.set();
@@ -145,8 +145,11 @@ pub(super) extern "C-unwind" fn rshutdown(socket: i32, how: i32) -> i32 {
 
 #[unsafe(export_name = "rnic_cm_rclose")]
 pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
-    on(socket, |socket| {
-        close::close(socket);
+    run(|| {
+        match index::find(socket) {
+            Some(socket) => close::close(&socket),
+            None => repoll::close(socket)?,
+        }
         Ok(0)
     })
 }

@@ -112,6 +112,7 @@ pub(crate) fn fails(outcome: i32, with: i32) {
 }
 
 pub(crate) fn name(event: u32) -> String {
+    // SAFETY: the function returns a constant string for any number.
     let name = unsafe { CStr::from_ptr(rnic_cm_rdma_event_str(event)) };
     name.to_str().unwrap().to_owned()
 }
@@ -121,6 +122,7 @@ pub(crate) struct Address(rdma_sockaddr);
 
 impl Address {
     pub(crate) fn new(text: &str) -> Self {
+        // SAFETY: 0 is a value of each member.
         let mut there: rdma_sockaddr = unsafe { std::mem::zeroed() };
         match text.parse().unwrap() {
             SocketAddr::V4(v4) => {
@@ -199,6 +201,7 @@ pub(crate) unsafe fn look_up(node: Option<&str>, port: u16, flags: i32) -> *mut 
 }
 
 pub(crate) fn qp_attributes() -> ibv_qp_init_attr {
+    // SAFETY: 0 is a value of each member.
     let mut attributes: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
     attributes.cap = ibv_qp_cap {
         max_send_wr: 4,
@@ -213,6 +216,7 @@ pub(crate) fn qp_attributes() -> ibv_qp_init_attr {
 }
 
 pub(crate) fn parameters(data: &[u8], depths: (u8, u8)) -> rdma_conn_param {
+    // SAFETY: 0 is a value of each member.
     let mut parameters: rdma_conn_param = unsafe { std::mem::zeroed() };
     parameters.private_data = data.as_ptr().cast();
     parameters.private_data_len = data.len() as u8;

@@ -4,7 +4,6 @@
 #![allow(
     unsafe_code,
     unsafe_op_in_unsafe_fn,
-    clippy::undocumented_unsafe_blocks,
     reason = "the tests call functions of C, as programs do, with what the manual pages ask for"
 )]
 

@@ -25,6 +25,7 @@ pub(crate) const HASTY_CLIENT: &str = "hasty-client";
 
 /// Plays a role.
 pub(crate) fn play(role: &str) {
+    // SAFETY: the roles call functions of C as the manual pages have it.
     unsafe {
         match role {
             IDLE => println!("\n{READY}"),

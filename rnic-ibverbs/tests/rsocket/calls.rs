@@ -5,21 +5,24 @@ use std::io;
 use std::net::SocketAddr;
 
 use nix::libc::{
-    AF_INET, POLLIN, SOCK_STREAM, SOL_SOCKET, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr_in,
-    socklen_t, ssize_t,
+    AF_INET, POLLIN, SOCK_STREAM, SOL_SOCKET, epoll_event, iovec, msghdr, nfds_t, off_t, pollfd,
+    sockaddr_in, socklen_t, ssize_t,
 };
 
 // The library, whose symbols these are.
 use rnic_ibverbs as _;
 
 unsafe extern "C" {
-    fn rnic_cm_rsocket(domain: i32, r#type: i32, protocol: i32) -> i32;
+    safe fn rnic_cm_rsocket(domain: i32, r#type: i32, protocol: i32) -> i32;
     fn rnic_cm_rbind(socket: i32, addr: *const sockaddr_in, addrlen: socklen_t) -> i32;
-    fn rnic_cm_rlisten(socket: i32, backlog: i32) -> i32;
+    safe fn rnic_cm_rlisten(socket: i32, backlog: i32) -> i32;
     fn rnic_cm_raccept(socket: i32, addr: *mut sockaddr_in, addrlen: *mut socklen_t) -> i32;
     fn rnic_cm_rconnect(socket: i32, addr: *const sockaddr_in, addrlen: socklen_t) -> i32;
-    fn rnic_cm_rshutdown(socket: i32, how: i32) -> i32;
-    fn rnic_cm_rclose(socket: i32) -> i32;
+    safe fn rnic_cm_rshutdown(socket: i32, how: i32) -> i32;
+    safe fn rnic_cm_rclose(socket: i32) -> i32;
+    safe fn rnic_cm_repoll_create(flags: i32) -> i32;
+    fn rnic_cm_repoll_ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -> i32;
+    fn rnic_cm_repoll_wait(epfd: i32, events: *mut epoll_event, max: i32, timeout: i32) -> i32;
     fn rnic_cm_rrecv(socket: i32, buf: *mut c_void, len: usize, flags: i32) -> ssize_t;
     fn rnic_cm_rrecvmsg(socket: i32, msg: *mut msghdr, flags: i32) -> ssize_t;
     fn rnic_cm_rsend(socket: i32, buf: *const c_void, len: usize, flags: i32) -> ssize_t;
@@ -70,7 +73,7 @@ pub(crate) struct Socket(pub(crate) i32);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        unsafe { rnic_cm_rclose(self.0) };
+        rnic_cm_rclose(self.0);
     }
 }
 
@@ -110,7 +113,7 @@ const SOCKADDR: socklen_t = size_of::<sockaddr_in>() as socklen_t;
 
 impl Socket {
     pub(crate) fn of_type(domain: i32, r#type: i32) -> io::Result<Self> {
-        done(unsafe { rnic_cm_rsocket(domain, r#type, 0) }).map(Self)
+        done(rnic_cm_rsocket(domain, r#type, 0)).map(Self)
     }
 
     pub(crate) fn new() -> Self {
@@ -120,11 +123,12 @@ impl Socket {
     pub(crate) fn listening(address: &str) -> Self {
         let socket = Self::new();
         socket.bind(address).unwrap();
-        done(unsafe { rnic_cm_rlisten(socket.0, 16) }).unwrap();
+        done(rnic_cm_rlisten(socket.0, 16)).unwrap();
         socket
     }
 
     pub(crate) fn bind(&self, address: &str) -> io::Result<i32> {
+        // SAFETY: the address is as long as stated.
         done(unsafe { rnic_cm_rbind(self.0, &sockaddr(address), SOCKADDR) })
     }
 
@@ -135,23 +139,27 @@ impl Socket {
     }
 
     pub(crate) fn connect(&self, address: &str) -> io::Result<i32> {
+        // SAFETY: the address is as long as stated.
         done(unsafe { rnic_cm_rconnect(self.0, &sockaddr(address), SOCKADDR) })
     }
 
     pub(crate) fn accept(&self) -> io::Result<Self> {
+        // SAFETY: NULL asks for no address.
         done(unsafe { rnic_cm_raccept(self.0, std::ptr::null_mut(), std::ptr::null_mut()) })
             .map(Self)
     }
 
     pub(crate) fn shutdown(&self, how: i32) -> io::Result<i32> {
-        done(unsafe { rnic_cm_rshutdown(self.0, how) })
+        done(rnic_cm_rshutdown(self.0, how))
     }
 
     pub(crate) fn recv(&self, to: &mut [u8], flags: i32) -> io::Result<usize> {
+        // SAFETY: the slice is as long as stated.
         length(unsafe { rnic_cm_rrecv(self.0, to.as_mut_ptr().cast(), to.len(), flags) })
     }
 
     pub(crate) fn send(&self, from: &[u8], flags: i32) -> io::Result<usize> {
+        // SAFETY: the slice is as long as stated.
         length(unsafe { rnic_cm_rsend(self.0, from.as_ptr().cast(), from.len(), flags) })
     }
 
@@ -163,8 +171,10 @@ impl Socket {
                 iov_len: piece.len(),
             })
             .collect();
+        // SAFETY: 0 is a value of each member.
         let mut message: msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (pieces.as_mut_ptr(), pieces.len());
+        // SAFETY: the pieces are slices that this call may write to.
         length(unsafe { rnic_cm_rrecvmsg(self.0, &mut message, 0) })
     }
 
@@ -176,19 +186,23 @@ impl Socket {
                 iov_len: piece.len(),
             })
             .collect();
+        // SAFETY: the pieces are slices.
         length(unsafe { rnic_cm_rwritev(self.0, pieces.as_ptr(), pieces.len() as i32) })
     }
 
     pub(crate) fn peer(&self) -> io::Result<(u32, u16)> {
+        // SAFETY: `name` gives an address of the length that it states.
         name(|addr, len| unsafe { rnic_cm_rgetpeername(self.0, addr, len) })
     }
 
     pub(crate) fn local(&self) -> io::Result<(u32, u16)> {
+        // SAFETY: `name` gives an address of the length that it states.
         name(|addr, len| unsafe { rnic_cm_rgetsockname(self.0, addr, len) })
     }
 
     pub(crate) fn set<T>(&self, level: i32, name: i32, value: T) -> io::Result<i32> {
         let value: *const T = &value;
+        // SAFETY: the value is as long as stated.
         done(unsafe {
             rnic_cm_rsetsockopt(
                 self.0,
@@ -202,6 +216,7 @@ impl Socket {
 
     pub(crate) fn get(&self, level: i32, name: i32) -> io::Result<i32> {
         let (mut value, mut len) = (0i32, 4);
+        // SAFETY: the value has the length that is stated.
         done(unsafe {
             rnic_cm_rgetsockopt(self.0, level, name, (&raw mut value).cast(), &mut len)
         })?;
@@ -214,6 +229,7 @@ impl Socket {
     }
 
     pub(crate) fn fcntl(&self, command: i32, value: i32) -> io::Result<i32> {
+        // SAFETY: the commands of the tests take a number.
         done(unsafe { rnic_cm_rfcntl(self.0, command, value) })
     }
 
@@ -234,6 +250,7 @@ impl Socket {
 
     pub(crate) fn map(&self, buffer: &mut [u8], offset: i64) -> i64 {
         let prot = nix::libc::PROT_WRITE;
+        // SAFETY: the tests unmap a buffer before they drop it, and read what the peer has written there after it said so.
         unsafe {
             rnic_cm_riomap(
                 self.0,
@@ -247,15 +264,18 @@ impl Socket {
     }
 
     pub(crate) fn unmap(&self, buffer: &mut [u8]) -> io::Result<i32> {
+        // SAFETY: only the address is looked at.
         done(unsafe { rnic_cm_riounmap(self.0, buffer.as_mut_ptr().cast(), buffer.len()) })
     }
 
     pub(crate) fn write_mapped(&self, from: &[u8], offset: i64) -> usize {
+        // SAFETY: the slice is as long as stated.
         unsafe { rnic_cm_riowrite(self.0, from.as_ptr().cast(), from.len(), offset, 0) }
     }
 }
 
 pub(crate) fn poll(fds: &mut [pollfd], timeout: i32) -> io::Result<i32> {
+    // SAFETY: the slice is as long as stated.
     done(unsafe { rnic_cm_rpoll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) })
 }
 
@@ -267,4 +287,31 @@ fn name(call: impl FnOnce(*mut sockaddr_in, *mut socklen_t) -> i32) -> io::Resul
         u32::from_be(address.sin_addr.s_addr),
         u16::from_be(address.sin_port),
     ))
+}
+
+/// A set of descriptors that are waited for. It is closed when dropped.
+pub(crate) struct Repoll(Socket);
+
+impl Repoll {
+    pub(crate) fn new() -> Self {
+        Self(Socket(done(rnic_cm_repoll_create(0)).unwrap()))
+    }
+
+    /// Returns 0 or an errno.
+    pub(crate) fn control(&self, op: i32, fd: i32, events: i32, data: u64) -> i32 {
+        let mut event = epoll_event {
+            events: events as u32,
+            u64: data,
+        };
+        // SAFETY: the event is there during the call.
+        unsafe { rnic_cm_repoll_ctl(self.0.0, op, fd, &mut event) }
+    }
+
+    /// Waits for an event, and returns it with its data.
+    pub(crate) fn wait(&self, timeout: i32) -> Option<(i32, u64)> {
+        let mut event = epoll_event { events: 0, u64: 0 };
+        // SAFETY: there is room for one event.
+        let told = unsafe { rnic_cm_repoll_wait(self.0.0, &mut event, 1, timeout) };
+        (done(told).unwrap() == 1).then_some((event.events as i32, event.u64))
+    }
 }

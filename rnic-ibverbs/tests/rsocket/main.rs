@@ -4,7 +4,6 @@
 #![allow(
     unsafe_code,
     unsafe_op_in_unsafe_fn,
-    clippy::undocumented_unsafe_blocks,
     reason = "the tests call functions of C, as programs do, with what the manual pages ask for"
 )]
 
@@ -52,4 +51,9 @@ fn what_cannot_be_fails_with_an_errno() {
 #[test]
 fn mapped_buffers_are_written_directly() {
     play("riomap", "mapper", "mapped-writer");
+}
+
+#[test]
+fn a_set_of_descriptors_is_waited_for() {
+    play("repoll", "echo", "watcher");
 }

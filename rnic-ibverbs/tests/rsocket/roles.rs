@@ -6,7 +6,7 @@ use std::thread;
 use nix::libc::*;
 use nix::sys::eventfd::EventFd;
 
-use crate::calls::{RDMA_IOMAPSIZE, RDMA_SQSIZE, SOL_RDMA, Socket, errno, poll};
+use crate::calls::{RDMA_IOMAPSIZE, RDMA_SQSIZE, Repoll, SOL_RDMA, Socket, errno, poll};
 use crate::hosts::{CLIENT, READY, SERVER};
 
 const PORT: u16 = 7471;
@@ -18,6 +18,7 @@ pub(crate) fn play(role: &str) {
         "echo-client" => echo_client(),
         "reader" => reader(),
         "writer" => writer(),
+        "watcher" => watcher(),
         "pieces" => pieces(),
         "pieces-client" => pieces_client(),
         "ends" => ends(),
@@ -336,4 +337,29 @@ fn mapped_writer() {
         assert_eq!(socket.write_mapped(b"1234567890", 7), 10);
         socket.send(b".", 0).unwrap();
     }
+}
+
+/// Talks to an echo, and waits for what comes back in a set that has another descriptor too.
+fn watcher() {
+    let socket = Socket::connected(&server());
+    let other = EventFd::new().unwrap();
+    let set = Repoll::new();
+    assert_eq!(set.control(EPOLL_CTL_ADD, socket.0, EPOLLIN, 1), 0);
+    assert_eq!(set.control(EPOLL_CTL_ADD, other.as_raw_fd(), EPOLLIN, 2), 0);
+    assert_eq!(set.control(EPOLL_CTL_ADD, socket.0, EPOLLIN, 1), EEXIST);
+    assert_eq!(set.wait(0), None);
+    for number in 0..50u8 {
+        assert_eq!(socket.send(&[number], 0).unwrap(), 1);
+        assert_eq!(set.wait(-1), Some((EPOLLIN, 1)));
+        assert_eq!(receive_exactly(&socket, 1), [number]);
+    }
+    other.write(1).unwrap();
+    assert_eq!(set.wait(-1), Some((EPOLLIN, 2)));
+    assert_eq!(set.control(EPOLL_CTL_DEL, other.as_raw_fd(), 0, 0), 0);
+    assert_eq!(set.control(EPOLL_CTL_DEL, other.as_raw_fd(), 0, 0), ENOENT);
+    assert_eq!(set.wait(1), None);
+    assert_eq!(set.control(EPOLL_CTL_MOD, socket.0, EPOLLOUT, 3), 0);
+    assert_eq!(set.wait(-1), Some((EPOLLOUT, 3)));
+    assert_eq!(set.control(EPOLL_CTL_ADD, -1, EPOLLIN, 0), EBADF);
+    assert_eq!(Repoll::new().control(77, socket.0, EPOLLIN, 0), EINVAL);
 }

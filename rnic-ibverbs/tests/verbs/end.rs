@@ -71,25 +71,31 @@ impl Memory {
         ibv_sge {
             addr: self.address(offset),
             length: length as u32,
+            // SAFETY: the region is there until this is dropped.
             lkey: unsafe { (*self.mr).lkey },
         }
     }
 
     pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= size_of_val(&*self.octets));
         let from = (self.address(offset)) as *const u8;
+        // SAFETY: it lies in the octets. The peer may write there, so they are not read by a reference.
         (0..length)
             .map(|at| unsafe { from.add(at).read_volatile() })
             .collect()
     }
 
     pub(crate) fn write(&mut self, offset: usize, octets: &[u8]) {
+        assert!(offset + octets.len() <= size_of_val(&*self.octets));
         let to = self.octets.as_mut_ptr().cast::<u8>();
+        // SAFETY: it lies in the octets.
         unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), to.add(offset), octets.len()) };
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // SAFETY: the region was registered by `new`, and is used no more.
         unsafe { ok(ibv_dereg_mr(self.mr)) };
     }
 }

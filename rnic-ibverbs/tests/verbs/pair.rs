@@ -15,6 +15,7 @@ pub(crate) const IDLE: &str = "idle";
 pub(crate) const SERVER_ROLE: &str = "server";
 
 pub(crate) fn play(role: &str) {
+    // SAFETY: the roles call functions of C as the manual pages have it.
     unsafe {
         match role {
             IDLE => println!("\n{READY}"),
