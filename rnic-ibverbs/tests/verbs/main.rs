@@ -14,6 +14,7 @@ mod end;
 mod hosts;
 mod pair;
 mod shared;
+mod there;
 mod threads;
 
 use hosts::play;

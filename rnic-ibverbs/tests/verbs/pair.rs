@@ -9,6 +9,7 @@ use crate::calls::*;
 use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::hosts::{READY, SERVER};
 use crate::shared::{next_event, shared};
+use crate::there::{There, connect, number};
 use crate::threads::threads;
 
 pub(crate) const IDLE: &str = "idle";
@@ -81,41 +82,6 @@ unsafe fn serve() {
     }
     ok(dealloc_mw(window));
     end.close();
-}
-
-/// The server's memory.
-#[derive(Clone, Copy)]
-pub(crate) struct There {
-    address: u64,
-    rkey: u32,
-}
-
-impl There {
-    /// Sets the peer's address of a request.
-    pub(crate) fn at(self, offset: u64) -> impl FnOnce(&mut ibv_send_wr) {
-        move |wr| {
-            wr.wr.rdma = ibv_send_wr_rdma {
-                remote_addr: self.address + offset,
-                rkey: self.rkey,
-            }
-        }
-    }
-}
-
-fn number(octets: &[u8]) -> u32 {
-    u32::from_ne_bytes(octets[..4].try_into().unwrap())
-}
-
-/// Connects, and learns where the server's memory is.
-pub(crate) unsafe fn connect(send_ops: u64) -> (End, There) {
-    let end = End::connect(SERVER, send_ops);
-    assert_eq!((*end.qp()).qp_type, IBV_QPT_RC);
-    let (_, hello) = end.message();
-    let there = There {
-        address: u64::from_ne_bytes(hello[..8].try_into().unwrap()),
-        rkey: number(&hello[8..]),
-    };
-    (end, there)
 }
 
 /// The client's memory: what is sent lies in the first half, and what comes back in the second.

@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::calls::*;
 use crate::end::{End, Memory};
-use crate::pair::{There, connect};
+use crate::there::{There, connect};
 
 /// Threads that post, and poll for all of them.
 const POSTING: usize = 4;

@@ -59,6 +59,10 @@ fn frames_pass_in(choice: ModeChoice) {
         one.send(&frame(source, REMOTE, number as u32));
     }
     one.send(&frame("10.77.0.1:4420", "10.77.0.1:80", 3));
+    // Where nobody has leased the port, it comes back as a RST.
+    let answers = one.receive_all(1);
+    let (ports, flags) = (&answers[0][34..38], answers[0][47]);
+    assert_eq!((ports, flags), (&[0, 80, 0x11, 0x44][..], 4));
     exchange(&mut wire, &mut one, "10.77.0.1:4420");
     let counts = |verdict| count(&bed, &shared, 1, verdict);
     assert_eq!(counts(PoliceVerdict::ToNic), 400);
