@@ -112,6 +112,8 @@ def rows():
             yield f"ib_{test} -s {size}", "rnic-ctl perf", ("perftest", test, size), ("perf", test, size), limit
     for test, kernel in (("rc_lat", "tcp_lat"), ("rc_rdma_write_lat", "tcp_lat")):
         yield f"qperf {test}", f"qperf {kernel}", ("qperf", test), ("qperf", kernel), ("at most", LATENCY)
+    # Both ends wait by reading their memory, so that the thread that stands by has to share their CPU.
+    yield "qperf rc_rdma_write_poll_lat", "qperf tcp_lat", ("qperf", "rc_rdma_write_poll_lat"), ("qperf", "tcp_lat"), None
     yield "qperf rc_bw", "qperf tcp_bw", ("qperf", "rc_bw"), ("qperf", "tcp_bw"), None
 
 
@@ -123,7 +125,7 @@ def show(title, beside, ours, theirs, limit):
         word, bound = limit
         holds = ratio <= bound if word == "at most" else ratio >= bound
         verdict = f"{word} {bound:.2f}: {'holds' if holds else 'MISSED'}"
-    print(f"{title:26} {statistics.median(ours):9.2f} {unit:6}  {beside:14} {statistics.median(theirs):9.2f} {unit:6}  "
+    print(f"{title:28} {statistics.median(ours):9.2f} {unit:6}  {beside:14} {statistics.median(theirs):9.2f} {unit:6}  "
           f"ratio {ratio:5.2f}  {verdict}", flush=True)
 
 

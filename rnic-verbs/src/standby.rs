@@ -35,6 +35,13 @@ const WATCH: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(2
 /// and waking up takes longer.
 const LINGER: Duration = Duration::from_micros(50);
 
+/// A thread that keeps the CPU for so long when it is yielded to it, and is not about to sleep, computes or waits by reading its memory.
+const LONG_YIELD: Duration = Duration::from_micros(500);
+
+/// For so long after a long yield the thread does not go on taking turns in vain: it would yield for milliseconds again, and a frame
+/// wakes a sleeper at once.
+const CROWDED: Duration = Duration::from_millis(100);
+
 /// How long the thread sleeps at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
@@ -66,6 +73,8 @@ struct Shared {
     /// How many there were when the thread looked last, or when somebody handed over.
     seen: AtomicU32,
     mode: AtomicU8,
+    /// The application has handed the engine over since the last long yield: it sleeps when it waits.
+    handed_over: AtomicBool,
     /// When the sleep of the thread ends at the latest, in nanoseconds since `started`.
     wakes_at: AtomicU64,
     started: Instant,
@@ -81,6 +90,7 @@ impl Standby {
             polls: AtomicU32::new(0),
             seen: AtomicU32::new(0),
             mode: AtomicU8::new(DRIVING),
+            handed_over: AtomicBool::new(false),
             wakes_at: AtomicU64::new(0),
             started: Instant::now(),
             stop: AtomicBool::new(false),
@@ -129,6 +139,7 @@ impl Standby {
     /// Leaves the engine to the thread, because the caller is about to sleep.
     pub(crate) fn hand_over(&self) {
         let shared = &*self.shared;
+        shared.handed_over.store(true, Ordering::Relaxed);
         shared.look();
         // Asleep, it wakes by itself.
         if shared.mode.load(Ordering::SeqCst) != ASLEEP {
@@ -256,7 +267,8 @@ impl Shared {
     fn run(&self) {
         // What the kernel may add to a sleep. If that fails, the thread wakes later.
         let _ = set_timerslack(1);
-        while !self.stops() && self.drive().is_ok() {
+        let mut crowded_until = Instant::now();
+        while !self.stops() && self.drive(&mut crowded_until).is_ok() {
             self.watch();
         }
     }
@@ -276,8 +288,8 @@ impl Shared {
         self.mode.store(DRIVING, Ordering::SeqCst);
     }
 
-    /// Drives the engine until the application polls.
-    fn drive(&self) -> Result<(), WorkerGone> {
+    /// Drives the engine until the application polls. Until `crowded_until` it sleeps as soon as there is nothing to do.
+    fn drive(&self, crowded_until: &mut Instant) -> Result<(), WorkerGone> {
         let mut busy_at = Instant::now();
         let mut idle_turns = 0u32;
         self.look();
@@ -290,7 +302,12 @@ impl Shared {
             self.held.store(true, Ordering::Relaxed);
             let worker = taken.worker()?;
             let did = worker.turn();
-            let sleep = if did || busy_at.elapsed() < LINGER {
+            let lingers = || {
+                busy_at.elapsed() < LINGER
+                    && (self.handed_over.load(Ordering::Relaxed)
+                        || *crowded_until <= Instant::now())
+            };
+            let sleep = if did || lingers() {
                 None
             } else {
                 self.begin_sleep(worker)
@@ -307,7 +324,13 @@ impl Shared {
             } else {
                 idle_turns = idle_turns.wrapping_add(1);
                 if idle_turns.is_multiple_of(TURNS_PER_YIELD) {
+                    let before = Instant::now();
                     thread::yield_now();
+                    let now = Instant::now();
+                    if now - before > LONG_YIELD && !self.handed_over.swap(false, Ordering::Relaxed)
+                    {
+                        *crowded_until = now + CROWDED;
+                    }
                 }
             }
         }
