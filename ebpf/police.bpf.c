@@ -261,7 +261,7 @@ static __always_inline void make_reset(struct tcphdr *tcp, __u32 data_len)
 /*
  * Turns a frame that goes to no client into its answer: else who connects to where nobody listens would wait in vain, and so would
  * the peer of a program that was killed. A RST is not answered, so that an answer never causes another. Of what a stranger sends, a
- * SYN alone is answered: the owner of the port may have a connection with him from before, which is the owner's to end. Returns
+ * SYN alone is answered: the owner of the port may have a connection with it from before, which is the owner's to end. Returns
  * whether the frame is to go back. It is a function of its own so that other frames do not pay for it.
  */
 static __noinline int refuse(struct xdp_md *context, int verdict)

@@ -37,7 +37,7 @@ impl Progress {
         self.completed.iter().all(completed)
     }
 
-    /// Waits until there is room for one more request.
+    /// Takes room for one more request, and returns whether there was any.
     fn take_room(&self) -> bool {
         let room = |taken| (taken < ON_THEIR_WAY).then_some(taken + 1);
         let took = self
