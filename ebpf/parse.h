@@ -14,6 +14,8 @@
 #include "steer.h"
 
 #define VLAN_ID 0x0fff
+#define VLAN_PRIORITY 0xf000 /* with the bit that makes a frame eligible to be dropped first */
+#define DSCP 0xfc /* of the octet of the traffic class; the others are ECN */
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 
@@ -36,6 +38,8 @@ struct headers {
 	__be16 destination_mac[3];
 	__be16 source_mac[3];
 	__u8 source_port[2];
+	__u8 hop_limit;      /* TTL of IPv4 */
+	__u32 priority;      /* not 0: the VLAN tag or the IP header asks for another service than the default one */
 	__u32 ip_at;         /* where the IP header begins */
 	__u32 ip_header_len; /* with options */
 	__u32 ip_len;        /* of header and payload, as the IP header says */
@@ -79,6 +83,7 @@ static __always_inline __u16 parse_ethernet(PARSE_SOURCE *context, __u32 *at, st
 	headers->source_mac[0] = macs[3];
 	headers->source_mac[1] = macs[4];
 	headers->source_mac[2] = macs[5];
+	headers->priority = 0;
 	*at += sizeof(*ethernet);
 	if (ethernet->h_proto != bpf_htons(ETH_P_8021Q))
 		return bpf_ntohs(ethernet->h_proto);
@@ -87,6 +92,7 @@ static __always_inline __u16 parse_ethernet(PARSE_SOURCE *context, __u32 *at, st
 	if (!tag)
 		return 0;
 	key->vlan = bpf_ntohs(tag->control) & VLAN_ID;
+	headers->priority = bpf_ntohs(tag->control) & VLAN_PRIORITY;
 	*at += sizeof(*tag);
 	return bpf_ntohs(tag->ethertype);
 }
@@ -111,6 +117,8 @@ static __always_inline int parse_ipv4(PARSE_SOURCE *context, __u32 *at, struct s
 	key->family = STEER_IPV4;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
 	__builtin_memcpy(peer, &ip->saddr, sizeof(ip->saddr));
+	headers->hop_limit = ip->ttl;
+	headers->priority |= ip->tos & DSCP;
 	headers->ip_header_len = header_len;
 	headers->ip_len = bpf_ntohs(ip->tot_len);
 	*at += header_len;
@@ -134,6 +142,8 @@ static __always_inline int parse_ipv6(PARSE_SOURCE *context, __u32 *at, struct s
 	key->family = STEER_IPV6;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
 	__builtin_memcpy(peer, &ip->saddr, sizeof(ip->saddr));
+	headers->hop_limit = ip->hop_limit;
+	headers->priority |= (ip->priority << 4 | ip->flow_lbl[0] >> 4) & DSCP;
 	headers->ip_header_len = sizeof(*ip);
 	headers->ip_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	*at += sizeof(*ip);

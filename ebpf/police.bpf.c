@@ -31,12 +31,19 @@ struct {
 } police_addresses SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, POLICE_MAX_PEERS);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, POLICE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct police_neighbour);
+} police_neighbours SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, POLICE_MAX_NEIGHBOURS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct police_peer);
+	__type(key, struct police_neighbour);
 	__type(value, __u32);
-} police_peers SEC(".maps");
+} police_more_neighbours SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -92,54 +99,69 @@ static __always_inline int check_frame(struct xdp_md *context, const struct fram
 		return POLICE_GROUP;
 	if (!is_ours(find_link(vlan), headers->source_mac))
 		return POLICE_SOURCE_MAC;
+	if (headers->priority)
+		return POLICE_PRIORITY;
 	if (!data_offset)
 		return POLICE_LENGTH;
 	tcp_header_len = (*data_offset >> 4) * 4;
 	if (tcp_header_len < 20 || headers->ip_header_len + tcp_header_len > headers->ip_len ||
 	    headers->ip_at + headers->ip_len > frame->len)
 		return POLICE_LENGTH;
-	/* What lies behind the packet would leave with it. */
+	/* What lies behind the packet would leave with it. The shortest frames have padding. */
+	if (headers->ip_at + headers->ip_len < frame->len && frame->len > POLICE_SHORTEST)
+		return POLICE_LENGTH;
 	return frame->len - headers->ip_at <= mtu ? POLICE_TO_NIC : POLICE_MTU;
 }
 
-/* Returns whether an address is one of many hosts, or of none. */
+/*
+ * Returns whether an address is one of many hosts, or of none: of 0.0.0.0/8, 224.0.0.0/4 or 240.0.0.0/4 (RFC 1122 section 3.2.1.3),
+ * unspecified, multicast, or one of IPv4 in IPv6 (::ffff:0:0/96), which is none on a wire (RFC 4291).
+ */
 static __always_inline int is_of_no_host(__u8 family, const __be32 *address)
 {
-	if (!(address[0] | address[1] | address[2] | address[3]))
-		return 1;
 	if (family == STEER_IPV4)
-		return (address[0] & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || address[0] == 0xffffffff;
+		return !(address[0] & bpf_htonl(0xff000000)) ||
+		       (address[0] & bpf_htonl(0xe0000000)) == bpf_htonl(0xe0000000);
+	if (!(address[0] | address[1]))
+		return !(address[2] | address[3]) || address[2] == bpf_htonl(0x0000ffff);
 	return (address[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
-/* Returns whether an address is this host's in its VLAN. */
-static __always_inline int is_local(const struct steer_key *key)
+/* Returns what an address is to this host in its VLAN: POLICE_OWN, POLICE_BROADCAST, or 0 if it is another host's. */
+static __always_inline __u32 look_up(const struct steer_key *key)
 {
 	struct police_address address = { .family = key->family, .vlan = key->vlan };
+	__u32 *found;
 
 	if (is_loopback(key->family, key->address))
-		return 1;
+		return POLICE_OWN;
 	__builtin_memcpy(address.address, key->address, sizeof(address.address));
-	return bpf_map_lookup_elem(&police_addresses, &address) != NULL;
+	found = bpf_map_lookup_elem(&police_addresses, &address);
+	return found ? *found : 0;
 }
 
-/* Returns whether a client has leased an address and port: its own entry, or one for any address. */
+/* Returns whether a MAC address is one of a host or router that the kernel knows. Frames to others are flooded, or mislead a switch. */
+static __always_inline int is_neighbour(const __be16 *mac)
+{
+	struct police_neighbour *found, neighbour = { .mac = { mac[0], mac[1], mac[2] } };
+	__u32 slot = bpf_ntohs(mac[2]) & (POLICE_SLOTS - 1);
+
+	found = bpf_map_lookup_elem(&police_neighbours, &slot);
+	if (!found)
+		return 0;
+	/* That of a slot without a neighbour is zero. */
+	if (is_mac(found->mac, mac))
+		return (mac[0] | mac[1] | mac[2]) != 0;
+	return found->others && bpf_map_lookup_elem(&police_more_neighbours, &neighbour);
+}
+
+/* Returns whether a client has leased an address of this host and port: its own entry, or one for any address. */
 static __always_inline int has_leased(__u32 port, const struct steer_key *key)
 {
 	struct steer_key entry = *key;
 	struct steer_target target;
 
-	return find(&entry, 1, &target) && target.port == port;
-}
-
-static __always_inline int may_send_to(const struct police_client *client, const struct steer_key *to)
-{
-	struct police_peer peer = { .bits = 8 * (sizeof(peer) - sizeof(peer.bits)), .port = client->port, .family = to->family };
-
-	if (client->flags & POLICE_ALL_PEERS)
-		return 1;
-	__builtin_memcpy(peer.address, to->address, sizeof(peer.address));
-	return bpf_map_lookup_elem(&police_peers, &peer) != NULL;
+	return find(&entry, 1, 1, &target) && target.port == port;
 }
 
 /* Returns the octets of an Ethernet wire that a frame takes: small ones cost a network more than they are long. */
@@ -175,26 +197,39 @@ static __always_inline int check_ends(struct police_client *client, const struct
 {
 	if (is_of_no_host(to->family, to->address))
 		return POLICE_DESTINATION;
-	if (!is_local(from))
+	if (look_up(from) != POLICE_OWN)
 		return POLICE_SOURCE;
 	// rfc: 5040-116, 5041-94, 5042-2 what could affect others takes a lease, which the resource manager gives
 	if (!has_leased(client->port, from))
 		return POLICE_NOT_LEASED;
-	return may_send_to(client, to) ? POLICE_TO_NIC : POLICE_PEER;
+	return may_speak(client->port, to->family, to->address) ? POLICE_TO_NIC : POLICE_PEER;
+}
+
+/* Returns POLICE_TO_NIC if a frame may go to the network, or why not. */
+static __always_inline int to_network(const struct headers *headers, const struct steer_key *from)
+{
+	if (is_loopback(from->family, from->address))
+		return POLICE_LOOPBACK;
+	return is_neighbour(headers->destination_mac) ? POLICE_TO_NIC : POLICE_NEXT_HOP;
 }
 
 /* Finds the device for a frame. Returns POLICE_TO_NIC, POLICE_TO_PORT, or why there is none. */
-static __always_inline int route(struct steer_key *to, const struct steer_key *from, __u32 *device)
+static __always_inline int route(const struct headers *headers, struct steer_key *to, const struct steer_key *from,
+				 __u32 *device)
 {
 	struct steer_target target;
+	__u32 which = look_up(to);
 
 	*device = STEER_NIC;
-	if (!is_local(to))
-		return is_loopback(from->family, from->address) ? POLICE_LOOPBACK : POLICE_TO_NIC;
+	if (which == POLICE_BROADCAST)
+		return POLICE_DESTINATION;
+	if (which != POLICE_OWN)
+		return to_network(headers, from);
 	/* A port that is a hardware queue has frames from the network alone. */
-	if (!find(to, 1, &target) || target.port == STEER_NIC || target.port > STEER_PORT_MASK)
+	if (!find(to, 1, 1, &target) || target.port == STEER_NIC || target.port > STEER_PORT_MASK)
 		return POLICE_NOBODY;
-	if (let_in(target.peers, to, from->address) != STEER_REDIRECTED)
+	if (let_in(target.peers, to, from->address) != STEER_REDIRECTED ||
+	    !may_speak(target.port, from->family, from->address))
 		return POLICE_STRANGER;
 	*device = target.port;
 	return POLICE_TO_PORT;
@@ -212,12 +247,14 @@ static __always_inline int judge(struct xdp_md *context, struct police_client *c
 	verdict = check_frame(context, &frame, to.vlan, client->mtu);
 	if (verdict != POLICE_TO_NIC)
 		return verdict;
+	if (!frame.headers.hop_limit)
+		return POLICE_DESTINATION;
 	verdict = check_ends(client, &to, &from);
 	if (verdict != POLICE_TO_NIC)
 		return verdict;
 	if (!take(client, len))
 		return POLICE_RATE;
-	return route(&to, &from, device);
+	return route(&frame.headers, &to, &from, device);
 }
 
 /* Exchanges two neighbouring fields. Returns whether the frame has them. */

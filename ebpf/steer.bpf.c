@@ -79,11 +79,13 @@ static __always_inline int judge(struct xdp_md *context, int shared, struct stee
 	if (shared && (is_loopback(key.family, key.address) || is_loopback(key.family, peer)))
 		return STEER_LOOPBACK;
 	link = find_vlan(&key);
-	if (!find(&key, shared, target))
+	if (!find(&key, shared, 0, target))
 		return STEER_NOT_STEERED;
 	verdict = let_in(target->peers, &key, peer);
 	if (verdict != STEER_REDIRECTED)
 		return verdict;
+	if (shared && target->port && !may_speak(target->port & STEER_PORT_MASK, key.family, peer))
+		return STEER_STRANGER;
 	return is_ours(link, headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
 }
 
@@ -110,7 +112,7 @@ SEC("xdp.frags")
 int rnic_steer(struct xdp_md *context)
 {
 	int shared = steer_shared;
-	struct steer_target target;
+	struct steer_target target = { .port = STEER_NIC };
 	int action, verdict = judge(context, shared, &target);
 
 	if (verdict != STEER_REDIRECTED) {

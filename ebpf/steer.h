@@ -19,6 +19,20 @@
 #define STEER_ALL_PEERS 1
 #define STEER_SOME_PEERS 2 /* those in steer_peers */
 
+/* The most addresses that are this host's own, on all its devices. */
+#define STEER_MAX_LOCALS 65536
+
+/* Those of each family that steer_host has. */
+#define STEER_FIRST 2
+
+/*
+ * Bits of steer_client.peers: with whom a client may speak, which bounds what it sends and what arrives for it. Without any it is
+ * nobody.
+ */
+#define STEER_EVERYBODY 1
+#define STEER_ON_LINK 2 /* hosts in the networks of the device (those of port 0 in police_peers), and this host */
+#define STEER_LISTED 4  /* those of its port in police_peers */
+
 /* Local TCP ports. */
 #define STEER_PORTS 65536
 
@@ -45,7 +59,7 @@
 #define STEER_PORT_MASK 0xffff
 #define STEER_QUEUE_SHIFT 16
 
-/* Key of steer_map. An all-zero address stands for any local address of the family. */
+/* Key of steer_map. An all-zero address stands for any address of the family that is this host's own: one in steer_locals. */
 struct steer_key {
 	__be32 address[4]; /* IPv4 in the first, the rest zero */
 	__u8 port[2];     /* local TCP port, network order */
@@ -75,7 +89,7 @@ struct steer_peer {
 struct steer_port {
 	__be32 address[4]; /* as in the key; written while the family is 0 */
 	__u8 family;       /* as in the key; 0: steer_map alone has the entries */
-	__u8 any_address;  /* not 0: any local address of the family, in any VLAN */
+	__u8 any_address;  /* not 0: any address of this host's own of the family, in any VLAN */
 	__u16 vlan;        /* as in the key */
 	__u32 others;
 	__u32 port;        /* as in steer_target */
@@ -96,11 +110,30 @@ struct steer_link {
 
 /*
  * Key of steer_untagged: an address that this host has in one VLAN of the device and nowhere else on it. The value is that VLAN. A
- * frame for it that arrives without a tag has had that VLAN's.
+ * frame for it that arrives without a tag has had that VLAN's. Also key of steer_locals: an address that this host has on any device.
+ * What it forwards or translates is for others.
  */
 struct steer_address {
 	__be32 address[4]; /* as in steer_key */
 	__u32 family;      /* as in steer_key */
+};
+
+/* Value of steer_clients, by port: with whom the client may speak. */
+struct steer_client {
+	__u32 peers; /* STEER_EVERYBODY and the like */
+};
+
+/*
+ * The one value of steer_host: addresses of this host and networks of the device that are looked for most, so that they are compared and
+ * not looked up. steer_locals has all the addresses, police_peers all the networks. What there is not is all ones, or zero.
+ */
+struct steer_host {
+	__be32 own_v4[STEER_FIRST];
+	__be32 own_v6[STEER_FIRST][4];
+	__be32 network_v4;
+	__be32 mask_v4;
+	__be32 network_v6[4];
+	__be32 mask_v6[4];
 };
 
 /* The verdict on a frame: index into steer_counters, one slot per CPU. */
@@ -112,7 +145,7 @@ enum steer_verdict {
 	STEER_NOT_TCP = 4,      /* another protocol, or IPv6 with extension headers: passed */
 	STEER_TRUNCATED = 5,    /* shorter than its headers say: passed */
 	STEER_OTHER_HOST = 6,   /* steered, but to a MAC address that is not ours, or in a VLAN without a device here: passed */
-	STEER_STRANGER = 7,     /* steered for other peers only: passed */
+	STEER_STRANGER = 7,     /* steered for other peers only, or for a client that may not speak with this one: passed */
 	STEER_TO_PORT = 8,      /* to the client that leased its destination */
 	STEER_NO_PORT = 9,      /* to a client whose device is gone: passed */
 	STEER_LOOPBACK = 10,    /* from or to a loopback address, which must not come from a network: passed */

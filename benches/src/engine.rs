@@ -112,7 +112,7 @@ impl EngineHost {
 
     fn resolve_next_hops(&mut self) {
         while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(destination) = request else {
+            let NextHopRequest::Follow(path) = request else {
                 continue;
             };
             let mac = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -121,8 +121,9 @@ impl EngineHost {
                 destination_mac: mac,
                 vlan: None,
                 mtu: 1500,
+                advertised_mss: None,
             };
-            self.driver.set_next_hop(destination, hop);
+            self.driver.set_next_hop(path, hop);
         }
     }
 

@@ -80,6 +80,11 @@ impl Drop for Rnicd {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.directory);
+        for other in ["-admin", "-observe"] {
+            let mut directory = self.directory.clone().into_os_string();
+            directory.push(other);
+            let _ = fs::remove_dir_all(directory);
+        }
     }
 }
 
@@ -118,6 +123,7 @@ fn configuration(netdev: &str) -> String {
     format!(
         "socket_group = \"{GROUP}\"\n[[device]]\nname = \"{netdev}\"\n\
          [defaults]\nports = 64\nframes = 1000000\nhugepages = \"4GiB\"\n\
+         listen = [\"1024-65535\"]\nrate = \"none\"\npeers = \"all\"\n\
          [[user]]\nuid = {SLOW_USER}\nrate = \"{RATE}\"\n"
     )
 }

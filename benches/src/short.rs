@@ -90,7 +90,7 @@ impl Turn for ShortWorker {
         }
         self.pool.delivered();
         while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(destination) = request else {
+            let NextHopRequest::Follow(path) = request else {
                 continue;
             };
             let mac = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -99,8 +99,9 @@ impl Turn for ShortWorker {
                 destination_mac: mac,
                 vlan: None,
                 mtu: 1500,
+                advertised_mss: None,
             };
-            self.driver.set_next_hop(destination, hop);
+            self.driver.set_next_hop(path, hop);
         }
         busy
     }

@@ -8,7 +8,7 @@ from bench import CTL, OURS, SIW, case, expect
 RNIC = CTL.parent / "rnic"
 # perftest's server listens twice. A client that comes too early the second time is refused, and dies in its attempt to try again. Over
 # rnic the server makes up for it; siw's does not, and the machine is slow: such a client begins anew.
-TOO_EARLY, ATTEMPTS = "RDMA_CM_EVENT_REJECTED; error: -111", 5
+TOO_EARLY, ATTEMPTS = "RDMA_CM_EVENT_REJECTED; error: -111", 12
 # siw looks whether the peer has closed each time it has sent a segment, and then takes the message for failed (siw_qp_sq_proc_tx). The last
 # message of perftest's client is answered by a server that closes at once: ours may have done so before the emulated machine gets there.
 SENT_YET_FAILED = "Bad wc status 2\n Unable to write to socket/rdma_cm"

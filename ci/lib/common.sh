@@ -17,6 +17,19 @@ need_cargo() {
     command -v cargo >/dev/null || die "no cargo here: install a Rust toolchain (https://rustup.rs), 1.89 or newer"
 }
 
+# Builds the release binaries of packages. Cargo builds what packages depend on with the features that those packages ask for, and anew
+# for each selection of packages; ci/test, which needs most of them, builds the whole workspace once, for all steps.
+build_release() { # -p PACKAGE...
+    [[ -z ${RNIC_BUILD_ALL-} ]] || set -- --workspace --example play
+    cargo build --release --locked --lib --bins "$@" --manifest-path "$root/Cargo.toml"
+}
+
+# Installs a program of cargo into $tools. It runs for seconds, so that it is not optimised: that would take minutes.
+install_tool() { # crate, options of cargo
+    # shellcheck disable=SC2154 # the caller has it
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked --root "$tools" "$@"
+}
+
 target_dir() { echo "${CARGO_TARGET_DIR:-$root/target}"; }
 
 # Reserves at least $1 pages of 2 MiB until the end. `hugepages_restore` belongs into the EXIT trap.

@@ -24,6 +24,9 @@ import struct
 import sys
 
 ETH_P_ALL, PACKET_OUTGOING = 3, 4
+# A frame lost here can be a RST, which nobody sends again: the other side would wait in vain. Bursts wait while the machine is busy.
+RECEIVE_BUFFER = 64 << 20
+SO_RCVBUFFORCE = 33
 SYN, ACK = 0x02, 0x10
 STARTUP_LEN = 20  # before the private data
 # Of each field in a ULPDU: its offset, its octets, the mask of its bits, and their shift.
@@ -126,9 +129,10 @@ class Direction:
         at = 0
         while (length := self._frame_length(stream[at:])) and at + length <= len(stream):
             frame = stream[at:at + length]
-            replacement = self._replacement(frame)
             offset = at - len(self._begun)
-            if replacement and offset >= 0:
+            # What has gone on in part cannot be changed any more.
+            replacement = self._replacement(frame) if offset >= 0 else None
+            if replacement:
                 self._patches.append((seq + offset & 0xffffffff, replacement))
             self._startup = False
             at += length
@@ -170,7 +174,9 @@ def checksum(octets):
 class Mangler:
     def __init__(self, rules):
         self._rules = rules
-        self._connections = {}
+        self._count = 0
+        self._connections = {}  # of the two ports: the directions
+        self._begins = {}  # of the two ports: the sequence number of the SYN
 
     def pass_on(self, side, frame):
         """Returns the frame to forward, or None."""
@@ -182,8 +188,10 @@ class Mangler:
         data = tcp + (frame[tcp + 12] >> 4) * 4
         seq, flags = int.from_bytes(frame[tcp + 4:tcp + 8], "big"), frame[tcp + 13]
         ports = frozenset((frame[tcp:tcp + 2], frame[tcp + 2:tcp + 4]))
-        if flags & (SYN | ACK) == SYN and ports not in self._connections:
-            number = len(self._connections)
+        # A port may be used again, with another sequence number.
+        if flags & (SYN | ACK) == SYN and self._begins.get(ports) != seq:
+            number, self._begins[ports] = self._count, seq
+            self._count += 1
             rules = self._rules[number] if number < len(self._rules) else []
             self._connections[ports] = {
                 name: Direction([rule for rule in rules if rule["from"] == name], number) for name in ("ours", "siw")}
@@ -208,6 +216,7 @@ def forward(ours, theirs, rules):
     ports = {}
     for side, interface in (("ours", ours), ("siw", theirs)):
         port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        port.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         port.bind((interface, ETH_P_ALL))
         ports[port] = side
     print("forwarding", flush=True)

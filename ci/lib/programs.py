@@ -205,10 +205,11 @@ class Hosts:
         for side in SIDES:
             place = self.directory / side
             place.mkdir()
-            rules = 'listeners = 1024\nconnections = 16384\nports = 64\nframes = 1048576\n'
+            rules = ('listeners = 1024\nconnections = 16384\nports = 64\nframes = 1048576\n'
+                     'listen = ["1024-65535"]\nrate = "none"\npeers = "all"\n')
             (place / "rnicd.toml").write_text(
-                f'socket_group = "nogroup"\n[defaults]\n{rules}[[device]]\nname = "{side}"\n')
-            options = ["--config", place / "rnicd.toml", "--socket", place / "socket", "--state", place, "--pins",
+                f'socket_group = "nogroup"\nautomatic_ports = "20000-32767"\n[defaults]\n{rules}[[device]]\nname = "{side}"\n')
+            options = ["--config", place / "rnicd.toml", "--socket", place / "socket", "--state", place / "state", "--pins",
                        bpf / side]
             rnicd = Process(self.directory, f"rnicd-{side}", self.inside(side, self.directory / "rnicd", *options), {})
             self._things.callback(call, *self.inside(side, self.directory / "rnicd", "--unshare", *options), check=False)

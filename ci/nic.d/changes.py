@@ -53,6 +53,37 @@ def _(nics):
     nics.perf("write-bw", "--verify -s 4096 -n 40")
 
 
+# What administrators set while traffic flows; a driver may refuse one.
+SETTINGS = (
+    "-C nic1 rx-usecs 50", "-C nic1 rx-usecs 3", "-K nic1 rx off", "-K nic1 tx off", "-K nic1 tso off gso off", "-K nic1 gro off",
+    "-K nic1 rx on", "-K nic1 tx on", "-K nic1 tso on gso on", "-K nic1 gro on", "-K nic1 rxvlan off", "-K nic1 rxvlan on",
+    "-A nic1 rx off tx off", "-X nic1 equal 1", "-X nic1 default", "-G nic1 rx 128", "-G nic1 rx 256",
+)
+
+
+@case("ethtool changes what it can under traffic")
+def _(nics):
+    serving = nics.serve("perf send-bw", timeout=300)
+    # Each message is verified.
+    client = nics.bed.spawn("east", f"exec {nics.ctl} perf send-bw --netdev nic0 {RUNS} -q 2 -D 600 {WEST}", 300)
+    nics.wait(lambda: "#bytes" in client.output() or not client.running(), "the client connects", 40)
+    said, count = [], 0
+    try:
+        for each in SETTINGS:
+            result = nics.west(f"ethtool {each}")
+            said.append(f"ethtool {each}: {result.output}[{result.code}]")
+            count += result.code == 0
+            running = client.running() and serving.running()
+            expect(running, "a side ends:", *said, client.output(), serving.output())
+        nics.wait_for_carrier()
+    finally:
+        done = nics.end(client)
+        served = nics.end(serving)
+    expect(done.code == 130, "the client fails:", *said, done.output, served.output)
+    expect(count >= 6, "the driver refuses nearly all:", *said)
+    nics.perf("write-bw", "--verify -s 4096 -n 40")
+
+
 def unbind(nics):
     """Takes the driver of the west's NIC away; returns what brings it back."""
     bind, name = nics.west("""set -e

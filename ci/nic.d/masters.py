@@ -1,4 +1,4 @@
-"""A bond: its frames arrive on the NIC below it, so rnic works in the kernel's stack, and says so."""
+"""Devices on others: their frames arrive on the NIC below, so rnic works in the kernel's stack, and says so."""
 
 import contextlib
 
@@ -50,3 +50,23 @@ def _(nics):
             device = nics.perf(test, "--verify -s 20000 -n 40", netdev="bond0")["test_info"]["device"]
             expect(device.startswith(f"bond0: XDP generic ({because}"), "the report does not say what it is:", device)
             expect("lost" not in device, "the report tells of losses:", device)
+
+
+@case("a VLAN on the NIC, opened itself")
+def _(nics):
+    try:
+        nics.east("""set -e
+            ip link add link nic0 name nic0.9 type vlan id 9
+            ip link set dev nic0.9 up
+            ethtool -K nic0 gro on""").checked()
+        offloads = nics.doctor("nic0.9")["offloads"]
+        expect(offloads["verdict"] == "fail" and "ethtool -K nic0 gro off" in offloads["remedy"],
+               "doctor does not tell what is lost, or its remedy:", offloads)
+        nics.east(offloads["remedy"]).checked()
+        offloads = nics.doctor("nic0.9")["offloads"]
+        expect(offloads["verdict"] == "ok", "doctor finds a loss that is none:", offloads)
+    finally:
+        nics.east("""ip link delete dev nic0.9
+            ethtool -K nic0 gro on
+            ethtool -K nic0 rx-gro-hw on 2>/dev/null # virtio_net has it
+            true""").checked()

@@ -40,13 +40,13 @@ class Sharing(Nics):
 
     def options(self, side):
         place = f"{DIRECTORY}/{side}"
-        return f"--config {place}/rnicd.toml --socket {place}/socket --state {place} --pins {DIRECTORY}/bpf/{side}"
+        return f"--config {place}/rnicd.toml --socket {place}/socket --state {place}/state --pins {DIRECTORY}/bpf/{side}"
 
     def start(self, side):
         """Starts rnicd, and waits until it shares the NIC."""
         interface, _ = nic.SIDES[side]
         self.bed.run(side, f"""mkdir -p {DIRECTORY}/{side}
-            printf 'socket_group = "nogroup"\\n[[device]]\\nname = "{interface}"\\n%b' '{self._rules.format(nic=interface)}' >{DIRECTORY}/{side}/rnicd.toml""").checked()
+            printf 'socket_group = "nogroup"\\n[defaults]\\nlisten = ["1024-65535"]\\nrate = "none"\\npeers = "all"\\n[[device]]\\nname = "{interface}"\\n%b' '{self._rules.format(nic=interface)}' >{DIRECTORY}/{side}/rnicd.toml""").checked()
         self._rnicd[side] = self.bed.spawn(side, f"exec {RNICD} {self.options(side)}", 600)
         self.expect_shared(side)
 
@@ -65,7 +65,7 @@ class Sharing(Nics):
         self.end(self._rnicd[side])
         return self.bed.run(side, f"""{RNICD} --unshare {self.options(side)}
             ip -o link show | grep -e 'rnic[0-9]*-' -e xdp
-            find {DIRECTORY}/bpf/{side} {DIRECTORY}/{side}/ports -type f 2>/dev/null""").output
+            find {DIRECTORY}/bpf/{side} {DIRECTORY}/{side}/state/ports -type f 2>/dev/null""").output
 
     def stop_all(self):
         left = {side: self.stop(side) for side in self._rnicd}

@@ -315,6 +315,39 @@ impl Talk {
     }
 }
 
+/// Programs free what belongs to a request when its answer comes: what the answer acknowledges completes first, on every way that an
+/// answer takes.
+#[test]
+fn a_request_completes_before_its_answer() {
+    for opcode in [Opcode::Send, Opcode::SendSolicited, Opcode::Immediate] {
+        for (pieces, pushed) in [(1, true), (1, false), (2, true)] {
+            let mut talk = Talk::open(&[pieces]);
+            let header = Header::Untagged {
+                queue: 0,
+                ahead: 0,
+                offset: 0,
+            };
+            let said = Said {
+                header,
+                last: true,
+                opcode,
+                len: 8,
+                spoilt: 0,
+                reserved: 0,
+            };
+            talk.say(&said, pushed);
+            let told = outcomes(&mut talk.scene.qp);
+            let ids: Vec<_> = told.iter().map(|(id, _, status)| (*id, *status)).collect();
+            let done = WcStatus::Success;
+            assert_eq!(
+                ids,
+                [(4, done), (100, done)],
+                "{opcode:?} {pieces} {pushed}"
+            );
+        }
+    }
+}
+
 /// Generates a Write or Send, mostly without an error.
 fn said() -> impl Strategy<Value = Said> {
     let plain = |header, opcode, len| Said {

@@ -8,7 +8,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates whose code and tests are read.
-const CRATES: [&str; 4] = ["rnic-core", "rnic-verbs", "rnic-xdp", "rnicd"];
+const CRATES: [&str; 5] = [
+    "rnic-core",
+    "rnic-verbs",
+    "rnic-ibverbs",
+    "rnic-xdp",
+    "rnicd",
+];
 
 /// The directory of the programs in the kernel, which are code as well.
 const PROGRAMS: &str = "ebpf";

@@ -53,7 +53,7 @@ fn a_send_with_invalidate_takes_the_memory_away_at_once() {
     assert!(ended);
     let reason = sim.hosts[0].end_of(active.number);
     assert!(
-        matches!(reason, Some(EndReason::TerminateReceived { control })
+        matches!(reason, Some(EndReason::TerminateReceived { control, .. })
         if (control.layer, control.error_type, control.code) == (1, 1, 0))
     );
     let failed = (3, WcOpcode::Write, WcStatus::RemoteAccessError);
@@ -153,7 +153,7 @@ fn revocation_is_final_in_the_middle_of_a_message() {
         let reason = sim.hosts[0].end_of(active.number);
         let layer = if reading { 0 } else { 1 };
         assert!(
-            matches!(reason, Some(EndReason::TerminateReceived { control })
+            matches!(reason, Some(EndReason::TerminateReceived { control, .. })
                 if (control.layer, control.error_type, control.code) == (layer, 1, 0)),
             "{reason:?}"
         );

@@ -215,6 +215,7 @@ fn requests_that_nobody_answers_are_bounded_at_each_listener() {
     for (number, peer) in peers.iter().enumerate() {
         sim.raw[*peer].send(&request(4));
         sim.run_now();
+        // Told by a Terminate, then reset.
         assert_eq!(sim.raw[*peer].reset, number >= 3, "peer {number}");
     }
     assert_eq!(sim.hosts[0].connect_requests().count(), 3);

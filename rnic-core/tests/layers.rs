@@ -34,15 +34,30 @@ const UNSAFE: [&str; 10] = [
     // The C ABI.
     "rnic-ibverbs/src",
     "rnic-xdp/src/icmp/filter",
-    "rnic-xdp/src/manager/groups",
+    "rnic-xdp/src/manager/peer",
     "rnic-xdp/src/manager/reservation",
     "rnic-xdp/src/placement/ioctl",
     "rnic-xdp/src/port",
     "rnic-xdp/src/steering/attach",
 ];
 
+/// Where the state of all connections is asked for, which takes the longer the more there are: for administrators and reports,
+/// and never to wait for the engine.
+const SNAPSHOTS: [&str; 10] = [
+    "rnic-core/src/engine/command",
+    "rnic-core/src/engine/commands",
+    "rnic-core/src/engine/mod",
+    "rnic-core/src/engine/owners/moving",
+    "rnic-core/src/testing/host",
+    "rnic-ctl/src/objects/metrics",
+    "rnic-ctl/src/perf",
+    "rnic-ctl/src/rping/server",
+    "rnic-verbs/src/device",
+    "rnic-verbs/src/inspector",
+];
+
 /// The files that write to the log: none of these is on the path of a frame.
-const LOGS: [&str; 20] = [
+const LOGS: &[&str] = &[
     "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
     "rnic-ibverbs/src/adapter",
@@ -52,8 +67,10 @@ const LOGS: [&str; 20] = [
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
     "rnic-xdp/src/manager/device",
+    "rnic-xdp/src/manager/device_host",
     "rnic-xdp/src/manager/device_news",
     "rnic-xdp/src/manager/device_queues",
+    "rnic-xdp/src/manager/host_end",
     "rnic-xdp/src/manager/queue_ports",
     "rnic-xdp/src/manager/session",
     "rnic-xdp/src/port/control",
@@ -215,7 +232,12 @@ fn unsafe_stands_where_it_is_allowed() {
 
 #[test]
 fn nothing_is_logged_on_the_way_of_a_frame() {
-    confined(&["tracing", "tracing_subscriber"], &LOGS);
+    confined(&["tracing", "tracing_subscriber"], LOGS);
+}
+
+#[test]
+fn nobody_waits_for_a_list_of_all_connections() {
+    confined(&["snapshot", "snapshot_of"], &SNAPSHOTS);
 }
 
 #[test]

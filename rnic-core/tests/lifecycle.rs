@@ -312,7 +312,13 @@ fn requests_that_wait_for_a_decision_go_with_their_listener() {
             error_type: 0,
             code: 5,
         };
-        assert_eq!(failure, Some(EndReason::TerminateReceived { control }));
+        assert_eq!(
+            failure,
+            Some(EndReason::TerminateReceived {
+                control,
+                quoted: None
+            })
+        );
     }
     assert_nothing_left(&mut sim);
 }

@@ -231,7 +231,7 @@ fn check(side: &Side, peer: &Side, seed: u64) {
     let wanted: Vec<(u64, u32, [u8; 8])> = sends
         .map(|(slot, (kind, len))| match kind {
             Kind::Send => (slot as u64, *len as u32, [0; 8]),
-            _ => (slot as u64, 0, slot.to_be_bytes()),
+            _ => (slot as u64, *len as u32, slot.to_be_bytes()),
         })
         .collect();
     assert_eq!(received, wanted, "seed {seed}: Sends delivered");

@@ -133,7 +133,7 @@ fn assert_terminated(sim: &mut Simulation, active: &TestQp, number: (u8, u8, u8)
     assert!(over, "seed {seed}");
     let reason = sim.hosts[0].end_of(active.number);
     assert!(
-        matches!(reason, Some(EndReason::TerminateReceived { control })
+        matches!(reason, Some(EndReason::TerminateReceived { control, .. })
             if (control.layer, control.error_type, control.code) == number),
         "seed {seed}: {reason:?}"
     );

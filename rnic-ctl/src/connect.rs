@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use nix::net::if_::if_nametoindex;
 use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Qp};
 
 use crate::failure::{Doing, Failure, Outcome};
@@ -28,6 +29,24 @@ pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<S
         .into_iter()
         .find(fits)
         .ok_or_else(|| Failure::operation(what(), "it has no address of that family"))
+}
+
+/// Reads a local address. A link-local one may have its scope (`fe80::1%eth1`), which must be an interface; that of the connection is
+/// --netdev, or a VLAN on it that has the address.
+pub(crate) fn local_address(text: &str) -> Result<IpAddr, String> {
+    let (address, scope) = match text.split_once('%') {
+        Some((address, scope)) => (address, Some(scope)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|why| format!("{why}"))?;
+    let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    match scope {
+        Some(_) if !is_link_local => Err("only link-local addresses (fe80::) have a scope".into()),
+        Some(scope) if if_nametoindex(scope).is_err() => {
+            Err(format!("there is no interface {scope}"))
+        }
+        _ => Ok(address),
+    }
 }
 
 /// How often to look for Ctrl-C.
@@ -61,5 +80,27 @@ pub(crate) fn connect(
             None => continue,
         };
         return Err(Failure::operation(what, failed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_address_may_have_a_scope_if_it_is_link_local() {
+        let read = |text: &str| local_address(text).map(|address| address.to_string());
+        assert_eq!(read("192.0.2.1").as_deref(), Ok("192.0.2.1"));
+        assert_eq!(read("fe80::1").as_deref(), Ok("fe80::1"));
+        assert_eq!(read("fe80::1%lo").as_deref(), Ok("fe80::1"));
+        for wrong in [
+            "fe80::1%",
+            "fe80::1%nosuch0",
+            "fd00::1%lo",
+            "192.0.2.1%lo",
+            "host",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::{Running, link, text};
-use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
+use rnic_xdp::testing::{Namespace, disable_offloads};
 
 /// The longest time that anything may take, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -105,10 +105,8 @@ except ConnectionResetError:
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_a_process_receives_that_has_the_device_for_itself_is_captured() {
-    if !is_root("what_a_process_receives_that_has_the_device_for_itself_is_captured") {
-        return;
-    }
     for mode in ["native", "generic"] {
         let hosts = link("excl", "theirs");
         disable_offloads(&hosts.1, "theirs").unwrap();
@@ -140,10 +138,8 @@ fn what_a_process_receives_that_has_the_device_for_itself_is_captured() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_process_that_opens_the_device_later_is_captured() {
-    if !is_root("a_process_that_opens_the_device_later_is_captured") {
-        return;
-    }
     let hosts = link("later", "theirs");
     let line = "capture -i ours -Q in -c 3 -w -";
     let mut capture = rnic_ctl(&hosts.0, line);
@@ -178,10 +174,8 @@ fn ended(hosts: &(Namespace, Namespace), line: &str, stdout: Stdio) -> Output {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn every_end_has_its_code() {
-    if !is_root("every_end_has_its_code") {
-        return;
-    }
     let hosts = link("ends", "theirs");
     for (line, code, words) in [
         ("capture -i eth9 -w /dev/null", 3, "no network device eth9"),

@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 
 use common::{Running, link, text};
-use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
+use rnic_xdp::testing::{Namespace, disable_offloads};
 
 const ROUNDS: &str = "20";
 const PORT: &str = "7174";
@@ -72,50 +72,44 @@ fn kernel_listens_between(
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernels_tcp_as_initiator() {
-    if is_root("the_kernels_tcp_as_initiator") {
-        kernel_connects("10.77.0.1", "64", 1500, "1300");
-        kernel_connects("fd77::1", "30001", 1500, "1300");
-    }
+    kernel_connects("10.77.0.1", "64", 1500, "1300");
+    kernel_connects("fd77::1", "30001", 1500, "1300");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernels_tcp_as_responder() {
-    if is_root("the_kernels_tcp_as_responder") {
-        kernel_listens("10.77.0.2", "30001", 1500, "1300");
-        kernel_listens("fd77::2", "64", 1500, "1300");
-    }
+    kernel_listens("10.77.0.2", "30001", 1500, "1300");
+    kernel_listens("fd77::2", "64", 1500, "1300");
 }
 
 /// Frames of several chunks: with an FPDU each, with many that begin and end anywhere in them, and with FPDUs that cross
 /// from one to the next.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernels_tcp_with_a_large_mtu() {
-    if is_root("the_kernels_tcp_with_a_large_mtu") {
-        kernel_connects("10.77.0.1", "60001", 9000, "8900");
-        kernel_listens("fd77::2", "60001", 9000, "8900");
-        kernel_connects("fd77::1", "60001", 9000, "1300");
-        kernel_listens("10.77.0.2", "60001", 9000, "20000");
-    }
+    kernel_connects("10.77.0.1", "60001", 9000, "8900");
+    kernel_listens("fd77::2", "60001", 9000, "8900");
+    kernel_connects("fd77::1", "60001", 9000, "1300");
+    kernel_listens("10.77.0.2", "60001", 9000, "20000");
 }
 
 /// What the wire carries is what the kernel would put on a NIC without offloads.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernels_tcp_without_offloads() {
-    if is_root("the_kernels_tcp_without_offloads") {
-        let hosts = hosts("ko", 1500);
-        disable_offloads(&hosts.1, "kernels").unwrap();
-        kernel_connects_between(&hosts, "fd77::1", "30001", "1300");
-        kernel_listens_between(&hosts, "10.77.0.2", "30001", "1300");
-    }
+    let hosts = hosts("ko", 1500);
+    disable_offloads(&hosts.1, "kernels").unwrap();
+    kernel_connects_between(&hosts, "fd77::1", "30001", "1300");
+    kernel_listens_between(&hosts, "10.77.0.2", "30001", "1300");
 }
 
 /// The kernel answers, with a RST whose checksum is partial.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn where_nobody_listens_the_kernel_refuses() {
-    if !is_root("where_nobody_listens_the_kernel_refuses") {
-        return;
-    }
     let (ours, _kernels) = hosts("kr", 1500);
     for address in ["10.77.0.2", "fd77::2"] {
         let client = rping(&ours, &["-c", "-a", address]);
@@ -128,10 +122,8 @@ fn where_nobody_listens_the_kernel_refuses() {
 
 /// A server without an address accepts clients of both families.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_server_listens_on_both_families() {
-    if !is_root("a_server_listens_on_both_families") {
-        return;
-    }
     let (ours, kernels) = hosts("kb", 1500);
     for address in ["10.77.0.1", "fd77::1"] {
         let server = rping(&ours, &["-s"]);

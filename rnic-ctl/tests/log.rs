@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Running, link, text};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 
 /// The command with a log, or without.
 fn rnic_ctl(namespace: &Namespace, netdev: &str, line: &str, log: Option<&str>) -> Command {
@@ -30,10 +30,8 @@ fn says(log: &str, target: &str, words: &str) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_log_says_why_connecting_failed() {
-    if !is_root("the_log_says_why_connecting_failed") {
-        return;
-    }
     let (_server, client) = link("logc", "theirs");
     for (address, reason) in [
         (
@@ -72,10 +70,8 @@ fn the_log_says_why_connecting_failed() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn both_sides_log_a_rejection() {
-    if !is_root("both_sides_log_a_rejection") {
-        return;
-    }
     let (one, other) = link("logr", "theirs");
     let server = rnic_ctl(
         &one,
@@ -106,10 +102,8 @@ fn both_sides_log_a_rejection() {
 
 /// A client that does not speak MPA makes no connection request, so that the application gets no event of it.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_server_logs_a_client_that_fails_before_its_request() {
-    if !is_root("a_server_logs_a_client_that_fails_before_its_request") {
-        return;
-    }
     let (one, other) = link("logs", "theirs");
     for log in [Some("rnic=debug"), None] {
         let server = rnic_ctl(&one, "ours", "perf write-bw", log);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use serde_json::Value;
 
 use common::{link, text};
@@ -76,10 +76,8 @@ impl Drop for Installed {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_program_gets_its_environment_and_keeps_its_exit_code() {
-    if !is_root("a_program_gets_its_environment_and_keeps_its_exit_code") {
-        return;
-    }
     let (here, _there) = link("run", "theirs");
     let installed = Installed::new(true);
     let script = installed.script("echo $LD_LIBRARY_PATH $RNIC_NETDEV $0 \"$@\"; exit 7");
@@ -98,10 +96,8 @@ fn a_program_gets_its_environment_and_keeps_its_exit_code() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_program_gets_the_signals() {
-    if !is_root("a_program_gets_the_signals") {
-        return;
-    }
     let (here, _there) = link("run", "theirs");
     let installed = Installed::new(true);
     // SIGPIPE, which Rust has its own programs ignore.
@@ -112,10 +108,8 @@ fn a_program_gets_the_signals() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_shell_gets_the_same_environment() {
-    if !is_root("a_shell_gets_the_same_environment") {
-        return;
-    }
     let (here, _there) = link("run", "theirs");
     let installed = Installed::new(true);
     let said = installed.run(&here, &["rnic-ctl", "env"]);
@@ -130,10 +124,8 @@ fn a_shell_gets_the_same_environment() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_is_missing_is_said_before_the_program_runs() {
-    if !is_root("what_is_missing_is_said_before_the_program_runs") {
-        return;
-    }
     let (here, _there) = link("run", "theirs");
     let fails = |installed: &Installed, words: &[&str], code, why: &str| {
         let said = installed.run(&here, words);
@@ -171,10 +163,8 @@ fn what_is_missing_is_said_before_the_program_runs() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_user_without_rights_needs_rnicd() {
-    if !is_root("a_user_without_rights_needs_rnicd") {
-        return;
-    }
     let (here, _there) = link("run", "theirs");
     let installed = Installed::new(true);
     let script = installed.script("echo it runs");
@@ -199,10 +189,8 @@ fn a_user_without_rights_needs_rnicd() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_check_says_all_at_once() {
-    if !is_root("a_check_says_all_at_once") {
-        return;
-    }
     let (here, _there) = link("run", "theirs");
     let installed = Installed::new(true);
     let program = fs::canonicalize("/bin/sh").unwrap().display().to_string();

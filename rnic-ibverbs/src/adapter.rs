@@ -1,7 +1,7 @@
 //! The network interfaces that programs see as RDMA devices, and the devices that are opened on them.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 
@@ -11,6 +11,7 @@ use tracing::warn;
 use crate::dispatch::{dispatcher, quietly};
 use crate::errno::{Errno, ToErrno, lock};
 use crate::interface::Interface;
+use crate::process::{keep_from_children, renew};
 
 /// Names the interfaces, separated by commas.
 const NETDEV: &str = "RNIC_NETDEV";
@@ -59,9 +60,24 @@ pub(crate) fn adapters() -> &'static [Adapter] {
     ADAPTERS.get_or_init(|| netdevs.into_iter().enumerate().map(Adapter::new).collect())
 }
 
+/// Returns whether ports of rnicd are about to go, and their TCP ports with them.
+pub(crate) fn are_ports_ending() -> bool {
+    rnic_verbs::are_ports_ending(&rnicd())
+}
+
+/// Returns whether there may be an rnicd.
+pub(crate) fn has_rnicd() -> bool {
+    rnicd().exists()
+}
+
+/// Returns where rnicd listens.
+fn rnicd() -> PathBuf {
+    DeviceConfig::new("").manager.unwrap_or_default()
+}
+
 fn netdevs() -> Vec<String> {
     let Ok(named) = std::env::var(NETDEV) else {
-        return rnic_verbs::offered(&DeviceConfig::new("").manager.unwrap_or_default());
+        return rnic_verbs::offered(&rnicd());
     };
     let netdevs = named
         .split(',')
@@ -134,6 +150,15 @@ impl Adapter {
         Ok(device)
     }
 
+    /// Forgets the device of the parent, and the handlers of its events.
+    ///
+    /// # Safety
+    /// As of [`renew`].
+    pub(crate) unsafe fn renew(&self) {
+        renew(&self.opened);
+        renew(&self.handlers);
+    }
+
     /// Returns the device if this process has opened it.
     pub(crate) fn opened(&self) -> Option<Device> {
         let opened = self.opened.try_lock().ok()?;
@@ -142,12 +167,14 @@ impl Adapter {
     }
 
     fn open(&'static self, process: u32) -> Result<Opened, Errno> {
-        let dispatcher = dispatcher(|| self.dispatch())?;
+        keep_from_children();
         let failed = |why: &dyn std::fmt::Display| warn!("cannot open {}: {why}", self.netdev);
         let device = quietly(|| Device::open_with(&self.config())).map_err(|why| {
             failed(&why);
             why.errno()
         })?;
+        // Not before: its thread stays.
+        let dispatcher = dispatcher(|| self.dispatch())?;
         device.on_events(dispatcher.clone()).map_err(|why| {
             failed(&why);
             why.errno()

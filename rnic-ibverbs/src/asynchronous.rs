@@ -11,6 +11,7 @@ use crate::adapter::Adapter;
 use crate::context::{AsyncEvent, Context, for_each, with_open};
 use crate::errno::{Errno, fail, lock};
 use crate::objects::{Cq, Qp, Srq, Unacknowledged};
+use crate::process::renew;
 use crate::registry::{CQS, QPS, SRQS};
 
 /// Who reads the events of a device. Never dropped in a child, which must not touch it.
@@ -21,6 +22,14 @@ struct Reader {
 }
 
 static READERS: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
+
+/// Forgets the readers of the parent.
+///
+/// # Safety
+/// As of [`renew`].
+pub(crate) unsafe fn renew_readers() {
+    renew(&READERS);
+}
 
 /// Hands on what the engine of an adapter reports: a handler of its dispatcher.
 pub(crate) fn deliver(adapter: &'static Adapter) {
@@ -253,7 +262,13 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    if let Some(count) = count_of(&*event) {
+    let is_inherited = match about(&*event) {
+        About::Cq(cq) => Cq::is_inherited(cq),
+        About::Qp(qp) => Qp::is_inherited(qp),
+        About::Srq(srq) => Srq::is_inherited(srq),
+        About::Port => true,
+    };
+    if !is_inherited && let Some(count) = count_of(&*event) {
         count.acknowledge(1);
     }
 }

@@ -7,16 +7,19 @@ use std::task::{Wake, Waker};
 
 use crate::abi::*;
 use crate::cancellation::PutOff;
+use crate::context::Context;
 use crate::errno::{Errno, fail, lock, pointer, result};
 use crate::event_queue::EventQueue;
 use crate::objects::{Channel, Cq, CqPointer, Users};
+use crate::process;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     let _whole = PutOff::new();
-    pointer(EventQueue::new().map(|notified| {
+    let made = process::check(&Context::of(context).asynchronous.process);
+    pointer(made.and_then(|()| EventQueue::new()).map(|notified| {
         let abi = ibv_comp_channel {
             context,
             fd: notified.fd(),
@@ -24,6 +27,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         };
         Channel {
             abi: UnsafeCell::new(abi),
+            process: notified.process,
             notified: Arc::new(notified),
             users: Users::default(),
         }
@@ -34,6 +38,9 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> i32 {
     let _whole = PutOff::new();
+    if Channel::is_inherited(channel) {
+        return 0;
+    }
     if Channel::of(channel).users.any() {
         return result(Err(Errno::EBUSY));
     }
@@ -61,23 +68,39 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
-    Cq::of(cq).notifications.acknowledge(events);
+    if !Cq::is_inherited(cq) {
+        Cq::of(cq).notifications.acknowledge(events);
+    }
+}
+
+/// Has this called for each notification of a channel.
+///
+/// # Safety
+/// The channel exists.
+pub(crate) unsafe fn on_notification(
+    channel: *mut ibv_comp_channel,
+    watcher: impl Fn() + Send + Sync + 'static,
+) {
+    Channel::of(channel).notified.watch(watcher);
 }
 
 /// The engine's way from a completion queue to its channel.
-pub(crate) struct Notifier {
+pub(crate) struct Notifier(Mutex<Notified>);
+
+struct Notified {
+    /// The channel, as long as the queue exists: the engine may keep its way for longer, and the program closes the descriptor.
     channel: Option<Arc<EventQueue<CqPointer>>>,
-    /// The queue, as long as it exists.
-    queue: Mutex<Option<CqPointer>>,
+    /// The queue, once it exists.
+    queue: Option<CqPointer>,
 }
 
 impl Notifier {
     /// Makes one for a queue that is about to be made.
     pub(crate) fn new(channel: Option<&Channel>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self(Mutex::new(Notified {
             channel: channel.map(|channel| channel.notified.clone()),
-            queue: Mutex::new(None),
-        })
+            queue: None,
+        })))
     }
 
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
@@ -85,13 +108,13 @@ impl Notifier {
     }
 
     pub(crate) fn start(&self, queue: *mut ibv_cq) {
-        *lock(&self.queue) = Some(CqPointer(queue));
+        lock(&self.0).queue = Some(CqPointer(queue));
     }
 
     /// Ends it: what was not read is dropped, and nothing follows.
     pub(crate) fn stop(&self) {
-        let stopped = lock(&self.queue).take();
-        if let (Some(queue), Some(channel)) = (stopped, &self.channel) {
+        let mut notified = lock(&self.0);
+        if let (Some(queue), Some(channel)) = (notified.queue.take(), notified.channel.take()) {
             channel.remove(|waiting| *waiting == queue);
         }
     }
@@ -103,8 +126,8 @@ impl Wake for Notifier {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let queue = lock(&self.queue);
-        if let (Some(queue), Some(channel)) = (*queue, &self.channel) {
+        let notified = lock(&self.0);
+        if let (Some(queue), Some(channel)) = (notified.queue, &notified.channel) {
             channel.push(queue);
         }
     }

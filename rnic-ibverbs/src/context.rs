@@ -10,6 +10,7 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
+use crate::process::renew;
 
 /// A context. The program has a pointer into the middle of it.
 #[repr(C)]
@@ -86,13 +87,21 @@ impl Context {
         Ok(pointer)
     }
 
-    /// Closes a context. Fails if it is the one that rdma_cm gives out, or not open.
+    /// Closes a context. The one that rdma_cm gives out stays open for rdma_cm. Fails if it is not open.
     ///
     /// # Safety
     /// Nobody uses it any more.
     pub(crate) unsafe fn close(pointer: *mut ibv_context) -> Result<(), Errno> {
+        // SAFETY: the context is open, says the caller.
+        if unsafe { Self::of(pointer) }
+            .asynchronous
+            .process
+            .is_forked()
+        {
+            return Ok(());
+        }
         if lock(&SHARED).contains(&Open(pointer)) {
-            return Err(Errno::EBUSY);
+            return Ok(());
         }
         let mut open = lock(&OPEN);
         let place = open.iter().position(|known| known.0 == pointer);
@@ -107,6 +116,15 @@ impl Context {
         });
         Ok(())
     }
+}
+
+/// Forgets the contexts of the parent.
+///
+/// # Safety
+/// As of [`renew`].
+pub(crate) unsafe fn renew_lists() {
+    renew(&OPEN);
+    renew(&SHARED);
 }
 
 /// Calls `what` with a context if it is open. It is not closed meanwhile.

@@ -10,8 +10,9 @@ use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::channel::Notifier;
 use crate::context::Context;
-use crate::errno::{Errno, ToErrno, pointer, result};
+use crate::errno::{Errno, ToErrno, fail, pointer, result};
 use crate::objects::{Channel, Cq};
+use crate::process;
 
 /// The most entries of a queue of any kind.
 pub(crate) const MAX_ENTRIES: u32 = 1 << 20;
@@ -41,11 +42,15 @@ pub(crate) struct NewCq {
 /// # Safety
 /// The context is open, and the channel exists or is NULL.
 pub(crate) unsafe fn create(new: NewCq, mut abi: ibv_cq_ex) -> Result<*mut ibv_cq, Errno> {
+    process::check(&Context::of(new.context).asynchronous.process)?;
     let vectors = (*new.context).num_comp_vectors as u32;
     if new.cqe == 0 || new.cqe > MAX_ENTRIES || new.comp_vector >= vectors {
         return Err(Errno::EINVAL);
     }
-    let channel = (!new.channel.is_null()).then(|| Channel::of(new.channel));
+    let channel = match new.channel.is_null() {
+        true => None,
+        false => Some(Channel::here(new.channel)?),
+    };
     let adapter = Context::of(new.context).adapter;
     let notifier = Notifier::new(channel);
     let made = adapter.device()?.cq_notifying(new.cqe, notifier.waker());
@@ -91,6 +96,9 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> i32 {
     let _whole = PutOff::new();
+    if Cq::is_inherited(cq) {
+        return 0;
+    }
     let object = Cq::of(cq);
     if object.users.any() {
         return result(Err(Errno::EBUSY));
@@ -113,7 +121,10 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: i32) -> i32 
     if cqe <= 0 || cqe as u32 > MAX_ENTRIES {
         return result(Err(Errno::EINVAL));
     }
-    let mut inner = Cq::of(cq).lock();
+    let mut inner = match Cq::here(cq) {
+        Ok(object) => object.lock(),
+        Err(errno) => return result(Err(errno)),
+    };
     let resized = inner.resize(cqe as u32).map_err(|why| why.errno());
     if resized.is_ok() {
         (*cq).cqe = inner.capacity() as i32;
@@ -125,7 +136,10 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: i32) -> i32 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut ibv_wc) -> i32 {
     let _whole = PutOff::new();
     let entries = usize::try_from(entries).unwrap_or(0);
-    let mut inner = Cq::of(cq).lock();
+    let mut inner = match Cq::here(cq) {
+        Ok(object) => object.lock(),
+        Err(errno) => return fail(errno),
+    };
     if entries == 0 {
         return 0;
     }
@@ -152,8 +166,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
 
 /// Returns a completion as programs read it.
 ///
-/// Of the 8 octets of Immediate Data on the wire, the first 4 are those of the verbs, and the last 4 the length of the Write, which
-/// verbs report with it and iWARP does not.
+/// Of the 8 octets of Immediate Data on the wire, the first 4 are those of the verbs. The last 4 say the length of the Write: the
+/// engine has counted its octets, and the peer's word is not taken for it.
 #[inline]
 pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
     let mut wc = ibv_wc {
@@ -164,9 +178,8 @@ pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
         qp_num: qp_num(completion.qp()),
         ..ibv_wc::default()
     };
-    if let Some([a, b, c, d, length @ ..]) = completion.immediate() {
+    if let Some([a, b, c, d, ..]) = completion.immediate() {
         wc.imm_data = u32::from_ne_bytes([a, b, c, d]);
-        wc.byte_len = u32::from_be_bytes(length);
         wc.wc_flags |= IBV_WC_WITH_IMM;
     }
     if let Some(stag) = completion.invalidated() {
@@ -193,8 +206,8 @@ fn opcode(opcode: WcOpcode) -> u32 {
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: i32) -> i32 {
     let _whole = PutOff::new();
-    Cq::of(cq).lock().arm(solicited_only != 0);
-    0
+    let object = Cq::here(cq);
+    result(object.map(|object| object.lock().arm(solicited_only != 0)))
 }
 
 /// `ibv_modify_cq`: an engine notifies at once, so there is nothing to moderate.

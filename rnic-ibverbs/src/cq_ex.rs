@@ -6,7 +6,8 @@ use crate::abi::*;
 use crate::cancellation::PutOff;
 use crate::cq::{NewCq, create, work_completion};
 use crate::errno::{Errno, pointer};
-use crate::objects::{Cq, Polled};
+use crate::objects::Cq;
+use crate::section::Within;
 
 /// What a program may ask to read. Of the members that only InfiniBand has, each is 0.
 const READABLE: u64 = IBV_WC_EX_WITH_BYTE_LEN
@@ -77,29 +78,37 @@ fn readers() -> ibv_cq_ex {
     }
 }
 
-/// Locks the queue until `end_poll`, unless there is nothing to read.
+/// Begins to read, unless there is nothing. The queue itself is not locked until `end_poll`: see `section`.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> i32 {
     let _whole = PutOff::new();
     if !attr.is_null() && (*attr).comp_mask != 0 {
         return Errno::EINVAL as i32;
     }
-    let object = Cq::of(cq.cast());
-    let mut lock = object.lock();
-    let Some(completion) = lock.poll_one() else {
+    let object = match Cq::here(cq.cast()) {
+        Ok(object) => object,
+        Err(errno) => return errno as i32,
+    };
+    if object.polled.is_mine() {
+        return Errno::EBUSY as i32;
+    }
+    let Some(completion) = object.lock().poll_one() else {
         return Errno::ENOENT as i32;
     };
-    let polled = &mut *object.polled.get();
-    polled.lock = Some(lock);
-    show(cq, polled, &completion);
+    if let Err(Within) = object.polled.enter() {
+        return Errno::EBUSY as i32;
+    }
+    if let Some(polled) = object.polled.inside() {
+        show(cq, polled, &completion);
+    }
     0
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> i32 {
     let _whole = PutOff::new();
-    let polled = &mut *Cq::of(cq.cast()).polled.get();
+    let object = Cq::of(cq.cast());
     let mut one = [Completion::default()];
-    match polled.lock.as_mut().map(|lock| lock.take(&mut one)) {
-        Some(1) => {
+    match object.polled.inside() {
+        Some(polled) if object.lock().take(&mut one) == 1 => {
             show(cq, polled, &one[0]);
             0
         }
@@ -108,26 +117,28 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> i32 {
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    let polled = &mut *Cq::of(cq.cast()).polled.get();
-    drop(polled.lock.take());
+    Cq::of(cq.cast()).polled.leave();
 }
 
 /// Shows a completion to the program.
 ///
 /// # Safety
 /// The queue exists.
-unsafe fn show(cq: *mut ibv_cq_ex, polled: &mut Polled, completion: &Completion) {
-    polled.completion = work_completion(completion);
-    (*cq).wr_id = polled.completion.wr_id;
-    (*cq).status = polled.completion.status;
+unsafe fn show(cq: *mut ibv_cq_ex, polled: &mut ibv_wc, completion: &Completion) {
+    *polled = work_completion(completion);
+    (*cq).wr_id = polled.wr_id;
+    (*cq).status = polled.status;
 }
 
 /// Returns the completion that was taken last.
 ///
 /// # Safety
-/// The queue exists, and the caller is the thread of the program that polls it. It lets the reference go before it polls again.
-unsafe fn shown<'a>(cq: *mut ibv_cq_ex) -> &'a ibv_wc {
-    &(*Cq::of(cq.cast()).polled.get()).completion
+/// The queue exists, and the caller is the thread of the program that polls it.
+unsafe fn shown(cq: *mut ibv_cq_ex) -> ibv_wc {
+    match Cq::of(cq.cast()).polled.inside() {
+        Some(polled) => *polled,
+        None => ibv_wc::default(),
+    }
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> u32 {

@@ -11,8 +11,9 @@ use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::asynchronous;
 use crate::cancellation::PutOff;
+use crate::children;
 use crate::context::{Context, shared};
-use crate::errno::{Errno, fail_ptr, pointer, result};
+use crate::errno::{Errno, fail, fail_ptr, pointer};
 use crate::exit;
 use crate::operations::operations;
 use crate::query;
@@ -104,6 +105,7 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     device.adapter.on_events(asynchronous::deliver);
     watch::start();
     exit::register();
+    children::register();
     Ok(context)
 }
 
@@ -158,7 +160,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> i32 {
     let _whole = PutOff::new();
-    result(Context::close(context))
+    Context::close(context).map_or_else(fail, |()| 0)
 }
 
 /// A descriptor of the kernel's device names none of these.

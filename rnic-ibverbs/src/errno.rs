@@ -1,5 +1,6 @@
 //! Errors as programs get them: errno.
 
+use std::io;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -71,12 +72,22 @@ impl ToErrno for OpenError {
             OpenError::Unprivileged { .. } => Errno::EPERM,
             OpenError::Config { .. } => Errno::EINVAL,
             OpenError::Threads(why) => why.errno(),
+            OpenError::Memory(_) => Errno::ENOMEM,
             OpenError::Bell(why) | OpenError::Random(why) => {
                 why.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw)
             }
-            _ => Errno::ENODEV,
+            why => shortage(why).unwrap_or(Errno::ENODEV),
         }
     }
+}
+
+/// Returns what this process or the system has too little of, if that is what an error comes from.
+fn shortage(why: &OpenError) -> Option<Errno> {
+    let mut causes = std::iter::successors(Some(why as &dyn std::error::Error), |why| why.source());
+    let errno = causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+    errno
+        .map(Errno::from_raw)
+        .filter(|errno| matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM))
 }
 
 impl ToErrno for PostError {

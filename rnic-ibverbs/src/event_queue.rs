@@ -3,13 +3,17 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use nix::libc;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use rnic_verbs::Private;
 
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, lock};
+use crate::process::{self, Process};
 
 unsafe extern "C-unwind" {
     /// A thread that waits here can be cancelled, which unwinds.
@@ -19,16 +23,37 @@ unsafe extern "C-unwind" {
 /// The queue. The descriptor counts what is in it, and each read takes one.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
+    pub(crate) process: Process,
+    /// Dropped before the descriptor.
+    _noted: Private,
     fd: EventFd,
     events: Mutex<VecDeque<T>>,
+    watcher: Watcher,
+}
+
+/// Who is told of each event besides those who wait at the descriptor.
+#[derive(Default)]
+struct Watcher(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watcher")
+            .field(&self.0.get().is_some())
+            .finish()
+    }
 }
 
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> Result<Self, Errno> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
+        process::keep_from_children();
+        let fd = EventFd::from_value_and_flags(0, flags)?;
         Ok(Self {
-            fd: EventFd::from_value_and_flags(0, flags)?,
+            process: Process::this(),
+            _noted: Private::new(&fd),
+            fd,
             events: Mutex::default(),
+            watcher: Watcher::default(),
         })
     }
 
@@ -37,12 +62,22 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
+    /// Has this called behind each event that is added. The first call counts.
+    pub(crate) fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        self.watcher.0.get_or_init(|| Box::new(watcher));
+    }
+
     /// Adds an event.
     pub(crate) fn push(&self, event: T) {
-        let mut events = lock(&self.events);
-        events.push_back(event);
-        // Fails only if 2^64 - 2 events wait. Under the lock, so that nobody takes the event before it is counted.
-        let _ = self.fd.write(1);
+        {
+            let mut events = lock(&self.events);
+            events.push_back(event);
+            // Fails only if 2^64 - 2 events wait. Under the lock, so that nobody takes the event before it is counted.
+            let _ = self.fd.write(1);
+        }
+        if let Some(watcher) = self.watcher.0.get() {
+            watcher();
+        }
     }
 
     /// Takes the oldest event. Waits for one, unless the program has made the descriptor non-blocking: then it fails with EAGAIN.
@@ -52,6 +87,7 @@ impl<T> EventQueue<T> {
 
     /// Takes the oldest event as [`next`](Self::next) does. `count` sees it before [`remove`](Self::remove) can miss it.
     pub(crate) fn next_counted(&self, count: impl Fn(&T)) -> Result<T, Errno> {
+        process::check(&self.process)?;
         loop {
             let mut one = 0u64;
             // No lock is held here, where the thread may be cancelled.
@@ -81,22 +117,24 @@ impl<T> EventQueue<T> {
             std::mem::take(&mut *events).into_iter().partition(those);
         *events = left;
         for _ in 0..taken.len() {
-            self.uncount();
+            // Fails if a reader has taken it: that one finds no event, and waits again.
+            read_now(self.fd());
         }
         taken
     }
+}
 
-    /// Takes one from the count without waiting, whatever the program has made of the descriptor.
-    fn uncount(&self) {
-        let mut count = 0u64;
-        let piece = libc::iovec {
-            iov_base: (&raw mut count).cast(),
-            iov_len: size_of::<u64>(),
-        };
-        // Fails if a reader has taken it: that one finds no event, and waits again.
-        // SAFETY: one piece of memory, in which 8 octets can be written.
-        let _ = unsafe { libc::preadv2(self.fd(), &piece, 1, -1, libc::RWF_NOWAIT) };
-    }
+/// Reads an eventfd without waiting, whatever the program has made of the descriptor.
+pub(crate) fn read_now(fd: RawFd) {
+    // A cancellation would unwind from here, although nothing is waited for.
+    let _whole = PutOff::new();
+    let mut count = 0u64;
+    let piece = libc::iovec {
+        iov_base: (&raw mut count).cast(),
+        iov_len: size_of::<u64>(),
+    };
+    // SAFETY: one piece of memory, in which 8 octets can be written.
+    let _ = unsafe { libc::preadv2(fd, &piece, 1, -1, libc::RWF_NOWAIT) };
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@
 //! - `registry`: `QPS.with(adapter, number, what)`, and `qp::with_number`, find the object that an event names.
 //! - `objects`: `Pd::of`, `Cq::of`, `Qp::of`, `Srq::of` give what lies behind the pointers of the program; `Qp::lock()` the
 //!   [`rnic_verbs::Qp`].
+//! - `section`: what one call of the program begins and another one ends; and the order of all locks.
 //! - `event_queue`: `EventQueue<T>`, a descriptor that is readable while events wait.
 //! - `errno`: `Errno` of every error of rnic-verbs; `fail`, `fail_ptr` and `result` give it to the program.
 #![allow(unsafe_code, reason = "the C ABI: see above")]
@@ -38,14 +39,15 @@
 )]
 
 // From the ground up; each file imports only from those below it:
-// abi, cancellation, errno < dispatch, event_queue, interface < adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch
-// < cq, mw < cq_ex, post < qp_ex < qp < srq < query < operations < device. On them stand cm and rsocket.
+// abi, cancellation, errno < dispatch, interface, process, section < event_queue < adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch
+// < cq, mw < cq_ex, post < qp_ex < qp < srq < query < operations, children < device. On them stand cm and rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
 mod asynchronous;
 mod cancellation;
 mod channel;
+mod children;
 mod context;
 mod cq;
 mod cq_ex;
@@ -62,11 +64,13 @@ mod objects;
 mod operations;
 mod pd;
 mod post;
+mod process;
 mod qp;
 mod qp_ex;
 mod query;
 mod rates;
 mod registry;
+mod section;
 mod srq;
 mod strings;
 mod sysfs;

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +12,7 @@ use crate::abi::*;
 use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno, fail_ptr, lock, pointer, result};
 use crate::objects::{Mr, Pd};
+use crate::process::Process;
 
 /// `IBV_REREG_MR_ERR_INPUT`: a wrong argument.
 const REREG_INPUT: i32 = -1;
@@ -62,21 +64,27 @@ fn rights(access: u32) -> Result<Access, Errno> {
 /// # Safety
 /// The protection domain exists. While the memory is registered, the program has there what peers may access.
 unsafe fn register(wanted: Wanted) -> Result<rnic_verbs::Mr, Errno> {
+    Pd::here(wanted.pd)?;
     let rights = rights(wanted.access)?;
     if wanted.length == 0 {
         return Err(Errno::EINVAL);
     }
     let writable = rights.contains(Access::LOCAL_WRITE);
-    let region = Region::foreign(wanted.addr.cast(), wanted.length, writable).map_err(|why| {
-        match why {
-            RegionError::Foreign { source, .. } => match source.raw_os_error() {
-                // A hole, or memory that may not be written.
-                Some(_) => Errno::EFAULT,
-                // There is no way to survive its loss on this processor.
-                None => Errno::EOPNOTSUPP,
-            },
-            _ => Errno::EINVAL,
-        }
+    let (start, len) = (wanted.addr.cast(), wanted.length);
+    let region = match wanted.access & IBV_ACCESS_ON_DEMAND {
+        0 => Region::foreign(start, len, writable),
+        _ => Region::on_demand(start, len, writable),
+    };
+    let region = region.map_err(|why| match why {
+        RegionError::Foreign { source, .. } => match source.raw_os_error() {
+            // A hole, or memory that may not be written.
+            Some(_) => Errno::EFAULT,
+            // It ends behind the last address.
+            None if source.kind() == ErrorKind::InvalidInput => Errno::EINVAL,
+            // There is no way to survive its loss on this processor.
+            None => Errno::EOPNOTSUPP,
+        },
+        _ => Errno::EINVAL,
     })?;
     let pd = &Pd::of(wanted.pd).pd;
     let registration = pd.registration(&Arc::new(region)).access(rights);
@@ -111,6 +119,7 @@ unsafe fn make(wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
     pd.users.add();
     Ok(Mr {
         abi: UnsafeCell::new(abi),
+        process: Process::this(),
         mr: Mutex::new(Some(registered)),
         access: AtomicU32::new(wanted.access),
     }
@@ -216,7 +225,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     if moves && (addr.is_null() || length == 0) {
         return failed(REREG_INPUT, Errno::EINVAL);
     }
-    let object = Mr::of(mr);
+    let object = match Mr::here(mr) {
+        Ok(object) => object,
+        Err(errno) => return failed(REREG_COMMAND, errno),
+    };
     let mut registered = lock(&object.mr);
     let Some(old) = registered.as_mut() else {
         return failed(REREG_COMMAND, Errno::EINVAL);
@@ -268,6 +280,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> i32 {
     let _whole = PutOff::new();
+    if Mr::is_inherited(mr) {
+        return 0;
+    }
     let object = Mr::of(mr);
     let deregistered = lock(&object.mr).as_mut().map(rnic_verbs::Mr::deregister);
     // Windows are bound to it. That a peer has invalidated it does no harm.
@@ -315,7 +330,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}
 
-/// Nothing is pinned, so that a fork changes nothing for the memory of either process.
+/// Nothing is pinned, so that a fork changes nothing for the memory of either process. What is not memory, a child does not get: see
+/// `process`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> i32 {
     let _whole = PutOff::new();

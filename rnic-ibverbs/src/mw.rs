@@ -12,6 +12,7 @@ use crate::abi::*;
 use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno, lock, pointer};
 use crate::objects::{Mr, Mw, Pd, Qp};
+use crate::process::Process;
 
 /// `ibv_alloc_mw`.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv_mw {
@@ -19,7 +20,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv
     if kind != IBV_MW_TYPE_1 && kind != IBV_MW_TYPE_2 {
         return pointer(Err(Errno::EINVAL));
     }
-    let made = Pd::of(pd).pd.window().map_err(|_| Errno::ENOMEM);
+    let made = Pd::here(pd).and_then(|pd| pd.pd.window().map_err(|_| Errno::ENOMEM));
     pointer(made.map(|mw| {
         Pd::of(pd).users.add();
         let abi = ibv_mw {
@@ -31,6 +32,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv
         };
         Mw {
             abi: UnsafeCell::new(abi),
+            process: Process::this(),
             mw,
             bound: Mutex::default(),
         }
@@ -41,6 +43,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv
 /// `ibv_dealloc_mw`.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> i32 {
     let _whole = PutOff::new();
+    if Mw::is_inherited(mw) {
+        return 0;
+    }
     let pd = (*mw).pd;
     drop(Mw::take(mw));
     Pd::of(pd).users.remove();
@@ -96,7 +101,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     bind: *mut ibv_mw_bind,
 ) -> i32 {
     let _whole = PutOff::new();
-    match bind_type_1(Qp::of(qp), Mw::of(mw), &*bind) {
+    match Qp::here(qp).and_then(|qp| bind_type_1(qp, Mw::of(mw), &*bind)) {
         Ok(()) => 0,
         Err(errno) => errno as i32,
     }

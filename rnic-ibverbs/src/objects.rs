@@ -8,6 +8,8 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
+use crate::process::{self, Process};
+use crate::section::Section;
 
 /// Gives the object that a pointer of the program names.
 macro_rules! behind {
@@ -16,7 +18,7 @@ macro_rules! behind {
         // back to the program, or name objects that are shared in the same way.
         unsafe impl Send for $object {}
         // SAFETY: what changes is atomic or behind a lock. What lies in an UnsafeCell belongs to the program (`abi`), or to the thread
-        // of the program that holds the lock which is kept in it (`polled`, `batch`).
+        // of the program that is in the section (`polled`, `batch`).
         unsafe impl Sync for $object {}
 
         impl $object {
@@ -28,6 +30,28 @@ macro_rules! behind {
                 // SAFETY: the object is there, says the caller, and the structure that the program knows lies at its beginning.
                 // It is shared, and what the program writes lies in the UnsafeCell.
                 unsafe { &*pointer.cast::<Self>() }
+            }
+
+            /// Returns the object as [`of`](Self::of) does. Fails in a process that was forked from the one that made it.
+            ///
+            /// # Safety
+            /// As of [`of`](Self::of).
+            #[inline]
+            #[allow(dead_code, reason = "not needed of every object")]
+            pub(crate) unsafe fn here<'a>(pointer: *mut $pointer) -> Result<&'a Self, Errno> {
+                // SAFETY: says the caller.
+                let object = unsafe { Self::of(pointer) };
+                process::check(&object.process)?;
+                Ok(object)
+            }
+
+            /// Returns whether this process was forked from the one that made the object. Then it is not destroyed, but left.
+            ///
+            /// # Safety
+            /// As of [`of`](Self::of).
+            pub(crate) unsafe fn is_inherited(pointer: *mut $pointer) -> bool {
+                // SAFETY: says the caller.
+                unsafe { Self::of(pointer) }.process.is_forked()
             }
 
             /// Returns the pointer that the program has.
@@ -119,6 +143,7 @@ impl Unacknowledged {
 #[repr(C)]
 pub(crate) struct Pd {
     abi: UnsafeCell<ibv_pd>,
+    process: Process,
     pub(crate) pd: rnic_verbs::Pd,
     /// A parent domain shares that of this one.
     pub(crate) parent_of: *mut ibv_pd,
@@ -135,6 +160,7 @@ impl Pd {
     ) -> Self {
         Self {
             abi: UnsafeCell::new(ibv_pd { context, handle: 0 }),
+            process: Process::this(),
             pd,
             parent_of,
             users: Users::default(),
@@ -146,6 +172,7 @@ impl Pd {
 #[repr(C)]
 pub(crate) struct Channel {
     pub(crate) abi: UnsafeCell<ibv_comp_channel>,
+    pub(crate) process: Process,
     /// The queues whose notifications wait to be read.
     pub(crate) notified: Arc<EventQueue<CqPointer>>,
     /// Queues that notify here.
@@ -165,8 +192,9 @@ unsafe impl Send for CqPointer {}
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) abi: UnsafeCell<ibv_cq_ex>,
-    /// Has a guard of `cq`, and so stands before it: members are dropped in their order.
-    pub(crate) polled: UnsafeCell<Polled>,
+    process: Process,
+    /// What `start_poll` has begun and `end_poll` ends: the completion that the program reads.
+    pub(crate) polled: Section<ibv_wc>,
     cq: Mutex<rnic_verbs::Cq>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device.
@@ -183,13 +211,6 @@ pub(crate) struct Cq {
 
 behind!(Cq, ibv_cq);
 
-/// What `start_poll` has begun and `end_poll` ends: it belongs to the thread that polls.
-#[derive(Default)]
-pub(crate) struct Polled {
-    pub(crate) lock: Option<MutexGuard<'static, rnic_verbs::Cq>>,
-    pub(crate) completion: ibv_wc,
-}
-
 impl Cq {
     pub(crate) fn new(
         abi: ibv_cq_ex,
@@ -199,10 +220,11 @@ impl Cq {
     ) -> Self {
         Self {
             abi: UnsafeCell::new(abi),
+            process: Process::this(),
             id: cq.id(),
             cq: Mutex::new(cq),
             adapter,
-            polled: UnsafeCell::default(),
+            polled: Section::default(),
             quiet: Box::new(quiet),
             users: Users::default(),
             notifications: Unacknowledged::default(),
@@ -219,6 +241,7 @@ impl Cq {
 #[repr(C)]
 pub(crate) struct Srq {
     pub(crate) abi: UnsafeCell<ibv_srq>,
+    process: Process,
     srq: Mutex<rnic_verbs::Srq>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device.
@@ -243,6 +266,7 @@ impl Srq {
     ) -> Self {
         Self {
             abi: UnsafeCell::new(abi),
+            process: Process::this(),
             id: srq.id(),
             srq: Mutex::new(srq),
             adapter,
@@ -263,9 +287,9 @@ impl Srq {
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) abi: UnsafeCell<ibv_qp_ex>,
-    /// The requests of `ibv_wr_start` to `ibv_wr_complete`: they belong to the thread that posts. Has a guard of `qp`, and so stands
-    /// before it: members are dropped in their order.
-    pub(crate) batch: UnsafeCell<Batch>,
+    process: Process,
+    /// The requests of `ibv_wr_start` to `ibv_wr_complete`.
+    pub(crate) batch: Section<Batch>,
     qp: Mutex<rnic_verbs::Qp>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device, by which events name it.
@@ -297,6 +321,7 @@ impl Qp {
     pub(crate) fn new(new: NewQp) -> Self {
         Self {
             abi: UnsafeCell::new(new.abi),
+            process: Process::this(),
             number: new.qp.number(),
             qp: Mutex::new(new.qp),
             adapter: new.adapter,
@@ -304,7 +329,7 @@ impl Qp {
             signal_all: new.signal_all,
             send_ops: new.send_ops,
             attributes: Mutex::default(),
-            batch: UnsafeCell::default(),
+            batch: Section::default(),
             asynchronous: Unacknowledged::default(),
             cm_id: AtomicPtr::default(),
         }
@@ -327,8 +352,6 @@ impl Qp {
 /// Requests that were built by `ibv_wr_*` and are not posted yet.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// Held from `ibv_wr_start` on.
-    pub(crate) lock: Option<MutexGuard<'static, rnic_verbs::Qp>>,
     pub(crate) requests: Vec<BatchedRequest>,
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) inline: Vec<u8>,
@@ -349,6 +372,7 @@ pub(crate) struct BatchedRequest {
 #[repr(C)]
 pub(crate) struct Mr {
     pub(crate) abi: UnsafeCell<ibv_mr>,
+    pub(crate) process: Process,
     /// What is registered now. None where it covers no octet.
     pub(crate) mr: Mutex<Option<rnic_verbs::Mr>>,
     pub(crate) access: AtomicU32,
@@ -360,6 +384,7 @@ behind!(Mr, ibv_mr);
 #[repr(C)]
 pub(crate) struct Mw {
     pub(crate) abi: UnsafeCell<ibv_mw>,
+    pub(crate) process: Process,
     pub(crate) mw: rnic_verbs::Mw,
     /// Of type 1: the STag of the last binding that was posted, and the queue pair.
     pub(crate) bound: Mutex<Option<(rnic_verbs::Stag, rnic_verbs::QpNumber)>>,

@@ -7,6 +7,7 @@ use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::errno::{Errno, pointer, result};
 use crate::objects::Pd;
+use crate::process;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -19,9 +20,10 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 /// # Safety
 /// The context is open, and the protection domain exists.
 unsafe fn alloc(context: *mut ibv_context, parent_of: *mut ibv_pd) -> Result<*mut ibv_pd, Errno> {
+    process::check(&Context::of(context).asynchronous.process)?;
     let pd = match parent_of.is_null() {
         true => Context::of(context).adapter.device()?.pd(),
-        false => Pd::of(parent_of).pd.clone(),
+        false => Pd::here(parent_of)?.pd.clone(),
     };
     Ok(Pd::new(context, pd, parent_of).give())
 }
@@ -29,6 +31,9 @@ unsafe fn alloc(context: *mut ibv_context, parent_of: *mut ibv_pd) -> Result<*mu
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> i32 {
     let _whole = PutOff::new();
+    if Pd::is_inherited(pd) {
+        return 0;
+    }
     if Pd::of(pd).users.any() {
         return result(Err(Errno::EBUSY));
     }

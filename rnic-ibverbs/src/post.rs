@@ -139,8 +139,8 @@ fn address(atomic: ibv_send_wr_atomic) -> RemoteAddress {
     }
 }
 
-/// Makes a Write with Immediate Data. Verbs have 4 octets of them, and RFC 7306 has 8: the last 4 are the length of the Write, which
-/// the peer's completion reports.
+/// Makes a Write with Immediate Data. Verbs have 4 octets of them, and RFC 7306 has 8: the last 4 are the length of the Write,
+/// which earlier versions of rnic report.
 fn write_with_immediate<'a>(peer: RemoteAddress, immediate: u32, length: u32) -> SendRequest<'a> {
     let mut octets = [0; 8];
     octets[..4].copy_from_slice(&immediate.to_ne_bytes());
@@ -216,6 +216,46 @@ pub(crate) unsafe fn post_list(
     }
 }
 
+/// Why a request was not posted.
+enum Unposted {
+    /// It is none that rnic-verbs has.
+    Unknown(Errno),
+    Refused(PostError),
+}
+
+impl From<PostError> for Unposted {
+    fn from(why: PostError) -> Self {
+        Self::Refused(why)
+    }
+}
+
+/// Posts all requests of a list, or none.
+///
+/// # Safety
+/// As of [`post_list`].
+pub(crate) unsafe fn post_whole(
+    qp: &mut rnic_verbs::Qp,
+    wr: *mut ibv_send_wr,
+) -> Result<(), Errno> {
+    let mut scratch = Scratch::new();
+    let scratch = &raw mut scratch;
+    let all = || {
+        let mut next = wr;
+        std::iter::from_fn(move || {
+            // SAFETY: each `next` of the list is a request or NULL. Nothing borrows the scratch: the request before this is gone.
+            let wr = unsafe { next.as_ref() }?;
+            next = wr.next;
+            // SAFETY: as above.
+            let made = unsafe { request(wr, &mut *scratch) };
+            Some(made.map_err(Unposted::Unknown))
+        })
+    };
+    qp.post_whole(all).map_err(|why| match why {
+        Unposted::Unknown(errno) => errno,
+        Unposted::Refused(why) => why.errno(),
+    })
+}
+
 /// `ibv_post_send`.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -223,7 +263,11 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> i32 {
     let _whole = PutOff::new();
-    match post_list(&mut Qp::of(qp).lock(), wr) {
+    let posted = match Qp::here(qp) {
+        Ok(object) => post_list(&mut object.lock(), wr),
+        Err(errno) => Err((wr, errno)),
+    };
+    match posted {
         Ok(()) => 0,
         Err((bad, errno)) => {
             *bad_wr = bad;
@@ -264,6 +308,15 @@ unsafe fn post_receives(
     0
 }
 
+/// Says that the first of a list could not be posted.
+///
+/// # Safety
+/// The program has room there for a pointer.
+unsafe fn none_posted(wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr, errno: Errno) -> i32 {
+    *bad_wr = wr;
+    errno as i32
+}
+
 /// `ibv_post_recv`.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
@@ -271,7 +324,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
     let _whole = PutOff::new();
-    let mut inner = Qp::of(qp).lock();
+    let mut inner = match Qp::here(qp) {
+        Ok(object) => object.lock(),
+        Err(errno) => return none_posted(wr, bad_wr, errno),
+    };
     post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
 }
 
@@ -282,6 +338,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
     let _whole = PutOff::new();
-    let mut inner = Srq::of(srq).lock();
+    let mut inner = match Srq::here(srq) {
+        Ok(object) => object.lock(),
+        Err(errno) => return none_posted(wr, bad_wr, errno),
+    };
     post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
 }

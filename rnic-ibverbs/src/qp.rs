@@ -84,6 +84,7 @@ unsafe fn create(
         Some(asked) => qp_ex::operations(asked)?,
         None => qp_ex::none(),
     };
+    Pd::here(pd)?;
     let srq = init.srq;
     check(&init.cap, !srq.is_null())?;
     let adapter = Context::of((*pd).context).adapter;
@@ -95,7 +96,10 @@ unsafe fn create(
         max_inline: MAX_INLINE,
         signal_all: init.sq_sig_all != 0,
     };
-    let cqs = (Cq::of(init.send_cq), Cq::of(init.recv_cq));
+    let cqs = (Cq::here(init.send_cq)?, Cq::here(init.recv_cq)?);
+    if !srq.is_null() {
+        Srq::here(srq)?;
+    }
     let made = with_locked(cqs, |send_cq, recv_cq| {
         let pd = &Pd::of(pd).pd;
         match srq.is_null() {
@@ -199,6 +203,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     let _whole = PutOff::new();
+    if Qp::is_inherited(qp) {
+        return 0;
+    }
     leaving(Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
@@ -221,7 +228,7 @@ unsafe fn forget_completions(
 ) {
     if let Ok(device) = adapter.device() {
         // Workers carry out commands in their order, so this one's answer comes behind the end of the queue pair.
-        let _ = device.snapshot(LONGEST_END);
+        let _ = device.barrier(LONGEST_END);
     }
     for cq in [base.send_cq, base.recv_cq] {
         // Without memory they stay.
@@ -259,7 +266,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     mask: i32,
 ) -> i32 {
     let _whole = PutOff::new();
-    let object = Qp::of(qp);
+    let object = match Qp::here(qp) {
+        Ok(object) => object,
+        Err(errno) => return result(Err(errno)),
+    };
     let attr = &*attr;
     // Threads that change the queue pair at once do so one after the other.
     let mut kept = lock(&object.attributes);
@@ -303,7 +313,10 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> i32 {
     let _whole = PutOff::new();
-    let object = Qp::of(qp);
+    let object = match Qp::here(qp) {
+        Ok(object) => object,
+        Err(errno) => return result(Err(errno)),
+    };
     let state = state(object.lock().state());
     let kept = *lock(&object.attributes);
     *attr = ibv_qp_attr {

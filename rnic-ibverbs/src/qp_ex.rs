@@ -1,6 +1,7 @@
 //! `ibv_qp_ex`: requests that a program builds by one call for each part.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the queue pair is locked, and the requests wait in a list.
+//! From `wr_start` to `wr_complete` or `wr_abort` the requests wait in a list, which belongs to the thread that builds them. The queue
+//! pair is locked only while they are posted, all of them or none: see `section`.
 
 use std::ffi::c_void;
 use std::slice;
@@ -12,6 +13,7 @@ use crate::cancellation::PutOff;
 use crate::errno::Errno;
 use crate::objects::{Batch, BatchedRequest, Qp};
 use crate::post;
+use crate::section::Within;
 
 /// What can be asked for.
 const KNOWN: u64 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -62,15 +64,16 @@ pub(crate) fn operations(asked: u64) -> Result<ibv_qp_ex, Errno> {
     })
 }
 
-/// Returns what was begun by `start`.
+/// Returns what was begun by `start`, if anything was.
 ///
 /// # Safety
 /// The queue pair exists, and the caller is the thread of the program that has begun it. It lets the reference go before it calls this
 /// again.
-unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> &'a mut Batch {
-    &mut *Qp::of(qp.cast()).batch.get()
+unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
+    Qp::of(qp.cast()).batch.inside()
 }
 
+/// Empties it. Its lists keep their room.
 fn clear(batch: &mut Batch) {
     batch.requests.clear();
     batch.pieces.clear();
@@ -79,32 +82,47 @@ fn clear(batch: &mut Batch) {
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    let lock = Qp::of(qp.cast()).lock();
-    let batch = batch(qp);
-    clear(batch);
-    batch.lock = Some(lock);
+    if Qp::is_inherited(qp.cast()) {
+        return;
+    }
+    match Qp::of(qp.cast()).batch.enter() {
+        Ok(()) => batch(qp).map_or((), clear),
+        Err(Within) => wrong(qp, Errno::EINVAL),
+    }
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    let batch = batch(qp);
-    clear(batch);
-    drop(batch.lock.take());
+    if !Qp::is_inherited(qp.cast()) {
+        Qp::of(qp.cast()).batch.leave();
+    }
 }
 
 /// Posts all requests, or none if one of them is wrong.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> i32 {
     let _whole = PutOff::new();
-    let batch = batch(qp);
-    let Some(mut lock) = batch.lock.take() else {
+    let object = match Qp::here(qp.cast()) {
+        Ok(object) => object,
+        Err(errno) => return errno as i32,
+    };
+    let Some(batch) = batch(qp) else {
         return Errno::EINVAL as i32;
     };
     let posted = match batch.wrong {
         Some(errno) => Err(errno),
-        None if batch.requests.len() > lock.send_room() as usize => Err(Errno::ENOMEM),
-        None => post_batch(batch, &mut lock),
+        None => post_batch(batch, &mut object.lock()),
     };
-    clear(batch);
+    object.batch.leave();
     posted.map_or_else(|errno| errno as i32, |()| 0)
+}
+
+/// Notes why nothing of what is being built will be posted, unless it is known.
+///
+/// # Safety
+/// As of [`batch`].
+unsafe fn wrong(qp: *mut ibv_qp_ex, errno: Errno) {
+    if let Some(batch) = batch(qp) {
+        batch.wrong.get_or_insert(errno);
+    }
 }
 
 /// Posts the requests of a batch.
@@ -137,7 +155,11 @@ unsafe fn post_batch(batch: &mut Batch, qp: &mut rnic_verbs::Qp) -> Result<(), E
             request.wr.num_sge = 1;
         }
     }
-    post::post_list(qp, link(requests)).map_err(|(_, errno)| errno)
+    let first = link(requests);
+    match requests.len() {
+        1 => post::post_list(qp, first).map_err(|(_, errno)| errno),
+        _ => post::post_whole(qp, first),
+    }
 }
 
 /// Makes a list of the requests, and returns its first, or NULL.
@@ -155,7 +177,7 @@ fn link(requests: &mut [BatchedRequest]) -> *mut ibv_send_wr {
 /// # Safety
 /// As of [`batch`].
 unsafe fn add(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
-    let batch = batch(qp);
+    let Some(batch) = batch(qp) else { return };
     // Zeros are numbers and null pointers.
     let mut wr: ibv_send_wr = std::mem::zeroed();
     wr.wr_id = (*qp).wr_id;
@@ -252,7 +274,7 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr
 /// # Safety
 /// As of [`batch`].
 unsafe fn unsupported(qp: *mut ibv_qp_ex) {
-    batch(qp).wrong.get_or_insert(Errno::EOPNOTSUPP);
+    wrong(qp, Errno::EOPNOTSUPP);
 }
 
 unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
@@ -292,7 +314,7 @@ unsafe extern "C" fn flush(
 /// # Safety
 /// As of [`batch`].
 unsafe fn add_pieces(qp: *mut ibv_qp_ex, pieces: &[ibv_sge]) {
-    let batch = batch(qp);
+    let Some(batch) = batch(qp) else { return };
     // More than a request takes are not kept, so that their number fits its member.
     if pieces.len() > MAX_SGE {
         batch.wrong.get_or_insert(Errno::EINVAL);
@@ -310,8 +332,11 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    if count > 0 {
-        add_pieces(qp, slice::from_raw_parts(list, count));
+    match count {
+        0 => {}
+        // Such a list is not looked at.
+        _ if count > MAX_SGE || list.is_null() => wrong(qp, Errno::EINVAL),
+        _ => add_pieces(qp, slice::from_raw_parts(list, count)),
     }
 }
 
@@ -320,7 +345,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const
 /// # Safety
 /// As of [`batch`], and `length` octets can be read from `from`.
 unsafe fn add_inline(qp: *mut ibv_qp_ex, from: *const u8, length: usize) {
-    let batch = batch(qp);
+    let Some(batch) = batch(qp) else { return };
     let Some(last) = batch.requests.last_mut() else {
         batch.wrong = Some(Errno::EINVAL);
         return;
@@ -350,6 +375,9 @@ unsafe extern "C" fn set_inline_data_list(
 ) {
     if count == 0 {
         return;
+    }
+    if list.is_null() {
+        return wrong(qp, Errno::EINVAL);
     }
     for piece in slice::from_raw_parts(list, count) {
         add_inline(qp, piece.addr.cast(), piece.length);

@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use crate::adapter::Adapter;
 use crate::errno::lock;
 use crate::objects::{Cq, Qp, Srq};
+use crate::process::renew;
 
 /// The queue pairs.
 pub(crate) static QPS: Registry<Qp> = Registry::new();
@@ -48,6 +49,14 @@ impl<T: Sync> Registry<T> {
         let entry = objects.get(&(adapter.index, number))?;
         // SAFETY: it is removed before it is destroyed, which the lock keeps from happening now.
         Some(what(unsafe { &*entry.0 }))
+    }
+
+    /// Forgets the objects of the parent.
+    ///
+    /// # Safety
+    /// As of [`renew`].
+    pub(crate) unsafe fn renew(&self) {
+        renew(&self.0);
     }
 
     /// Calls `what` with each object, unless somebody holds the lock at the moment.

@@ -27,7 +27,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut i
         max_sge: MAX_SGE,
         ..SrqCaps::default()
     };
-    let srq = Pd::of(pd).pd.srq(caps).map_err(|why| why.errno())?;
+    let srq = Pd::here(pd)?.pd.srq(caps).map_err(|why| why.errno())?;
     attr.max_wr = srq.capacity();
     attr.max_sge = attr.max_sge.max(1);
     let abi = ibv_srq {
@@ -85,6 +85,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> i32 {
     let _whole = PutOff::new();
+    if Srq::is_inherited(srq) {
+        return 0;
+    }
     if Srq::of(srq).users.any() {
         return result(Err(Errno::EBUSY));
     }
@@ -103,7 +106,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: i32,
 ) -> i32 {
     let _whole = PutOff::new();
-    let (object, attr) = (Srq::of(srq), &*attr);
+    let (object, attr) = match Srq::here(srq) {
+        Ok(object) => (object, &*attr),
+        Err(errno) => return result(Err(errno)),
+    };
     if mask & !IBV_SRQ_LIMIT != 0 {
         return result(Err(Errno::EOPNOTSUPP));
     }

@@ -39,27 +39,27 @@ pub(crate) extern "C" fn ibv_port_state_str(state: u32) -> *const c_char {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_event_type_str(event: u32) -> *const c_char {
     let names = &[
-        c"completion queue error",
-        c"queue pair failed",
-        c"invalid request on a queue pair",
-        c"access violation on a queue pair",
+        c"CQ error",
+        c"local work queue catastrophic error",
+        c"invalid request local work queue error",
+        c"local access violation work queue error",
         c"communication established",
         c"send queue drained",
         c"path migrated",
-        c"path migration failed",
-        c"device failed",
+        c"path migration request error",
+        c"local catastrophic error",
         c"port active",
         c"port error",
         c"LID change",
         c"P_Key change",
         c"SM change",
-        c"shared receive queue error",
-        c"shared receive queue limit reached",
+        c"SRQ catastrophic error",
+        c"SRQ limit reached",
         c"last WQE reached",
         c"client reregistration",
         c"GID table change",
-        c"work queue failed",
-        c"link speed change",
+        c"WQ fatal",
+        c"Device link speed change",
     ];
     name(names, event)
 }
@@ -89,8 +89,8 @@ pub(crate) extern "C" fn ibv_wc_status_str(status: u32) -> *const c_char {
         c"fatal error",
         c"response timeout error",
         c"general error",
-        c"tag matching error",
-        c"tag matching rendezvous incomplete",
+        c"TM error",
+        c"TM software rendezvous",
     ];
     name(names, status)
 }
@@ -99,15 +99,15 @@ pub(crate) extern "C" fn ibv_wc_status_str(status: u32) -> *const c_char {
 pub(crate) extern "C" fn ibv_wr_opcode_str(opcode: u32) -> *const c_char {
     let names = &[
         c"rdma-write",
-        c"rdma-write-imm",
+        c"rdma-write-with-imm",
         c"send",
-        c"send-imm",
+        c"send-with-imm",
         c"rdma-read",
-        c"atomic-cmp-swp",
-        c"atomic-fetch-add",
+        c"atomic-cmp-and-swp",
+        c"atomic-fetch-and-add",
         c"local-inv",
         c"bind-mw",
-        c"send-inv",
+        c"send-with-inv",
         c"tso",
         c"driver1",
         c"unknown",
@@ -127,14 +127,11 @@ mod tests {
         // SAFETY: the functions return strings that stay.
         let text = |name| unsafe { CStr::from_ptr(name) }.to_str().unwrap();
         assert_eq!(text(ibv_wc_status_str(0)), "success");
-        assert_eq!(
-            text(ibv_wc_status_str(23)),
-            "tag matching rendezvous incomplete"
-        );
+        assert_eq!(text(ibv_wc_status_str(23)), "TM software rendezvous");
         assert_eq!(text(ibv_wc_status_str(24)), "unknown");
         assert_eq!(text(ibv_node_type_str(-1)), "unknown");
         assert_eq!(text(ibv_node_type_str(4)), "iWARP NIC");
         assert_eq!(text(ibv_event_type_str(9)), "port active");
-        assert_eq!(text(ibv_event_type_str(20)), "link speed change");
+        assert_eq!(text(ibv_event_type_str(20)), "Device link speed change");
     }
 }

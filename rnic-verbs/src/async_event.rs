@@ -224,6 +224,7 @@ mod tests {
                 error_type: 1,
                 code: 0,
             },
+            quoted: None,
         };
         for (reason, name) in [
             (EndReason::Local, None),

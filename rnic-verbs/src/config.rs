@@ -22,7 +22,7 @@ const MAX_WORKERS: u32 = 1024;
 pub struct DeviceConfig {
     /// The interface, how it is attached to, and its frames.
     pub port: PortConfig,
-    /// TCP's settings and the most connections, for each worker. `mtu` and `partial_checksums` become those of the interface.
+    /// TCP's settings and the most connections, for each worker. `mtu`, `partial_checksums` and `marks` become those of the interface.
     pub engine: EngineConfig,
     /// Who runs the engines.
     pub driving: Driving,

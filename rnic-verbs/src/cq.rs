@@ -56,8 +56,9 @@ impl Completion {
         QpNumber(self.0.qp)
     }
 
-    /// Returns the number of octets received, read or sent. It is 0 for received Immediate Data, which leave the receive's
-    /// buffer as it is.
+    /// Returns the number of octets received, read or sent. With received Immediate Data, which leave the receive's
+    /// buffer as it is, it is what was written before them: the octets of the last Write, whatever the peer says of it, if nothing
+    /// else was received since.
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }

@@ -3,15 +3,17 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use rnic_core::connection::{AddressPair, PortLease};
 use rnic_core::engine::{Command, HostEnd, Net, Peers, Snapshot, Turn, WorkerGone};
 use rnic_core::ids::{CqId, PdId, QpNumber, SrqId, StreamId};
+use rnic_core::memory::process::Process;
 use rnic_core::memory::table::StagTable;
 use rnic_core::verbs::{cq::MAX_CQS, srq::MAX_SRQS};
 
@@ -21,6 +23,7 @@ use crate::events::{Boxes, Router};
 use crate::inspector::Inspector;
 use crate::objects::Objects;
 use crate::port::Port;
+use crate::ports::Ports;
 use crate::standby::Standby;
 
 /// How long the application's thread sleeps at a time while it drives the engine inline.
@@ -45,20 +48,17 @@ pub(crate) struct Inner {
     pub(crate) objects: Arc<Objects>,
     inline: Option<Mutex<Box<dyn Turn>>>,
     standby: Option<Standby>,
-    /// The ports that were listened on, and who could connect.
-    pub(crate) listened: Mutex<Vec<(SocketAddr, Peers, Weak<Held>)>>,
+    /// The ports that listeners and connections have.
+    pub(crate) ports: Ports,
     numbers: Mutex<Numbers>,
     next_pd: AtomicU32,
     next_stream: AtomicU64,
     next_worker: AtomicUsize,
     /// The process that opened it.
-    process: u32,
+    process: Process,
     /// Declared last: the thread ends after the objects above sent their last commands.
     thread: Option<Box<dyn Any + Send + Sync>>,
 }
-
-/// What a [`PortLease`](rnic_core::connection::PortLease) holds.
-type Held = dyn Any + Send + Sync;
 
 /// Numbers of objects. A number is used again only when all others were used, the longest unused first.
 struct Numbers {
@@ -138,12 +138,12 @@ impl Device {
                 port,
                 inline,
                 standby,
-                listened: Mutex::default(),
+                ports: Ports::default(),
                 numbers: Mutex::new(numbers),
                 next_pd: AtomicU32::new(1),
                 next_stream: AtomicU64::new(0),
                 next_worker: AtomicUsize::new(0),
-                process: std::process::id(),
+                process: Process::this(),
                 thread,
             }),
         }
@@ -182,6 +182,38 @@ impl Device {
     /// Returns the number of workers that share its work.
     pub fn workers(&self) -> usize {
         self.inner.workers()
+    }
+
+    /// Waits until all workers have carried out what they were told before. False if one has not within `timeout`.
+    ///
+    /// Workers carry out commands in their order, so that what was dropped, destroyed or ended before is so when this returns. It
+    /// takes no longer where there are many connections.
+    pub fn barrier(&self, timeout: Duration) -> Result<bool, Error> {
+        for worker in 0..self.workers() {
+            if self.inner.ask(worker, timeout, Command::Barrier)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks the kernel for the next hop on the way to a peer, as connecting does, and returns whether it is known. Until the peer or
+    /// the router has answered, it is not; a later call finds it. Returns false, too, if the worker does not answer within `timeout`.
+    pub fn resolves(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        timeout: Duration,
+    ) -> Result<bool, Error> {
+        let path = AddressPair { local, remote };
+        let resolve = |reply| Command::Resolve { path, reply };
+        Ok(self.inner.ask(0, timeout, resolve)?.unwrap_or(false))
+    }
+
+    /// Returns the reservation of a local port that listeners or connections of this device have. The port stays reserved at least as
+    /// long as it is held, and who listens on it or [connects](crate::Qp::connect) from it here shares it.
+    pub fn port_in_use(&self, local: SocketAddr) -> Option<PortLease> {
+        self.inner.ports.shared(local, &Peers::all())
     }
 
     /// Returns the state of the engines, summed. `None` if one does not answer within `timeout`.
@@ -232,6 +264,9 @@ impl Inner {
     }
 
     pub(crate) fn send(&self, worker: usize, command: Command) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(WorkerGone.into());
+        }
         self.hosts[worker].send(command)?;
         // A thread that polls would see it, but this one may never poll.
         self.hand_over();
@@ -242,7 +277,7 @@ impl Inner {
     #[inline]
     pub(crate) fn ring(&self, worker: usize, qp: QpNumber) {
         let host = &self.hosts[worker];
-        if host.ring_only(qp) {
+        if !self.is_forked() && host.ring_only(qp) {
             self.answer(host);
         }
     }
@@ -259,7 +294,9 @@ impl Inner {
     /// Leaves the engine to the thread that stands by, if there is one: the caller does not go on to poll.
     #[inline]
     pub(crate) fn hand_over(&self) {
-        if let Some(standby) = &self.standby {
+        if let Some(standby) = &self.standby
+            && !self.is_forked()
+        {
             standby.hand_over();
         }
     }
@@ -337,8 +374,12 @@ impl Inner {
         }
     }
 
-    /// Runs one turn if this device is driven by polling and no other thread is running it.
+    /// Runs one turn if this device is driven by polling and no other thread is running it. In a forked process it fails: the rings are
+    /// those of its parent.
     pub(crate) fn drive(&self) -> Result<bool, WorkerGone> {
+        if self.is_forked() {
+            return Err(WorkerGone);
+        }
         if let Some(standby) = &self.standby {
             return standby.poll();
         }
@@ -433,8 +474,9 @@ impl Inner {
     /// Returns whether this process inherited the device by a fork. The rings belong to the process that opened it, which goes
     /// on using them. Its threads are not here, and a lock that one of them held stays locked. So nothing of the device may be
     /// touched, and what is dropped is forgotten.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.process.is_forked()
     }
 
     /// Leaks the device in a forked process when one of its objects is dropped.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ impl Driver {
     }
 
     /// Starts such a thread for each of several engines. Each is pinned to one of `cpus`, in turn. If `cpus` is empty, the
-    /// kernel chooses.
+    /// kernel chooses. Fails if one of them is not allowed.
     pub fn spawn_all(
         turns: Vec<Box<dyn Turn>>,
         idle: Duration,
@@ -53,25 +54,35 @@ impl Driver {
         let mut cpus = cpus.iter().copied().cycle();
         for (number, mut turn) in turns.into_iter().enumerate() {
             let (end, cpu) = (end.clone(), cpus.next());
+            let (told, pinned) = channel();
             let thread = std::thread::Builder::new()
                 .name(format!("rnic-worker-{number}"))
                 .spawn(move || {
-                    pin(cpu);
-                    run(&mut *turn, idle, &end);
+                    let done = pin(cpu);
+                    let is_pinned = done.is_ok();
+                    if told.send(done).is_ok() && is_pinned {
+                        run(&mut *turn, idle, &end);
+                    }
                 })
                 .map_err(Error::Thread)?;
             running.threads.push(thread);
+            if let (Some(cpu), Ok(Err(errno))) = (cpu, pinned.recv()) {
+                let source = errno.into();
+                return Err(Error::Pin { cpu, source });
+            }
         }
         Ok(Self::Thread(Box::new(running)))
     }
 }
 
-/// Pins this thread to a CPU. If that is not allowed, the thread runs on any.
-fn pin(cpu: Option<usize>) {
+/// Pins this thread to a CPU, if one is stated.
+fn pin(cpu: Option<usize>) -> nix::Result<()> {
+    let Some(cpu) = cpu else {
+        return Ok(());
+    };
     let mut set = CpuSet::new();
-    if cpu.is_some_and(|cpu| set.set(cpu).is_ok()) {
-        let _ = sched_setaffinity(Pid::from_raw(0), &set);
-    }
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
 }
 
 /// How threads end together.

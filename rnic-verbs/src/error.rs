@@ -91,6 +91,16 @@ pub enum Error {
         "cannot start the thread that drives the device: {0}; raise the limit of processes or drive it inline"
     )]
     Thread(io::Error),
+    /// A thread could not be pinned to the CPU that is its own.
+    #[error(
+        "cannot pin a thread of the device to CPU {cpu}: {source}; open it without pinning, or allow that CPU (`taskset`, cpuset)"
+    )]
+    Pin {
+        /// The CPU.
+        cpu: usize,
+        /// Why not.
+        source: io::Error,
+    },
     /// The private data is too long.
     #[error("{len} octets of private data do not fit the {max} that MPA start-up carries")]
     PrivateData {

@@ -4,13 +4,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
-use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
-use nix::sys::time::TimeVal;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::time::TimeSpec;
+use nix::unistd;
 use rnic_core::connection::ConnectionFacts;
 use rnic_core::engine::{Command, HostEnd, Snapshot};
 use rnic_core::ids::{PdId, QpNumber};
@@ -46,26 +50,34 @@ struct QpNow {
 
 /// Who reads an answer, and may be gone or not read.
 struct Reader {
-    socket: OwnedFd,
+    pipe: OwnedFd,
     until: Instant,
 }
 
 impl Write for Reader {
     fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        if Instant::now() > self.until {
-            return Err(io::ErrorKind::TimedOut.into());
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let mut fds = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLOUT)];
+            ppoll(&mut fds, Some(TimeSpec::from_duration(left)), None)?;
+            match unistd::write(&self.pipe, octets) {
+                Err(Errno::EAGAIN) => {}
+                written => return Ok(written?),
+            }
         }
-        // No signal: the application may not expect it.
-        Ok(send(
-            self.socket.as_raw_fd(),
-            octets,
-            MsgFlags::MSG_NOSIGNAL,
-        )?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Has this thread get no signal for a reader that is gone: the application may not expect it. The calls of `reply` fail instead.
+pub(crate) fn expect_no_reader() -> io::Result<()> {
+    Ok(SigSet::from(Signal::SIGPIPE).thread_block()?)
 }
 
 impl Inspector {
@@ -79,17 +91,11 @@ impl Inspector {
         }
     }
 
-    /// Answers on a stream socket, and closes it. `within`: how long the answer is waited for.
-    pub(crate) fn reply(
-        &mut self,
-        what: &str,
-        within: Duration,
-        socket: OwnedFd,
-    ) -> io::Result<()> {
-        let limit = TimeVal::new(within.as_secs() as i64, within.subsec_micros().into());
-        setsockopt(&socket, sockopt::SendTimeout, &limit)?;
+    /// Answers on a pipe, and closes it. `within`: how long the answer is waited for.
+    pub(crate) fn reply(&mut self, what: &str, within: Duration, pipe: OwnedFd) -> io::Result<()> {
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let reader = Reader {
-            socket,
+            pipe,
             until: Instant::now() + 2 * within,
         };
         let mut writer = BufWriter::with_capacity(PIECE, reader);

@@ -102,7 +102,7 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, offers, port, resource, state < binding, error < events, open_error, private_data, request, ring,
+// address, async_event, objects, offers, port, ports, resource, state < binding, error < events, open_error, private_data, request, ring,
 // standby < config, driver, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
@@ -124,6 +124,7 @@ mod open;
 mod open_error;
 mod pd;
 mod port;
+mod ports;
 mod private_data;
 mod qp;
 mod request;
@@ -147,7 +148,7 @@ pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
 pub use events::{ConnectionEvent, Ends, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
-pub use offers::offered;
+pub use offers::{are_ports_ending, offered};
 pub use open_error::OpenError;
 pub use pd::Pd;
 pub use port::Port;
@@ -158,20 +159,24 @@ pub use standby::Standby;
 pub use state::QpState;
 pub use window::{FastMr, Mw};
 
-pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
+pub use rnic_core::connection::{
+    ConnectionOptions, EndReason, PortLease, ReadDepths, Refusal, Refusals,
+};
 pub use rnic_core::engine::{EngineConfig, NetError, Peers, Prefix};
 pub use rnic_core::ids::SrqId;
 pub use rnic_core::ids::{CqId, QpNumber};
+pub use rnic_core::memory::process::Process;
 pub use rnic_core::memory::region::{HugePages, Region, RegionError};
 pub use rnic_core::memory::table::Access;
+pub use rnic_core::rdmap::QuotedSegment;
 pub use rnic_core::tcp::{CongestionAlgorithm, Keepalive, TcpConfig, TcpFacts};
 pub use rnic_core::verbs::srq::SrqLimit;
 pub use rnic_core::verbs::status::WcStatus;
 pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode};
-pub use rnic_core::wire::ddp::Stag;
-pub use rnic_core::wire::rdmap::TerminateControl;
+pub use rnic_core::wire::ddp::{DdpHeader, Stag};
+pub use rnic_core::wire::rdmap::{ReadRequest, TerminateControl};
 pub use rnic_xdp::steering::{Mode, ModeChoice};
 pub use rnic_xdp::{
-    BusyPoll, PortConfig, PortReport, PortStatistics, QueueStatistics, TxChecksum, TxOffload,
-    ZeroCopy, ZeroCopyChoice,
+    BusyPoll, PortConfig, PortReport, PortStatistics, Private, QueueStatistics, TxChecksum,
+    TxOffload, ZeroCopy, ZeroCopyChoice, take_private,
 };

@@ -1,7 +1,7 @@
 //! Listeners and connection requests.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_core::connection::{ConnectionOptions, PortLease, Refusal, Refusals};
@@ -87,7 +87,7 @@ impl Device {
             match request {
                 Some(request) if !device.net.admits(request.local(), request.peer()) => {
                     debug!(
-                        "{}: an IPsec policy of this host forbids it",
+                        "{}: an IPsec policy of this host forbids it, or rnicd does not say that none does",
                         request.peer()
                     );
                 }
@@ -99,28 +99,25 @@ impl Device {
 }
 
 impl Inner {
-    /// Reserves a port to listen on. Connections of an earlier listener keep its port reserved: a new listener shares that.
+    /// Reserves a port to listen on. Earlier connections keep their port reserved: a new listener shares that.
     fn reserve(
         &self,
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let mut kept = self.listened.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(.., lease)| lease.strong_count() > 0);
         let listens = self
             .objects
             .lock()
             .listeners
             .values()
             .any(|at| *at == local);
-        let same = kept.iter().find(|(at, of, _)| *at == local && of == peers);
-        if let Some(lease) = same.and_then(|(.., lease)| lease.upgrade())
+        if let Some(lease) = self.ports.shared(local, peers)
             && !listens
         {
             return Ok((local, lease));
         }
         let (local, lease) = self.net.listen_to(local, peers)?;
-        kept.push((local, peers.clone(), Arc::downgrade(&lease)));
+        self.ports.keep(local, peers.clone(), &lease);
         Ok((local, lease))
     }
 }
@@ -151,6 +148,16 @@ impl Listener {
 }
 
 impl Listener {
+    /// Lets other peers connect than before, as [`Device::listen_to`] says it of those that are named there. Fails only if a worker
+    /// has ended.
+    pub fn limit(&self, peers: &Peers) -> Result<(), Error> {
+        let listener = self.id;
+        self.device.inner.send_all(|| Command::Limit {
+            listener,
+            peers: peers.clone(),
+        })
+    }
+
     /// Takes the oldest of the last [`Refusals::KEPT`] peers that connected and failed before their connection request: what
     /// they sent is no MPA Request that is supported here, or none came in time.
     pub fn next_refusal(&self) -> Option<Refusal> {

@@ -12,7 +12,7 @@ use crate::config::{DeviceConfig, Driving};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::inspector::Inspector;
+use crate::inspector::{Inspector, expect_no_reader};
 use crate::open_error::{NotShared, OpenError};
 use crate::port::Port;
 
@@ -31,7 +31,7 @@ impl Device {
     /// particular network namespace is needed.
     ///
     /// Otherwise the process has the receive queues of an interface of this thread's network namespace for itself until the device is
-    /// closed, and needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN. Frames that are not for this device's connections
+    /// closed, and needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON. Frames that are not for this device's connections
     /// still go to the kernel.
     pub fn open_with(config: &DeviceConfig) -> Result<Self, OpenError> {
         config.check()?;
@@ -121,7 +121,8 @@ impl Interface {
         } = self;
         let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
         let (bells, wakers): (Vec<_>, Vec<_>) = bells.map_err(OpenError::Bell)?.into_iter().unzip();
-        let table = Arc::new(StagTable::new(config.stags as usize, secret()?));
+        let table = StagTable::try_new(config.stags as usize, secret()?);
+        let table = Arc::new(table.map_err(|_| OpenError::Memory(config.stags))?);
         let links = links(&table, config.queue_pairs, wakers);
         let (hosts, ends): (Vec<_>, Vec<_>) = links.into_iter().unzip();
         let ends = ends.into_iter().zip(bells).collect();
@@ -151,6 +152,9 @@ fn too_many_workers(driving: Driving) -> Option<String> {
 /// Starts a thread that answers inspections. It ends after the device was closed, when none can come any more.
 fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result<(), OpenError> {
     let answer = move || {
+        if expect_no_reader().is_err() {
+            return;
+        }
         for Inspection {
             what,
             within,

@@ -47,6 +47,11 @@ pub enum OpenError {
         "cannot make the eventfd that wakes a worker: {0}; raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd)"
     )]
     Bell(io::Error),
+    /// There is no memory for the table of STags.
+    #[error(
+        "no memory for a table of {0} STags; choose fewer (stags), or raise the limit of memory (`ulimit -v`)"
+    )]
+    Memory(u32),
     /// STags and sequence numbers would be predictable.
     #[error(
         "cannot get random numbers from the kernel: {0}; let this process call getrandom (a seccomp filter may forbid it)"

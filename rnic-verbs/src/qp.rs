@@ -1,11 +1,13 @@
 //! Queue pairs: making them, posting to them, and connecting them.
 
+mod whole;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::connection::{ConnectionOptions, EndReason};
-use rnic_core::engine::Command;
+use rnic_core::connection::{ConnectionOptions, EndReason, PortLease};
+use rnic_core::engine::{Command, NetError, Peers};
 use rnic_core::ids::{QpNumber, StreamId};
 use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
@@ -242,8 +244,13 @@ impl Qp {
         if !self.was_established {
             self.check_connected()?;
         }
+        self.push_plain(&front, payload)
+    }
+
+    #[inline]
+    fn push_plain(&mut self, front: &SendWr, payload: &[u8]) -> Result<(), PostError> {
         self.sq
-            .push_octets(&front, SendWr::FRONT_WORDS, payload)
+            .push_octets(front, SendWr::FRONT_WORDS, payload)
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
@@ -254,8 +261,12 @@ impl Qp {
         if !self.was_established && !request.is_local() {
             self.check_connected()?;
         }
+        self.push_encoded(&wr)
+    }
+
+    fn push_encoded(&mut self, wr: &SendWr) -> Result<(), PostError> {
         self.sq
-            .push_front(&wr, wr.words())
+            .push_front(wr, wr.words())
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
@@ -298,7 +309,10 @@ impl Qp {
     }
 
     /// Begins to connect. Fails unless the queue pair is idle. [`wait_established`](Self::wait_established) returns the
-    /// outcome. Without `local`, it uses the source address of the route to the peer and any free port.
+    /// outcome. Without `local`, it uses the source address of the route to the peer and any free port. A port that other connections
+    /// of this device have, or had until their TIME-WAIT ends, is shared with them: what fails is a connection with both addresses and
+    /// ports of one that lives ([`EndReason::InUse`](crate::EndReason::InUse)). Behind one that waits out its TIME-WAIT it begins a second
+    /// after the peer's last segment, if the peer uses timestamps (RFC 6191), and fails otherwise.
     pub fn connect(
         &mut self,
         remote: SocketAddr,
@@ -307,8 +321,7 @@ impl Qp {
     ) -> Result<(), Error> {
         check_private_data(&options.private_data, options.mpa_revision)?;
         self.check_idle()?;
-        let device = self.inner();
-        let addressed = device.net.active(remote, local, self.worker as u16);
+        let addressed = self.port_for(remote, local);
         let (local, lease) = addressed
             .inspect_err(|why| debug!("{}: cannot connect to {remote}: {why}", self.number))?;
         debug!(
@@ -323,6 +336,29 @@ impl Qp {
             options,
             lease,
         })
+    }
+
+    /// Returns the local address and port of a new connection, reserved.
+    fn port_for(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let device = self.inner();
+        let named = local.filter(|local| local.port() != 0);
+        let shared = named.and_then(|local| {
+            let lease = device.ports.shared(local, &Peers::all())?;
+            Some((local, lease))
+        });
+        if let Some((local, lease)) = shared {
+            device.net.check(local, remote)?;
+            return Ok((local, lease));
+        }
+        let (local, lease) = device.net.active(remote, local, self.worker as u16)?;
+        if named.is_some() {
+            device.ports.keep(local, Peers::all(), &lease);
+        }
+        Ok((local, lease))
     }
 
     /// Connects, and waits for the outcome.

@@ -36,7 +36,7 @@ pub enum OpenError {
     },
     /// A capability is missing.
     #[error(
-        "not permitted to {doing}; run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN"
+        "not permitted to {doing}; run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON"
     )]
     NotPermitted {
         /// The refused operation.
@@ -218,7 +218,10 @@ pub enum OpenError {
         reason: String,
     },
     /// A socket could not be opened or bound.
-    #[error("cannot open an AF_XDP socket on queue {queue} of {netdev}: {source}")]
+    #[error(
+        "cannot open an AF_XDP socket on queue {queue} of {netdev}: {source}{}",
+        remedy(source)
+    )]
     Socket {
         /// The device.
         netdev: String,
@@ -302,13 +305,23 @@ pub enum OpenError {
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// Another resource could not be allocated.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {source}{}", remedy(source))]
     System {
         /// What for.
         doing: &'static str,
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+/// Returns what helps against an error of the kernel, if that does not depend on what was to be done.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => {
+            "; raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd)"
+        }
+        _ => "",
+    }
 }
 
 fn in_words(pid: Option<u32>) -> String {

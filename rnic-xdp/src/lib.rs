@@ -1,18 +1,22 @@
 //! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
 
+mod automatic_ports;
 mod bell;
 pub mod capture;
 mod clock;
+mod domains;
 mod drivers;
 mod error;
 pub mod facts;
 mod icmp;
+mod lingering;
 mod locals;
 pub mod manager;
 mod netlink;
 mod placement;
 mod policies;
 mod port;
+mod private;
 mod process;
 mod reserve;
 mod routes;
@@ -25,12 +29,13 @@ mod worker;
 
 pub use bell::{Bell, bell};
 pub use error::OpenError;
-pub use netlink::NetlinkError;
+pub use netlink::{NetlinkError, device_name};
 pub use port::numa::cpus_near;
 pub use port::{
     BusyPoll, Frame, GrantedPort, MadePort, MadeQueue, PortConfig, PortReport, PortShape,
     PortStatistics, QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
+pub use private::{Private, take_private};
 pub use reserve::XdpNet;
 pub use routes::LinkState;
 pub use tx_checksum::{TxChecksum, TxOffload};

@@ -1,7 +1,9 @@
 //! Local addresses and TCP ports: which of them a device has, and their reservation in the kernel.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -12,6 +14,8 @@ use nix::sys::socket::{
 };
 use rnic_core::engine::{NetError, Peers};
 
+use crate::automatic_ports::choose;
+use crate::domains::Domain;
 use crate::netlink::{
     Address, Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses,
     link_by_index, links,
@@ -31,7 +35,13 @@ pub(crate) struct Locals {
     /// None if the kernel has no IPsec.
     policies: Option<Mutex<PolicySocket>>,
     pub(crate) ignores_ipsec: bool,
+    /// From where a TCP port is taken if any will do; without it, the kernel chooses.
+    pub(crate) automatic: Option<RangeInclusive<u16>>,
 }
+
+/// The name of the VRF in which to bind, if any.
+#[derive(Debug)]
+pub(crate) struct Vrf(Option<OsString>);
 
 impl Locals {
     /// Looks at a device, in the network namespace of this thread. `max_mtu` bounds the MTU of routes.
@@ -43,6 +53,7 @@ impl Locals {
             routes: Mutex::new(RouteSocket::open()?),
             policies: PolicySocket::open(Groups::NONE)?.map(Mutex::new),
             ignores_ipsec: false,
+            automatic: None,
         })
     }
 
@@ -90,12 +101,49 @@ impl Locals {
 
     /// Binds a kernel socket, which reserves the port.
     pub(crate) fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
-        bound(wanted, self.device).map_err(|errno| match errno {
+        self.bind_in(&self.domain(wanted)?, wanted)
+    }
+
+    /// Binds a kernel socket in the [domain](Self::domain) of its address.
+    pub(crate) fn bind_in(
+        &self,
+        Vrf(vrf): &Vrf,
+        wanted: SocketAddr,
+    ) -> Result<(OwnedFd, SocketAddr), NetError> {
+        let vrf = vrf.as_ref();
+        let of_range = self.automatic.as_ref().filter(|_| wanted.port() == 0);
+        let bound = match of_range {
+            Some(range) => {
+                // One socket tries all: where most are taken, a socket for each would take long.
+                let socket = unbound(wanted, vrf).map_err(|errno| other(wanted, errno.desc()))?;
+                let bind = |port| {
+                    let wanted = SocketAddr::new(wanted.ip(), port);
+                    bind_to(&socket, wanted, self.device)
+                };
+                let chosen = choose(range, bind, |errno| *errno == Errno::EADDRINUSE);
+                let chosen = chosen.ok_or_else(|| all_taken(wanted, range))?;
+                chosen.map(|local| (socket, local))
+            }
+            None => unbound(wanted, vrf).and_then(|socket| {
+                let local = bind_to(&socket, wanted, self.device)?;
+                Ok((socket, local))
+            }),
+        };
+        bound.map_err(|errno| match errno {
+            Errno::EADDRINUSE if wanted.port() == 0 => NetError::NoPort(wanted.ip()),
             Errno::EADDRINUSE => NetError::InUse(wanted.into()),
             Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
             Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
             errno => other(wanted, errno.desc()),
         })
+    }
+
+    /// Returns the VRF that has an address: its ports are those of that domain.
+    pub(crate) fn domain(&self, wanted: SocketAddr) -> Result<Vrf, NetError> {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = Domain::of_address(&mut routes, self.device, wanted.ip());
+        let found = found.map_err(|error| other(wanted, error))?;
+        Ok(Vrf(found.map(|domain| domain.vrf.name.into())))
     }
 
     /// Returns where a device has an address: in which VLANs, and 0 for the device itself. Fails unless the address is one of the
@@ -217,8 +265,8 @@ fn scope(address: SocketAddr, device: u32) -> Option<u32> {
     }
 }
 
-/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one.
-fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
+/// Makes a TCP socket for an address, in a VRF if stated.
+fn unbound(wanted: SocketAddr, vrf: Option<&OsString>) -> Result<OwnedFd, Errno> {
     let family = match wanted {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -228,6 +276,14 @@ fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno
         // Steering entries are of one family each.
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
+    if let Some(vrf) = vrf {
+        setsockopt(&socket, sockopt::BindToDevice, vrf)?;
+    }
+    Ok(socket)
+}
+
+/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one. Returns where it is bound then.
+fn bind_to(socket: &OwnedFd, wanted: SocketAddr, device: u32) -> Result<SocketAddr, Errno> {
     let mut with_scope = wanted;
     if let (SocketAddr::V6(address), Some(link)) = (&mut with_scope, scope(wanted, device)) {
         address.set_scope_id(link);
@@ -240,12 +296,80 @@ fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno
         _ => return Err(Errno::EAFNOSUPPORT),
     };
     // Without the scope of a link-local address: headers do not carry it.
-    Ok((socket, SocketAddr::new(wanted.ip(), port)))
+    Ok(SocketAddr::new(wanted.ip(), port))
+}
+
+fn all_taken(wanted: SocketAddr, range: &RangeInclusive<u16>) -> NetError {
+    let (first, last) = (range.start(), range.end());
+    let why = format!(
+        "all TCP ports from {first} to {last} are taken at this address; end connections, or give rnicd more (`automatic_ports`)"
+    );
+    other(wanted, why)
 }
 
 pub(crate) fn other(address: SocketAddr, reason: impl ToString) -> NetError {
     NetError::Other {
         address,
         reason: reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::link_by_name;
+    use crate::testing::{Namespace, VethEnd, veth_pair};
+
+    fn host() -> Namespace {
+        let namespace = Namespace::new("locals").unwrap();
+        let end = |name, addresses| VethEnd {
+            namespace: &namespace,
+            name,
+            addresses,
+        };
+        veth_pair(end("one", "10.77.0.1/24"), end("other", ""), 1).unwrap();
+        namespace
+    }
+
+    fn locals() -> Locals {
+        let link = link_by_name(&mut RouteSocket::open().unwrap(), "one");
+        Locals::new(&link.unwrap().unwrap(), 1500).unwrap()
+    }
+
+    #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+    fn without_a_free_port_the_error_says_so_and_names_no_port() {
+        host().run(|| {
+            let range = "/proc/sys/net/ipv4/ip_local_port_range";
+            std::fs::write(range, "50000 50001").unwrap();
+            let locals = locals();
+            let bind = |port| locals.bind(SocketAddr::from(([10, 77, 0, 1], port)));
+            let _all = [bind(0).unwrap(), bind(0).unwrap()];
+            let error = bind(0).unwrap_err();
+            assert!(matches!(error, NetError::NoPort(_)), "{error}");
+            assert!(error.to_string().contains("ip_local_port_range"));
+            assert!(matches!(bind(50_001), Err(NetError::InUse(_))));
+        });
+    }
+
+    #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+    fn the_addresses_of_a_device_in_a_vrf_are_bound_there() {
+        let host = host();
+        if let Err(error) = host.ip("link add red type vrf table 10") {
+            assert!(error.to_string().contains("Unknown device type"), "{error}");
+            eprintln!("SKIPPED: the_addresses_of_a_device_in_a_vrf needs a kernel with VRFs");
+            return;
+        }
+        host.ip("link set dev red up").unwrap();
+        host.ip("link set dev one master red").unwrap();
+        host.run(|| {
+            let locals = locals();
+            let address = SocketAddr::from(([10, 77, 0, 1], 0));
+            let (_socket, bound) = locals.bind(address).unwrap();
+            assert!(bound.port() != 0);
+            let remote = SocketAddr::from(([10, 77, 0, 2], 7));
+            assert_eq!(locals.source_for(remote, None).unwrap(), address);
+        });
     }
 }

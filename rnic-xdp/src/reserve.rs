@@ -15,6 +15,7 @@ use crate::locals::{Locals, other};
 use crate::placement::{Arrival, FlowRule, Placement};
 use crate::port::numa::on_node;
 use crate::port::{ControlHandle, XdpPort};
+use crate::private::PrivateFd;
 use crate::process::Maker;
 use crate::steering::{Entry, SteeredPorts};
 
@@ -35,16 +36,15 @@ pub struct XdpNet {
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
 #[derive(Debug)]
 struct Lease {
-    /// Its entries in the steering maps, and the peers that they are for.
+    /// Its entries in the steering maps.
     entries: Vec<Entry>,
-    peers: Peers,
     steered: SteeredPorts,
     /// The rule that brings its segments to its worker.
     rule: Option<FlowRule>,
     control: ControlHandle,
     maker: Maker,
     /// Bound, never listening: the kernel answers only with RST.
-    _socket: OwnedFd,
+    _socket: PrivateFd,
 }
 
 impl Drop for Lease {
@@ -58,7 +58,7 @@ impl Drop for Lease {
         // Steering ends before the port is free for others, whose segments it would take. If that fails, the entry goes with
         // the map.
         for entry in &self.entries {
-            let _ = self.steered.remove(entry, &self.peers);
+            let _ = self.steered.remove(entry);
         }
         // Removing a rule takes the kernel's lock (RTNL).
         if let Some(rule) = self.rule.take() {
@@ -101,12 +101,11 @@ impl XdpNet {
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let mut lease = Lease {
             entries: Vec::with_capacity(vlans.len()),
-            peers: peers.clone(),
             steered: self.steered.clone(),
             rule,
             control: self.control.clone(),
             maker: Maker::this(),
-            _socket: socket,
+            _socket: socket.into(),
         };
         for &vlan in vlans {
             let entry = Entry { local, vlan };
@@ -148,6 +147,11 @@ impl Net for XdpNet {
         self.locals.ignores_ipsec || self.control.policies().on_connection(local, peer).is_none()
     }
 
+    fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        self.locals.source_for(remote, Some(local))?;
+        self.locals.check_connection(local, remote)
+    }
+
     fn active(
         &self,
         remote: SocketAddr,
@@ -158,7 +162,8 @@ impl Net for XdpNet {
         let vlans = self.locals.vlans_of_connection(wanted)?;
         let flow = self.placement.flow(remote, engine.into());
         let suits = |local| wanted.port() != 0 || flow.arrival(remote, local) == Arrival::Here;
-        let (socket, local) = until_it_suits(|| self.locals.bind(wanted), suits)?;
+        let domain = self.locals.domain(wanted)?;
+        let (socket, local) = until_it_suits(|| self.locals.bind_in(&domain, wanted), suits)?;
         self.locals.check_connection(local, remote)?;
         let rule = self.placement.install_rule(&flow, remote, local);
         self.steer(socket, local, &vlans, &Peers::all(), rule)

@@ -8,24 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use nix::sched::{CloneFlags, setns};
-use nix::unistd::geteuid;
-
-/// Returns whether a test that needs root can run. Without root it prints that the test is skipped, or panics if
-/// `RNIC_REQUIRE_ROOT=1` or `CI=true` demands every test.
-pub fn is_root(test: &str) -> bool {
-    if geteuid().is_root() {
-        return true;
-    }
-    let set = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    assert!(
-        !set("RNIC_REQUIRE_ROOT", "1") && !set("CI", "true"),
-        "{test} needs root: network namespaces, XDP and AF_XDP"
-    );
-    eprintln!(
-        "SKIPPED: {test} needs root (network namespaces, XDP and AF_XDP); run it with sudo -E"
-    );
-    false
-}
 
 /// A new network namespace, removed when dropped.
 #[derive(Debug)]

@@ -85,6 +85,8 @@ impl Worker {
         let config = EngineConfig {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
             partial_checksums: port.has_partial_checksums(),
+            marks: port.device().is_some(),
+            needs_crcs: config.needs_crcs || port.needs_crcs(),
             ..config
         };
         let control = port.control().clone();
@@ -143,12 +145,8 @@ impl Worker {
     fn handle_notice(&mut self, now: Instant, notice: WorkerNotice) {
         let Self { driver, port, .. } = self;
         match notice {
-            WorkerNotice::NextHop(Update::Set(destination, hop)) => {
-                driver.set_next_hop(destination, hop)
-            }
-            WorkerNotice::NextHop(Update::Unreachable(destination)) => {
-                driver.set_unreachable(destination)
-            }
+            WorkerNotice::NextHop(Update::Set(path, hop)) => driver.set_next_hop(path, hop),
+            WorkerNotice::NextHop(Update::Unreachable(path)) => driver.set_unreachable(path),
             WorkerNotice::Untagged(vlans) => driver.set_untagged(vlans),
             WorkerNotice::Link(state) => self.set_link(now, state),
             WorkerNotice::TooBig(too_big) => {

@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 use rig::{End, Rig, Runs, SOON};
 use rnic_verbs::{ConnectError, ConnectionOptions, EndReason, SendRequest};
 use rnic_xdp::steering;
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn everything_works_over_a_veth_pair() {
-    if !is_root("everything_works_over_a_veth_pair") {
-        return;
-    }
     let spinning = Runs::Thread(Duration::from_secs(1));
     for (mtu, queues, runs) in [
         (1500, 1, Runs::Inline),
@@ -62,10 +60,8 @@ fn received(namespace: &Namespace, netdev: &str) -> (u64, u64) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn segments_fill_a_large_mtu() {
-    if !is_root("segments_fill_a_large_mtu") {
-        return;
-    }
     const LEN: usize = 4 << 20;
     for (mtu, least) in [(9000, 8900), (3000, 2900), (65_535, 60_000)] {
         let rig = Rig::new(mtu, 1, Runs::Inline);
@@ -92,10 +88,8 @@ fn segments_fill_a_large_mtu() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn sixty_four_connections_share_a_link() {
-    if !is_root("sixty_four_connections_share_a_link") {
-        return;
-    }
     const LEN: usize = 100_000;
     let rig = Rig::new(1500, 1, Runs::Inline);
     let mut ends: Vec<(End, End)> = (0..64)
@@ -127,10 +121,8 @@ fn sixty_four_connections_share_a_link() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_message_of_a_gibibyte() {
-    if !is_root("a_message_of_a_gibibyte") {
-        return;
-    }
     const LEN: usize = 1 << 30;
     const PIECE: usize = 1 << 20;
     let rig = Rig::new(1500, 1, Runs::Inline);
@@ -159,10 +151,8 @@ fn a_message_of_a_gibibyte() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_connection_that_fails_says_why() {
-    if !is_root("a_connection_that_fails_says_why") {
-        return;
-    }
     let rig = Rig::new(1500, 1, Runs::Thread(Duration::from_millis(1)));
     let connect = |to: &str| {
         let mut end = End::new(&rig.client, 4096);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::unistd::ftruncate;
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use rnic_xdp::{MadePort, OpenError, PortConfig, PortShape};
 
 fn make(
@@ -37,10 +37,8 @@ fn is_gone(namespace: &Namespace, name: &str) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_port_lives_as_long_as_its_socket() {
-    if !is_root("a_port_lives_as_long_as_its_socket") {
-        return;
-    }
     let namespace = Namespace::new("mp").unwrap();
     let here = File::open("/proc/thread-self/ns/net").unwrap();
     let mut client_end = None;
@@ -76,10 +74,8 @@ fn a_port_lives_as_long_as_its_socket() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_port_that_cannot_be_finished_leaves_nothing() {
-    if !is_root("a_port_that_cannot_be_finished_leaves_nothing") {
-        return;
-    }
     let namespace = Namespace::new("mp").unwrap();
     let error = make(&namespace, "rnic8", |_, _| {
         Err(OpenError::System {

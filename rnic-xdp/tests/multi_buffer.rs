@@ -10,7 +10,7 @@ use rnic_core::engine::Net;
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::PortConfig;
 use rnic_xdp::steering::{Mode, ModeChoice};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 
 const HEADERS: usize = 14 + 40;
 
@@ -33,7 +33,7 @@ fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
     let (mut other, other_net) = open_net(&west, config("west"));
     assert_eq!((one.report().mtu, one.report().link_mtu), (mtu, mtu));
     let free = one.tx.available();
-    // The destination address of a `frame` is always the same, so each end is found by its port.
+    // Each end is found by its port.
     let listen = |namespace: &Namespace, net: &rnic_xdp::XdpNet, port: u16| {
         let any = std::net::SocketAddr::from(([0, 0, 0, 0], port));
         namespace.run(|| net.listen(any)).unwrap().1
@@ -65,10 +65,8 @@ fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_several_chunks_cross() {
-    if !is_root("frames_of_several_chunks_cross") {
-        return;
-    }
     // Lengths at and around those that fill chunks: the first one holds 3840 octets.
     let lengths = [
         9014, 60, 9014, 3840, 3841, 7680, 7681, 3839, 7936, 7937, 8192, 60, 9013, 9014, 9014,
@@ -78,27 +76,21 @@ fn frames_of_several_chunks_cross() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_longest_frames_cross() {
-    if !is_root("the_longest_frames_cross") {
-        return;
-    }
     frames_cross(65535, ModeChoice::Native, &[65549, 60, 40000]);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn generic_mode_has_frames_of_several_chunks_too() {
-    if !is_root("generic_mode_has_frames_of_several_chunks_too") {
-        return;
-    }
     frames_cross(9000, ModeChoice::Generic, &[9014, 60, 3840, 9014]);
 }
 
 /// The octets of a frame that waits for its acknowledgment do not change while others are sent.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_of_several_chunks_stays_its_owners_until_released() {
-    if !is_root("a_frame_of_several_chunks_stays_its_owners_until_released") {
-        return;
-    }
     let (east, west) = jumbo_pair("own", 9000);
     let mut one = open_with(&east, &PortConfig::new("east")).unwrap();
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
@@ -128,10 +120,8 @@ fn a_frame_of_several_chunks_stays_its_owners_until_released() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn without_multi_buffer_the_mtu_is_limited_to_a_chunk() {
-    if !is_root("without_multi_buffer_the_mtu_is_limited_to_a_chunk") {
-        return;
-    }
     let (east, west) = jumbo_pair("mtu", 9000);
     let config = |netdev| PortConfig {
         multi_buffer: false,
@@ -163,10 +153,8 @@ fn without_multi_buffer_the_mtu_is_limited_to_a_chunk() {
 
 /// Large frames for the kernel pass, in both directions.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn large_frames_of_others_reach_the_kernel() {
-    if !is_root("large_frames_of_others_reach_the_kernel") {
-        return;
-    }
     let (east, west) = jumbo_pair("others", 9000);
     let _one = open_with(&east, &PortConfig::new("east")).unwrap();
     let (other, _net) = open_net(&west, PortConfig::new("west"));

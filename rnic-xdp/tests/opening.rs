@@ -11,7 +11,7 @@ use aya::programs::loaded_programs;
 use common::{eventually, open, open_with, pair};
 use rnic_core::engine::Net;
 use rnic_xdp::steering::{self, ModeChoice, SteeringError};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use rnic_xdp::{OpenError, PortConfig, XdpNet, XdpPort, ZeroCopyChoice};
 
 fn has_program(namespace: &Namespace, netdev: &str) -> bool {
@@ -22,10 +22,8 @@ fn has_program(namespace: &Namespace, netdev: &str) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn closing_detaches_and_opening_again_works_at_once() {
-    if !is_root("closing_detaches_and_opening_again_works_at_once") {
-        return;
-    }
     let (east, _west) = pair("again", 1);
     for _ in 0..5 {
         let port = open(&east, "east").unwrap();
@@ -38,10 +36,8 @@ fn closing_detaches_and_opening_again_works_at_once() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_that_is_driven_is_refused() {
-    if !is_root("a_device_that_is_driven_is_refused") {
-        return;
-    }
     let (east, _west) = pair("driven", 1);
     let _port = open(&east, "east").unwrap();
     for mode in [ModeChoice::Auto, ModeChoice::Native, ModeChoice::Generic] {
@@ -92,10 +88,8 @@ fn attach_other(namespace: &Namespace, netdev: &str) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn another_program_is_named_with_its_remedy() {
-    if !is_root("another_program_is_named_with_its_remedy") {
-        return;
-    }
     let (east, _west) = pair("other", 1);
     attach_other(&east, "east");
     let error = open(&east, "east").err().unwrap().to_string();
@@ -112,10 +106,8 @@ fn another_program_is_named_with_its_remedy() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_without_native_xdp_gets_generic_and_says_so() {
-    if !is_root("a_device_without_native_xdp_gets_generic_and_says_so") {
-        return;
-    }
     let namespace = Namespace::new("skb").unwrap();
     namespace.ip("link add bridge0 type bridge").unwrap();
     namespace.ip("link set dev bridge0 up").unwrap();
@@ -141,10 +133,8 @@ fn a_device_without_native_xdp_gets_generic_and_says_so() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_cannot_be_opened_is_refused_with_a_remedy() {
-    if !is_root("what_cannot_be_opened_is_refused_with_a_remedy") {
-        return;
-    }
     let (east, _west) = pair("refuse", 1);
     let error = open(&east, "nosuch0").err().unwrap();
     assert!(matches!(error, OpenError::NoSuchDevice { .. }), "{error}");
@@ -191,12 +181,10 @@ fn what_cannot_be_opened_is_refused_with_a_remedy() {
 const CHILD: &str = "RNIC_XDP_TEST_CHILD";
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_killed_process_leaves_nothing() {
     if std::env::var_os(CHILD).is_some() {
         hold_a_port();
-    }
-    if !is_root("a_killed_process_leaves_nothing") {
-        return;
     }
     let (east, _west) = pair("kill", 2);
     let mut child = east
@@ -260,10 +248,8 @@ fn steering_maps(programs: &[u32]) -> Vec<u32> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_started_program_does_not_inherit_the_queue() {
-    if !is_root("a_started_program_does_not_inherit_the_queue") {
-        return;
-    }
     let (east, _west) = pair("exec", 1);
     let port = open(&east, "east").unwrap();
     let mut child = Command::new("sleep").arg("30").spawn().unwrap();

@@ -6,7 +6,7 @@ mod kernel_tcp;
 
 use kernel_tcp::{device, write_to_kernel};
 use rnic_verbs::{Device, DeviceConfig};
-use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 /// `east` - router - `west`, where the router has a smaller MTU on the second link.
 struct Path {
@@ -73,10 +73,8 @@ fn write_through(path: &Path, device: &Device, address: &str) -> (u64, u64) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn segments_shrink_to_the_mtu_that_a_router_reports() {
-    if !is_root("segments_shrink_to_the_mtu_that_a_router_reports") {
-        return;
-    }
     // Frames of one chunk, and frames of three chunks that become frames of one, of two, or shorter ones of three.
     for (wide, narrow) in [(1500, 1300), (9000, 1500), (9000, 5000), (9000, 8500)] {
         let path = Path::new(wide, narrow);
@@ -92,10 +90,8 @@ fn segments_shrink_to_the_mtu_that_a_router_reports() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_router_that_reports_nothing_is_detected() {
-    if !is_root("a_router_that_reports_nothing_is_detected") {
-        return;
-    }
     let path = Path::new(1500, 1300);
     // The router may not send anything of its own, so no ICMP message reaches us.
     path.router.ip("rule add iif lo prohibit").unwrap();

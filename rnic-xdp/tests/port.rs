@@ -11,7 +11,7 @@ use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use rnic_xdp::{PortConfig, QueueStatistics, XdpPort, ZeroCopy};
 
 /// Opens a port with this number of frames to receive into, and steers an address to it.
@@ -27,10 +27,8 @@ fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpPort, SocketAddr, PortLe
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_cross_between_two_ports() {
-    if !is_root("frames_cross_between_two_ports") {
-        return;
-    }
     let (east, west) = pair("cross", 1);
     let mut one = open(&east, "east").unwrap();
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
@@ -71,10 +69,8 @@ fn frames_cross_between_two_ports() {
 /// The kernel publishes received frames before it releases their entries in the fill ring: frames that go back to the
 /// ring at that moment must not get lost.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn no_frame_is_lost_in_a_flood() {
-    if !is_root("no_frame_is_lost_in_a_flood") {
-        return;
-    }
     const FRAMES: usize = 64;
     let (east, west) = pair("flood", 1);
     let mut one = open(&east, "east").unwrap();
@@ -112,10 +108,8 @@ fn no_frame_is_lost_in_a_flood() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_stays_its_owners_until_released() {
-    if !is_root("a_frame_stays_its_owners_until_released") {
-        return;
-    }
     let (east, west) = pair("own", 1);
     let mut one = open(&east, "east").unwrap();
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
@@ -149,10 +143,8 @@ fn a_frame_stays_its_owners_until_released() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn every_queue_receives() {
-    if !is_root("every_queue_receives") {
-        return;
-    }
     let (east, west) = pair("queues", 2);
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
     assert_eq!(other.report().queues, 2);
@@ -174,10 +166,8 @@ fn every_queue_receives() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn other_traffic_reaches_the_kernel() {
-    if !is_root("other_traffic_reaches_the_kernel") {
-        return;
-    }
     let (east, west) = pair("pass", 1);
     let _one = open(&east, "east").unwrap();
     let (other, net) = open_net(&west, PortConfig::new("west"));
@@ -216,10 +206,8 @@ fn other_traffic_reaches_the_kernel() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn generic_mode_carries_frames_too() {
-    if !is_root("generic_mode_carries_frames_too") {
-        return;
-    }
     let (east, west) = pair("generic", 1);
     let generic = |netdev| PortConfig {
         mode: ModeChoice::Generic,
@@ -239,10 +227,8 @@ fn generic_mode_carries_frames_too() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn ports_are_reserved_in_the_kernel_too() {
-    if !is_root("ports_are_reserved_in_the_kernel_too") {
-        return;
-    }
     let (east, west) = pair("reserve", 1);
     let (_port, net) = open_net(&east, PortConfig::new("east"));
     east.run(|| {
@@ -311,10 +297,8 @@ fn ports_are_reserved_in_the_kernel_too() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_a_queue_lost_is_counted() {
-    if !is_root("what_a_queue_lost_is_counted") {
-        return;
-    }
     let (east, west) = pair("count", 2);
     let mut one = open(&east, "east").unwrap();
     let (mut other, local, _lease) = listen_with(&west, 32);
@@ -349,10 +333,8 @@ fn what_a_queue_lost_is_counted() {
 
 /// Each time that frames are left waiting until none is free, there are twice as many the next time.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_queue_that_was_full_has_more_frames_the_next_time() {
-    if !is_root("a_queue_that_was_full_has_more_frames_the_next_time") {
-        return;
-    }
     let (east, west) = pair("grow", 1);
     let mut one = open(&east, "east").unwrap();
     let (mut other, local, _lease) = listen_with(&west, 128);
@@ -371,10 +353,8 @@ fn a_queue_that_was_full_has_more_frames_the_next_time() {
 
 /// Otherwise the frames of the queue would still go to a ring that nothing empties, and not to the kernel.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn dropping_a_share_closes_its_queue() {
-    if !is_root("dropping_a_share_closes_its_queue") {
-        return;
-    }
     let (_east, west) = pair("shares", 2);
     let mut shares = west
         .run(|| XdpPort::open_shares(&PortConfig::new("west"), 2))

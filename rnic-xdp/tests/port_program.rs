@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, ProgramInput};
 use rnic_xdp::port_skeleton::{PortSkel, PortSkelBuilder};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use xsk_rs::config::{LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{Socket, Umem};
 
@@ -44,10 +44,8 @@ fn run_in_pieces(skeleton: &PortSkel<'_>, frame: &[u8]) -> Option<u32> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn all_frames_go_to_the_socket_and_none_elsewhere_without_one() {
-    if !is_root("all_frames_go_to_the_socket_and_none_elsewhere_without_one") {
-        return;
-    }
     let namespace = Namespace::new("end").unwrap();
     namespace.run(|| {
         let mut object = MaybeUninit::uninit();

@@ -8,7 +8,7 @@ use rnic_verbs::{
     Access, ConnectionOptions, Cq, Device, DeviceConfig, Driving, HugePages, Mr, Qp, QpCaps,
     Region, SendRequest,
 };
-use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 mod common;
 
@@ -147,10 +147,8 @@ fn carried(device: &Device) -> Vec<(u64, u64, u64)> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn every_worker_carries_connections_of_its_own_both_ways() {
-    if !is_root("every_worker_carries_connections_of_its_own_both_ways") {
-        return;
-    }
     let (east, west) = common::pair("queue", QUEUES);
     let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", QUEUES));
     let side = |namespace, device, address| Side {
@@ -181,10 +179,8 @@ fn every_worker_carries_connections_of_its_own_both_ways() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn segments_on_another_queue_reach_the_worker_of_their_connection() {
-    if !is_root("segments_on_another_queue_reach_the_worker_of_their_connection") {
-        return;
-    }
     let (east, west) = common::pair("queue", QUEUES);
     // A single worker sends through one queue, so all that it sends comes to the first worker of the other side.
     let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", 1));
@@ -207,6 +203,26 @@ fn segments_on_another_queue_reach_the_worker_of_their_connection() {
     for (worker, (fpdus, _, taken)) in carried.iter().enumerate().skip(1) {
         assert!(*fpdus > 100 && *taken > 100, "worker {worker}: {carried:?}");
     }
+}
+
+/// As many as large NICs have: each has a socket and rings, and few workers share them.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_hundred_and_twenty_eight_queues_are_shared_by_few_workers() {
+    const MANY: u32 = 128;
+    let (east, west) = common::pair("queue", MANY);
+    let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", QUEUES));
+    assert_eq!((client.workers(), sockets(&east)), (QUEUES as usize, MANY));
+    let ends = [(&east, &client, "10.77.0.1"), (&west, &server, "10.77.0.2")];
+    let [near, far] = ends.map(|(namespace, device, address)| Side {
+        namespace,
+        device,
+        address,
+    });
+    let mut pairs: Vec<_> = (0..8)
+        .map(|number| connect(&near, &far, 5000 + number))
+        .collect();
+    exchange(&mut pairs, 0);
 }
 
 /// Makes all frames that a device forwards leave through one of its transmit queues.
@@ -253,10 +269,8 @@ fn bridged() -> (Namespace, Namespace, Namespace) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn connections_survive_a_change_of_their_queue() {
-    if !is_root("connections_survive_a_change_of_their_queue") {
-        return;
-    }
     let (east, middle, west) = bridged();
     let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", QUEUES));
     let (near, far) = (
@@ -315,10 +329,8 @@ fn program(namespace: &Namespace, netdev: &str) -> Option<String> {
 
 /// A veth sends no notification of new queues, and does not run on them the program that was attached before.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn connections_go_on_over_queues_that_come_later() {
-    if !is_root("connections_go_on_over_queues_that_come_later") {
-        return;
-    }
     let (east, middle, west) = bridged();
     set_queues(&middle, "to-east", 2);
     set_queues(&east, "east", 2);

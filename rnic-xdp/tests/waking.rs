@@ -10,7 +10,7 @@ use common::{eventually, frame, open, open_net, pair, send};
 use rnic_core::engine::{EngineConfig, Net, Turn, link};
 use rnic_core::memory::table::StagTable;
 use rnic_verbs::{ConnectionOptions, Device, Driver, Qp, QpCaps, QpState, SendRequest};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use rnic_xdp::{PortConfig, Worker, XdpPort, bell};
 
 /// How long the worker may sleep. If nothing wakes it, it sleeps that long, and the test fails.
@@ -115,10 +115,8 @@ impl Rig {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_sleeping_worker_wakes() {
-    if !is_root("a_sleeping_worker_wakes") {
-        return;
-    }
     let (rig, mut peer) = Rig::new();
     rig.settle();
     // In the error state, what is posted is flushed.

@@ -14,8 +14,10 @@ use rnic_xdp::manager::states::{
 };
 use tracing::info;
 
-use crate::config::{Device, Origin, Setting, mode_name, words};
+use crate::config::{Device, Limits, Origin, Setting, mode_name, words};
+use crate::listeners::Role;
 use crate::quota::Resource;
+use crate::record::Record;
 use crate::server::Server;
 use crate::shared::{ClientKey, Shared, found};
 
@@ -30,19 +32,21 @@ pub(crate) type Answered = Result<(Answer, Vec<OwnedFd>), Refused>;
 impl Server {
     /// Answers with a page of what is there.
     pub(crate) fn show(&mut self, key: ClientKey, show: Show) -> Answered {
-        let uid = self.clients[key].peer.uid;
-        // Root sees all.
-        let sees = |owner: u32| uid == 0 || uid == owner;
+        let client = &self.clients[key];
+        let (all, uid, account) = (client.role != Role::Client, client.peer.uid, client.account);
+        let sees = move |of: &Record| all || (of.uid == uid && of.account() == account);
         let answer = match show {
             Show::Devices { after } => {
-                self.check_root(key, "see the devices")?;
+                self.check_observer(key, "see the devices")?;
                 Answer::Devices(self.device_states(after))
             }
             Show::Ports { after } => Answer::Ports(self.port_states(after, sees)),
             Show::Leases { after } => Answer::Leases(self.lease_states(after, sees)),
-            Show::Users { after } => Answer::Users(self.user_states(after, sees)),
+            Show::Users { after } => {
+                Answer::Users(self.user_states(after, |of| all || of == account))
+            }
             Show::Usage { after } => {
-                self.check_root(key, "see what users have sent")?;
+                self.check_observer(key, "see what users have sent")?;
                 Answer::Usage(self.usage_states(after))
             }
             Show::Daemon => Answer::Daemon(DaemonState {
@@ -56,16 +60,23 @@ impl Server {
     /// Ends the port of any client.
     pub(crate) fn end_port(&mut self, key: ClientKey, number: u32) -> Answered {
         self.check_root(key, "end ports")?;
-        let shared = self.device_of(number)?;
-        // The host end, which counts what was received, goes with the port.
+        if self.endings.has(number) {
+            let why = format!(
+                "port {number} has ended already, and is gone when nobody has its socket any more"
+            );
+            return Err(Refused::new(Reason::Other, why));
+        }
+        let index = self.device_of(number)?;
+        let shared = &mut self.devices[index];
         shared.look(number);
-        shared.device.end_port(number).map_err(|error| {
+        let host_end = shared.device.retire_port(number).map_err(|error| {
             let why = format!("port {number} cannot be ended: {error}");
             Refused::new(Reason::Other, why)
         })?;
         let netdev = shared.device.netdev().to_owned();
         info!("{netdev}: port {number} was ended by an administrator");
-        let owner = shared.remove(number).and_then(|port| port.client);
+        let owner = shared.ports.get(&number).and_then(|port| port.client);
+        self.end_in_quota(index, number, host_end);
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
             client.tell(Notice::Link {
                 port: number,
@@ -83,7 +94,8 @@ impl Server {
     /// Ends the lease of any client.
     pub(crate) fn revoke(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
         self.check_root(key, "revoke leases")?;
-        let shared = self.device_of(number)?;
+        let index = self.device_of(number)?;
+        let shared = &mut self.devices[index];
         if !release(shared, number, local)? {
             let why = format!(
                 "port {number} has not leased {local}; `rnic-ctl lease show` lists what is leased"
@@ -104,7 +116,7 @@ impl Server {
 
     /// Sends a client events from now on.
     pub(crate) fn monitor(&mut self, key: ClientKey) -> Answered {
-        self.check_root(key, "follow what happens")?;
+        self.check_observer(key, "follow what happens")?;
         self.clients[key].monitor();
         done()
     }
@@ -117,20 +129,34 @@ impl Server {
         });
     }
 
+    /// Fails if a client is no administrator.
     pub(crate) fn check_root(&self, key: ClientKey, doing: &str) -> Result<(), Refused> {
-        match self.clients[key].peer.uid {
-            0 => Ok(()),
-            uid => {
-                let why = format!("uid {uid} may not {doing}: only root may (`sudo`)");
-                Err(Refused::new(Reason::NotPermitted, why))
+        let client = &self.clients[key];
+        let why = match (client.role, client.peer.uid) {
+            (Role::Administrator, _) => return Ok(()),
+            // rfc: 5040-118, 5042-4 whoever is root in a container is not trusted for that
+            (_, 0) => {
+                "root may not {doing} here: only at rnicd's socket for administrators, which containers are not given (/run/rnic-admin)"
             }
+            _ => "uid {uid} may not {doing}: only root may (`sudo`)",
+        };
+        let uid = client.peer.uid.to_string();
+        let why = why.replace("{uid}", &uid).replace("{doing}", doing);
+        Err(Refused::new(Reason::NotPermitted, why))
+    }
+
+    /// Fails if a client may not even see all.
+    fn check_observer(&self, key: ClientKey, doing: &str) -> Result<(), Refused> {
+        match self.clients[key].role {
+            Role::Observer => Ok(()),
+            Role::Client | Role::Administrator => self.check_root(key, doing),
         }
     }
 
     /// Returns the device of a port.
-    fn device_of(&mut self, number: u32) -> Result<&mut Shared, Refused> {
-        let mut devices = self.devices.iter_mut();
-        let found = devices.find(|shared| shared.ports.contains_key(&number));
+    fn device_of(&self, number: u32) -> Result<usize, Refused> {
+        let mut devices = self.devices.iter();
+        let found = devices.position(|shared| shared.ports.contains_key(&number));
         found.ok_or_else(|| {
             let why = format!("there is no port {number}; `rnic-ctl port show` lists the ports");
             Refused::new(Reason::Other, why)
@@ -155,32 +181,42 @@ impl Server {
         }))
     }
 
-    fn port_states(&mut self, after: Option<u32>, sees: impl Fn(u32) -> bool) -> Page<PortState> {
-        let mut numbers = BTreeMap::new();
+    fn port_states(
+        &mut self,
+        after: Option<u32>,
+        sees: impl Fn(&Record) -> bool,
+    ) -> Page<PortState> {
+        let ending = self.endings.records();
+        let ending = ending
+            .filter(|(number, record)| after.is_none_or(|last| *number > last) && sees(record));
+        let mut numbers: BTreeMap<_, _> = ending.map(|(number, _)| (number, None)).collect();
         for (index, shared) in self.devices.iter().enumerate() {
             let ports = shared.ports.range((behind(after), Bound::Unbounded));
-            let seen = ports.filter(|(_, port)| sees(port.record.uid));
-            numbers.extend(seen.map(|(&number, _)| (number, index)));
+            let seen = ports.filter(|(_, port)| sees(&port.record));
+            numbers.extend(seen.map(|(&number, _)| (number, Some(index))));
         }
-        let devices = &mut self.devices;
+        let (devices, endings) = (&mut self.devices, &self.endings);
         Page::of(
             numbers
                 .into_iter()
-                .filter_map(|(number, index)| port_state(&mut devices[index], number)),
+                .filter_map(|(number, index)| match index {
+                    Some(index) => port_state(&mut devices[index], number),
+                    None => endings.state(number),
+                }),
         )
     }
 
     fn lease_states(
         &self,
         after: Option<(u32, SocketAddr)>,
-        sees: impl Fn(u32) -> bool,
+        sees: impl Fn(&Record) -> bool,
     ) -> Page<LeaseState> {
         let mut ports = BTreeMap::new();
         let first = after.map_or(0, |(port, _)| port);
         for shared in &self.devices {
             let netdev = shared.device.netdev();
             let behind = shared.ports.range(first..);
-            let seen = behind.filter(|(_, port)| sees(port.record.uid));
+            let seen = behind.filter(|(_, port)| sees(&port.record));
             ports.extend(seen.map(|(&number, port)| (number, (netdev, port))));
         }
         let leases = ports.into_iter().flat_map(|(number, (netdev, port))| {
@@ -200,14 +236,20 @@ impl Server {
 
     fn user_states(&self, after: Option<u32>, sees: impl Fn(u32) -> bool) -> Page<UserState> {
         // The groups decide on the limits; those of a connection are newer than those of a port.
+        let policy = &self.settings.policy;
         let mut users = BTreeMap::new();
         let ports = self.devices.iter().flat_map(|shared| shared.ports.values());
-        users.extend(ports.map(|port| (port.record.uid, &port.record.gids)));
-        let peers = self.clients.iter().map(|(_, client)| &client.peer);
-        users.extend(peers.map(|peer| (peer.uid, &peer.gids)));
+        let ending = self.endings.records().map(|(_, record)| record);
+        for record in ending.chain(ports.map(|port| &port.record)) {
+            let (account, gids) = (record.account(), &record.gids);
+            users.insert(account, policy.limits(account, gids));
+        }
+        for (_, client) in &self.clients {
+            users.insert(client.account, client.limits(policy));
+        }
         let behind = users.range((behind(after), Bound::Unbounded));
         let seen = behind.filter(|(uid, _)| sees(**uid));
-        Page::of(seen.map(|(&uid, gids)| self.user_state(uid, gids)))
+        Page::of(seen.map(|(&account, limits)| self.user_state(account, limits)))
     }
 
     /// What ports count and what ended ports had counted are read at once, so that no port is in both or in none.
@@ -229,10 +271,9 @@ impl Server {
         page
     }
 
-    fn user_state(&self, uid: u32, gids: &[u32]) -> UserState {
-        let limits = self.settings.policy.limits(uid, gids);
+    fn user_state(&self, uid: u32, limits: &Limits) -> UserState {
         let holding = |resource: Resource| {
-            let limit = resource.limit(&limits);
+            let limit = resource.limit(limits);
             Holding {
                 resource: resource.key().to_owned(),
                 held: self.quotas.held(uid, resource),
@@ -241,7 +282,7 @@ impl Server {
             }
         };
         let clients = self.clients.iter();
-        let own = clients.filter(|(_, client)| client.peer.uid == uid);
+        let own = clients.filter(|(_, client)| client.account == uid);
         UserState {
             uid,
             connections: own.count() as u32,
@@ -275,6 +316,7 @@ pub(crate) fn release(
         Refused::new(Reason::Other, why)
     })?;
     port.leases.remove(&local);
+    shared.forget_listener(number, local);
     Ok(true)
 }
 
@@ -305,10 +347,16 @@ fn set_by_whom(device: &Device) -> String {
     set_by(shared.map_or(&device.name.origin, |shared| &shared.origin))
 }
 
-fn mode_of(device: &Device) -> Configured {
+/// Returns how a device is shared: its XDP mode, and that it is although this host forwards, if that is said.
+fn settings_of(device: &Device) -> Vec<Configured> {
     let Setting { value, origin } = device.mode();
     let value = mode_name(value);
-    in_words("xdp_mode", &Setting { value, origin })
+    let mode = in_words("xdp_mode", &Setting { value, origin });
+    let said = device.forwarding.as_ref().map(|forwarding| {
+        let (value, origin) = (forwarding.value.name(), forwarding.origin.clone());
+        in_words("forwarding", &Setting { value, origin })
+    });
+    [mode].into_iter().chain(said).collect()
 }
 
 fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState {
@@ -332,7 +380,7 @@ fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState
         ports: shared.ports.len() as u32,
         leases: leases as u32,
         set_by: configured.map_or_else(String::new, set_by_whom),
-        settings: configured.into_iter().map(mode_of).collect(),
+        settings: configured.into_iter().flat_map(settings_of).collect(),
         received,
         kernel: found(device.netdev(), kernel).flatten(),
     }
@@ -349,7 +397,7 @@ fn waiting_state(netdev: &str, fault: Option<String>, configured: Option<&Device
         ports: 0,
         leases: 0,
         set_by: configured.map_or_else(String::new, set_by_whom),
-        settings: configured.into_iter().map(mode_of).collect(),
+        settings: configured.into_iter().flat_map(settings_of).collect(),
         received: Vec::new(),
         kernel: None,
     }
@@ -357,7 +405,7 @@ fn waiting_state(netdev: &str, fault: Option<String>, configured: Option<&Device
 
 fn usage_state(shared: &mut Shared, owner: Option<u32>) -> UsageState {
     let ports = shared.ports.iter();
-    let own = ports.filter(|(_, port)| shared.usage.owner(port.record.uid) == owner);
+    let own = ports.filter(|(_, port)| shared.usage.owner(port.record.account()) == owner);
     let own: Vec<_> = own.map(|(&number, _)| number).collect();
     for &number in &own {
         shared.look(number);
@@ -386,6 +434,7 @@ fn port_state(shared: &mut Shared, number: u32) -> Option<PortState> {
         program: record.program.clone(),
         pid: record.pid,
         connected: port.client.is_some(),
+        ending: false,
         frames: record.frames,
         huge_octets: record.huge_octets,
         leases: port.leases.len() as u32,

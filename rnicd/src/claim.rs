@@ -48,8 +48,8 @@ impl Claim {
     pub(crate) fn make(path: &Path) -> Result<Self, ClaimError> {
         let mut builder = DirBuilder::new();
         loop {
-            // Others pass through it to the socket.
-            let made = builder.recursive(true).mode(0o755).create(path);
+            // Whoever may read it could lock it.
+            let made = builder.recursive(true).mode(0o700).create(path);
             made.map_err(system(path))?;
             if let Some(claim) = Self::of(path)? {
                 return Ok(claim);

@@ -32,6 +32,14 @@ pub(crate) struct Cli {
     #[arg(long, group = "what")]
     pub(crate) unshare: bool,
 
+    /// Hold for rnicd what outlives it, as its keeper: it listens at standard input, and removes the socket at PATH when it ends
+    #[arg(long, value_name = "PATH", num_args = 0..=1, group = "what", hide = true)]
+    pub(crate) keep: Option<Option<PathBuf>>,
+
+    /// Free the memory of a port for rnicd: the file that standard input is
+    #[arg(long, group = "what", hide = true)]
+    pub(crate) free: bool,
+
     /// Write the manual pages into a directory
     #[arg(long, value_name = "DIR", group = "what", hide = true)]
     pub(crate) man: Option<PathBuf>,
@@ -41,7 +49,7 @@ pub(crate) struct Cli {
     pub(crate) socket: Option<PathBuf>,
 
     /// The directory of the records of ports, and of what rnic-ctl has set; it must not outlive the system
-    #[arg(long, value_name = "DIR", default_value = "/run/rnic")]
+    #[arg(long, value_name = "DIR", default_value = "/run/rnic-admin")]
     pub(crate) state: PathBuf,
 
     /// The directory of a BPF file system where the maps of each device are pinned

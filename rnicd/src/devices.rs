@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rnic_xdp::manager::states::Event;
 use tracing::{info, warn};
 
-use crate::open::open;
+use crate::config::{Device, Forwarding, Setting};
+use crate::kernel_settings::{forwards, reserve};
+use crate::open::{Held, open};
 use crate::server::Server;
 
 /// How often to look again for a device that is not there.
@@ -96,7 +98,17 @@ impl Server {
     pub(crate) fn open_device(&mut self, name: &str) -> Result<(), String> {
         let device = self.settings.shared_device(name);
         let mode = device.map(|device| device.mode().value).unwrap_or_default();
-        let opened = open(&self.places, &mut self.pins, name, mode, &self.quotas);
+        let forwarding = device.map(Device::forwarding);
+        self.check_forwarding(name, forwarding)?;
+        let ports = self.settings.config.automatic_ports.value.clone();
+        reserve(&ports);
+        let mut held = Held {
+            quotas: &self.quotas,
+            keeper: &self.keeper,
+            found: &mut self.found,
+            endings: &mut self.endings,
+        };
+        let opened = open(&self.places, &mut self.pins, name, mode, ports, &mut held);
         let shared = opened.map_err(|why| why.to_string())?;
         info!(
             "shares {name}: XDP {}, {} port{}",
@@ -112,6 +124,34 @@ impl Server {
         Ok(())
     }
 }
+
+impl Server {
+    /// Fails if this host forwards for others and nobody has said that it may share all the same. What is shared already goes on.
+    fn check_forwarding(
+        &self,
+        name: &str,
+        said: Option<Setting<Forwarding>>,
+    ) -> Result<(), String> {
+        let Some(how) = forwards() else {
+            return Ok(());
+        };
+        let accepted = said.is_some_and(|said| said.value == Forwarding::Accept);
+        if accepted {
+            info!("{name}: {how}; it is shared all the same, as `forwarding` says");
+        } else if self.places.pins.join(name).exists() {
+            warn!("{name}: {how}; it goes on as it was shared before. {TAKEN}");
+        } else {
+            return Err(format!(
+                "{how}. {TAKEN} Say forwarding = \"accept\" in its [[device]] if that is well"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What sharing can take of what a host forwards.
+const TAKEN: &str = "What it forwards is left alone, but of what it translates (NAT) a client can have what comes back to, or is \
+                     published at, an address of this host and a TCP port that the client may lease (`listen`, `automatic_ports`).";
 
 /// Says that a device cannot be shared now.
 pub(crate) fn cannot_share(netdev: &str, why: &str) -> String {

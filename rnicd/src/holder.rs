@@ -4,29 +4,28 @@ use std::net::SocketAddr;
 
 use rnic_core::engine::{InUse, NetError};
 
+use crate::listeners::Role;
 use crate::record::Record;
 use crate::server::Server;
 use crate::shared::Port;
 
 impl Server {
-    /// Says who has an address and TCP port that the client of a port wants. Root may know each client, and others their own.
+    /// Says who has an address and TCP port that the client of a port wants. Administrators may know each client, and others their own.
     pub(crate) fn name_holder(&self, error: NetError, number: u32) -> NetError {
         let NetError::InUse(InUse { address, .. }) = error else {
             return error;
         };
         let ports = || self.devices.iter().flat_map(|shared| &shared.ports);
         let wants = ports().find(|(port, _)| **port == number);
-        let uid = wants.map(|(_, port)| port.record.uid);
+        let client = wants.and_then(|(_, port)| self.clients.get(port.client?));
         let has = |port: &Port| port.leases.keys().any(|lease| overlap(*lease, address));
         let holder = ports().find(|(_, port)| has(port));
         let holder = holder.map(|(holder, port)| {
-            let Record {
-                uid: of,
-                program,
-                pid,
-                ..
-            } = &port.record;
-            match uid == Some(0) || uid == Some(*of) {
+            let Record { program, pid, .. } = &port.record;
+            let may_know = client.is_some_and(|client| {
+                client.role == Role::Administrator || client.is_user_of(&port.record)
+            });
+            match may_know {
                 true => format!("port {holder} of rnicd ({program}, pid {pid})"),
                 false => "another user's client of rnicd".to_owned(),
             }

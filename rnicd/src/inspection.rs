@@ -1,13 +1,15 @@
-//! Asking clients what they say of themselves. rnicd passes sockets on, and never reads what is said.
+//! Asking clients what they say of themselves. rnicd passes the two ends of a connection on, and never reads what is said.
 
 use std::os::fd::OwnedFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use rnic_xdp::manager::channel::refuse_descriptors;
 use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused};
 
 use crate::administration::Answered;
+use crate::listeners::Role;
 use crate::server::Server;
-use crate::shared::ClientKey;
+use crate::shared::{ClientKey, Port};
 
 impl Server {
     /// Joins who asks to the client of a port.
@@ -18,10 +20,12 @@ impl Server {
         what: String,
         within: u32,
     ) -> Answered {
-        let uid = self.clients[key].peer.uid;
+        let asking = &self.clients[key];
         let mut devices = self.devices.iter();
         let port = devices.find_map(|shared| shared.ports.get(&number));
-        let seen = port.filter(|port| uid == 0 || uid == port.record.uid);
+        let may_know =
+            |port: &&Port| asking.role == Role::Administrator || asking.is_user_of(&port.record);
+        let seen = port.filter(may_know);
         let port = seen.ok_or_else(|| {
             let why =
                 format!("you see no port {number}; `rnic-ctl port show` lists those that you see");
@@ -36,8 +40,8 @@ impl Server {
             let why = "its client has not answered those who asked before; it may be stopped";
             return Err(Refused::new(Reason::NotReady, why));
         }
-        let (theirs, ours, watch) = sockets().map_err(|error| {
-            let why = format!("rnicd cannot make a socket for the answer: {error}");
+        let (readers, writers) = connection().map_err(|error| {
+            let why = format!("rnicd cannot make a connection for the answer: {error}");
             Refused::new(Reason::Other, why)
         })?;
         let notice = Notice::Describe {
@@ -45,15 +49,19 @@ impl Server {
             what,
             within,
         };
-        client.inspect(notice, theirs, watch);
-        Ok((Answer::Inspecting, vec![ours]))
+        client.inspect(notice, writers);
+        Ok((Answer::Inspecting, vec![readers]))
     }
 }
 
-/// Makes the socket of the client, that of who asks, and a copy of the latter.
-fn sockets() -> std::io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+/// Makes a connection. Returns the end of who reads, and that of who writes. It is of sockets: a pipe can be held up at both ends by a
+/// write whose octets never come. What is sent with the octets the kernel refuses, at either end.
+fn connection() -> nix::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
-    let (theirs, ours) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
-    let watch = ours.try_clone()?;
-    Ok((theirs, ours, watch))
+    let ends = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+    for end in [&ends.0, &ends.1] {
+        // An older kernel cannot: then who has this end closes what came with it.
+        refuse_descriptors(end);
+    }
+    Ok(ends)
 }

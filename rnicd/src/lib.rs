@@ -2,28 +2,44 @@
 //! how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// claim, config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, usage, client
-// < settings, shared < made, open, server < devices, administration, holder < changes, inspection < patience < requests < serve < unshare
+// claim, keeping, config/fault, config/value < keeper < kept < config/table < config/rule < config/mod < config/change < owners
+// < policy, places, quota, notify, record, room, usage, kernel_settings < memory < freer < freeing < ending < settings < listeners < client < shared
+// < users, made, open < server < shares, connections, devices, administration, holder < changes, inspection < leasing, patience < requests < serve < unshare
 mod administration;
 mod changes;
 pub mod claim;
 mod client;
 pub mod config;
+mod connections;
 mod devices;
+mod ending;
+mod freeing;
+pub mod freer;
 mod holder;
 mod inspection;
+pub mod keeper;
+mod keeping;
+mod kept;
+mod kernel_settings;
+mod leasing;
+mod listeners;
 mod made;
+mod memory;
 pub mod notify;
 mod open;
+pub mod owners;
 mod patience;
 mod places;
 pub mod policy;
 pub mod quota;
 mod record;
 mod requests;
+mod room;
 pub mod serve;
 mod server;
 pub mod settings;
 mod shared;
+mod shares;
 pub mod unshare;
 mod usage;
+mod users;

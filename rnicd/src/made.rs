@@ -1,5 +1,6 @@
 //! Making a port: a share of a device, or a hardware queue of it.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use rnic_xdp::manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
@@ -8,7 +9,8 @@ use rnic_xdp::sharing::ClientPolicy;
 use rnic_xdp::{OpenError, PortConfig, PortShape};
 use tracing::warn;
 
-use crate::config::{Limits, Queue, words};
+use crate::config::{Crc, Limits, Queue, words};
+use crate::room;
 use crate::shared::Shared;
 
 /// Time that a port may send at its rate at once, in parts of a second.
@@ -36,17 +38,17 @@ impl Made {
         uid: u32,
     ) -> Result<Self, Refused> {
         let device = &mut shared.device;
+        let octets = PortShape::for_mtu(config, device.mtu()).octets();
+        room::check(octets as u64).map_err(|why| Refused::new(Reason::Other, why))?;
         let made = match config.queue {
-            Some(queue) => {
-                device
-                    .make_queue_port(number, queue, uid, config)
-                    .map(|(made, port)| Self {
-                        descriptors: vec![made.socket, made.umem],
-                        queue: Some(port),
-                        shape: made.shape,
-                        huge_pages: made.huge_pages,
-                    })
-            }
+            Some(queue) => device
+                .make_queue_port(number, queue, uid, config, &limits.peers.value.0)
+                .map(|(made, port)| Self {
+                    descriptors: vec![made.socket, made.umem],
+                    queue: Some(port),
+                    shape: made.shape,
+                    huge_pages: made.huge_pages,
+                }),
             None => {
                 let shape = PortShape::for_mtu(config, device.mtu());
                 let policy = policy(limits, device.mtu());
@@ -70,11 +72,18 @@ impl Made {
         }
     }
 
+    /// Returns the memory of its frames once more, for rnicd.
+    pub(crate) fn memory(&self) -> io::Result<OwnedFd> {
+        // It is the last of the two.
+        let memory = self.descriptors.last();
+        memory.map_or(Err(io::ErrorKind::NotFound.into()), OwnedFd::try_clone)
+    }
+
     /// Takes it back.
     pub(crate) fn unmake(self, shared: &mut Shared, number: u32) {
         let taken = match self.queue {
             Some(_) => shared.device.forget_queue_port(number),
-            None => shared.device.end_port(number),
+            None => shared.device.remove_port(number),
         };
         if let Err(error) = taken {
             let netdev = shared.device.netdev();
@@ -83,7 +92,7 @@ impl Made {
     }
 
     /// Says what its client must know.
-    pub(crate) fn grant(&self, shared: &Shared, port: u32, token: Token) -> Grant {
+    pub(crate) fn grant(&self, shared: &Shared, port: u32, token: Token, limits: &Limits) -> Grant {
         let (device, shape) = (&shared.device, &self.shape);
         let mtu = device.mtu();
         Grant {
@@ -109,6 +118,8 @@ impl Made {
             },
             huge_pages: self.huge_pages,
             partial_checksums: device.has_partial_checksums(),
+            // rfc: 5044-28b the administrator says who may do without CRCs
+            crc_optional: limits.crc.value == Crc::Optional,
             untagged: UntaggedAddress::list(device.untagged()),
             queue: self.queue.as_ref().map(|queue| queue.queue),
         }

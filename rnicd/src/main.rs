@@ -8,11 +8,14 @@ mod log;
 mod manual;
 
 use std::fmt;
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stderr, stdin, stdout};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use rnicd::config::Setting;
+use rnicd::freer::free;
+use rnicd::keeper::keep;
 use rnicd::serve::{Places, ServeError, serve};
 use rnicd::settings::Settings;
 use rnicd::unshare::unshare;
@@ -29,7 +32,19 @@ fn main() -> ExitCode {
         socket: cli.socket.clone(),
         state: cli.state.clone(),
         pins: cli.pins.clone(),
+        // The path of a program that was upgraded leads to another one, or nowhere.
+        freer: ["/proc/self/exe", "--free"].map(Into::into).to_vec(),
     };
+    if let Some(path) = &cli.keep {
+        let kept = stdin().as_fd().try_clone_to_owned();
+        let kept = kept.and_then(|listener| keep(listener, path.as_deref()));
+        return finish(kept.map_err(|error| format!("the keeper of rnicd cannot serve: {error}")));
+    }
+    if cli.free {
+        let file = stdin().as_fd().try_clone_to_owned();
+        let freed = file.and_then(|file| Ok(free(&file)?));
+        return finish(freed.map_err(|error| format!("memory cannot be freed: {error}")));
+    }
     if let Some(directory) = &cli.man {
         let why = |error| {
             format!(
@@ -40,9 +55,13 @@ fn main() -> ExitCode {
         return finish(manual::write(directory, Cli::command()).map_err(why));
     }
     if cli.unshare {
-        return finish(unshare(&places));
+        let result = unshare(&places);
+        log::flush();
+        return finish(result);
     }
-    finish(run(&cli, &places))
+    let result = run(&cli, &places);
+    log::flush();
+    finish(result)
 }
 
 fn finish<E: fmt::Display>(result: Result<(), E>) -> ExitCode {

@@ -1,4 +1,4 @@
-//! What systemd and rnicd say to each other: readiness, reloading, signs of life, and the socket that systemd listens at.
+//! What systemd and rnicd say to each other: readiness, reloading, signs of life, and the sockets that systemd listens at.
 //!
 //! Without systemd none of it happens, and nothing fails.
 
@@ -7,18 +7,20 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use listenfd::ListenFd;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::socket::{getsockopt, sockopt};
 use sd_notify::NotifyState;
 
-/// Why the socket of systemd cannot be used.
+/// Why a socket of systemd cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ActivationError {
-    /// There are several.
+    /// There are several for the same.
     #[error(
-        "systemd passed {0} sockets; rnicd.socket must have one ListenSequentialPacket= and no other Listen...="
+        "systemd passed two sockets for {0}; one unit must have FileDescriptorName={0}, with one ListenSequentialPacket= and no other \
+         Listen...="
     )]
-    Several(usize),
+    Several(&'static str),
     /// It is something else.
     #[error(
         "what systemd passed is not a Unix socket that listens for sequential packets ({0}); rnicd.socket needs ListenSequentialPacket="
@@ -26,28 +28,55 @@ pub enum ActivationError {
     Other(io::Error),
 }
 
-/// Returns the socket at which systemd listens for rnicd, if systemd started it for that.
+/// The sockets at which systemd listens for rnicd.
+#[derive(Debug, Default)]
+pub struct Activated {
+    /// For clients.
+    pub clients: Option<OwnedFd>,
+    /// For administrators.
+    pub administrators: Option<OwnedFd>,
+    /// For observers.
+    pub observers: Option<OwnedFd>,
+}
+
+/// Returns the sockets at which systemd listens for rnicd, if systemd started it for that. Their names are "admin", "observe", and
+/// anything else for clients.
 ///
 /// Call it once, before there are threads: it takes the variables of systemd out of the environment.
-pub fn activated_socket() -> Result<Option<OwnedFd>, ActivationError> {
+pub fn activated_sockets() -> Result<Activated, ActivationError> {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names: Vec<_> = names.split(':').collect();
     let mut passed = ListenFd::from_env();
-    if passed.len() > 1 {
-        return Err(ActivationError::Several(passed.len()));
+    let mut activated = Activated::default();
+    for index in 0..passed.len() {
+        let (slot, name) = match names.get(index) {
+            Some(&"admin") => (&mut activated.administrators, "admin"),
+            Some(&"observe") => (&mut activated.observers, "observe"),
+            _ => (&mut activated.clients, "clients"),
+        };
+        if slot.is_some() {
+            return Err(ActivationError::Several(name));
+        }
+        *slot = Some(listening(&mut passed, index)?);
     }
+    Ok(activated)
+}
+
+fn listening(passed: &mut ListenFd, index: usize) -> Result<OwnedFd, ActivationError> {
     let (family, kind) = (libc::AF_UNIX, libc::SOCK_SEQPACKET);
     let socket: Option<OwnedFd> = passed
-        .take_custom(0, family, kind, "Unix socket for sequential packets")
+        .take_custom(index, family, kind, "Unix socket for sequential packets")
         .map_err(ActivationError::Other)?;
-    let Some(socket) = socket else {
-        return Ok(None);
-    };
+    let other = |why: &str| ActivationError::Other(io::Error::other(why.to_owned()));
+    let socket = socket.ok_or_else(|| other("it was taken already"))?;
     match getsockopt(&socket, sockopt::AcceptConn) {
-        Ok(true) => Ok(Some(socket)),
-        Ok(false) => Err(ActivationError::Other(io::Error::other(
-            "it does not listen",
-        ))),
-        Err(error) => Err(ActivationError::Other(error.into())),
+        Ok(true) => {}
+        Ok(false) => return Err(other("it does not listen")),
+        Err(error) => return Err(ActivationError::Other(error.into())),
     }
+    let nonblocking = fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+    nonblocking.map_err(|error| ActivationError::Other(error.into()))?;
+    Ok(socket)
 }
 
 /// Says that rnicd is ready for clients, or ready again, with a line about what it does.

@@ -1,7 +1,10 @@
 //! Opens a device for sharing, with the ports that a former rnicd has made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 
 use rnic_xdp::OpenError;
 use rnic_xdp::manager::SharedDevice;
@@ -10,11 +13,69 @@ use rnic_xdp::steering::ModeChoice;
 use tracing::warn;
 
 use crate::claim::Claim;
+use crate::ending::{Endings, holdings};
+use crate::freeing::Remains;
+use crate::kept::{Keeper, Kept};
+use crate::memory::Memory;
 use crate::places::Places;
 use crate::quota::{Quotas, Resource};
 use crate::record::Records;
-use crate::shared::{Lease, Port, Shared, found};
+use crate::shared::{Lease, Port, Shared, found, lease_key};
 use crate::usage::Usage;
+
+/// What a former rnicd has held, and what holds it now.
+pub(crate) struct Held<'a> {
+    pub(crate) quotas: &'a Quotas,
+    pub(crate) keeper: &'a Keeper,
+    /// What the keeper has that nobody has claimed, by key.
+    pub(crate) found: &'a mut HashMap<String, OwnedFd>,
+    pub(crate) endings: &'a mut Endings,
+}
+
+impl Held<'_> {
+    fn memory(&mut self, key: String) -> Option<Memory> {
+        let found = self.found.remove(&key)?;
+        Some(Memory::adopt(self.keeper, key, found))
+    }
+
+    /// Returns the socket that reserves what is leased: the one that was kept, or another one. If there is none, somebody else may have
+    /// the TCP port.
+    fn reservation(&mut self, device: &SharedDevice, port: u32, local: SocketAddr) -> Option<Kept> {
+        let key = lease_key(device.netdev(), port, local);
+        if let Some(found) = self.found.remove(&key) {
+            return Some(self.keeper.adopt(key, found));
+        }
+        match device.reserve_again(local) {
+            Ok(socket) => Some(self.keeper.keep(key, socket)),
+            Err(error) => {
+                warn!("port {port} loses {local}, which nobody has reserved: {error}");
+                None
+            }
+        }
+    }
+
+    /// Lets go of what is left of a device: what used it has ended.
+    fn let_go(&mut self, netdev: &str) {
+        let of = |key: &str, kind: &str| {
+            let rest = key
+                .strip_prefix(kind)
+                .and_then(|rest| rest.strip_prefix(netdev));
+            rest.is_some_and(|rest| rest.starts_with(' '))
+        };
+        let keys = self
+            .found
+            .extract_if(|key, _| of(key, "memory ") || of(key, "lease "));
+        for (key, found) in keys {
+            match of(&key, "memory ") {
+                true => {
+                    let memory = Memory::adopt(self.keeper, key, found);
+                    self.endings.free_memory(memory);
+                }
+                false => drop(self.keeper.adopt(key, found)),
+            }
+        }
+    }
+}
 
 /// Takes a device, with the ports that a former rnicd has made. `pins` is the claim of the directory of the pinned maps, once there is
 /// one: a BPF file system may be mounted at any time.
@@ -23,7 +84,8 @@ pub(crate) fn open(
     pins: &mut Option<Claim>,
     name: &str,
     choice: ModeChoice,
-    quotas: &Quotas,
+    automatic_ports: RangeInclusive<u16>,
+    held: &mut Held<'_>,
 ) -> Result<Shared, SharingError> {
     let failed = |doing| move |source| SharingError::Open(OpenError::System { doing, source });
     let has_pins = pins.as_ref().is_some_and(Claim::holds);
@@ -32,6 +94,7 @@ pub(crate) fn open(
         *pins = Some(claimed.map_err(failed("have the directory of the pinned maps"))?);
     }
     let mut device = SharedDevice::open(name, choice, &places.pins.join(name))?;
+    device.set_automatic_ports(automatic_ports);
     let records = Records::open(places.records(name));
     let records = records.map_err(failed("keep records of ports"))?;
     let usage = Usage::open(places.state.join("usage").join(format!("{name}.json")));
@@ -46,42 +109,60 @@ pub(crate) fn open(
             Some(queue) => device.adopt_queue_port(record.port, queue)?,
             None => there.contains(&record.port),
         };
+        let key = Memory::key(name, record.port);
         if !is_there {
             // It ended when no rnicd ran. What a hardware queue sent was not counted.
             let counts = record.queue.is_none();
             let sent = counts.then(|| found(name, device.port_counters(record.port)));
             let sent = sent.flatten();
             usage.see_port(record.port, sent.as_ref(), None);
-            usage.end_port(record.port, record.uid);
+            usage.end_port(record.port, record.account());
             usage.keep();
+            if !held.endings.has(record.port) {
+                let host_end = device.host_end_of(record.port)?;
+                if let Some(host_end) = &host_end {
+                    held.endings.record(&record, name, Some(host_end));
+                }
+                let remains = Remains {
+                    _held: holdings(held.quotas, &record),
+                    memory: held.memory(key),
+                    record: record.clone(),
+                };
+                held.endings.add(remains, name, host_end);
+            }
             records.forget(record.port);
             continue;
         }
-        usage.add_port(record.port, record.uid);
-        let take = |resource, amount| quotas.adopt(record.uid, resource, amount);
-        let held = vec![
-            take(Resource::Ports, 1),
-            take(Resource::Frames, record.frames.into()),
-            take(Resource::Hugepages, record.huge_octets),
-        ];
+        usage.add_port(record.port, record.account());
         let port = Port {
             client: None,
-            _held: held,
+            held: holdings(held.quotas, &record),
+            memory: held.memory(key),
             leases: Default::default(),
             follows: Default::default(),
             record,
         };
         shared_ports.insert(port.record.port, port);
     }
-    for (number, local) in device.leases()? {
-        if let Some(port) = shared_ports.get_mut(&number) {
-            // Which of them listen is not known any more.
-            let lease = Lease {
-                _held: quotas.adopt(port.record.uid, Resource::Connections, 1),
-                since: None,
-            };
-            port.leases.insert(local, lease);
-        }
+    for (number, local) in device.leases() {
+        let Some(port) = shared_ports.get_mut(&number) else {
+            continue;
+        };
+        let Some(reservation) = held.reservation(&device, number, local) else {
+            // Its client is told when it comes back.
+            device.release(number, local)?;
+            continue;
+        };
+        let resource = match port.record.listeners.contains(&local) {
+            true => Resource::Listeners,
+            false => Resource::Connections,
+        };
+        let lease = Lease {
+            reservation,
+            _held: held.quotas.adopt(port.record.account(), resource, 1),
+            since: None,
+        };
+        port.leases.insert(local, lease);
     }
     // Nobody could show that such a port is its own.
     for number in there
@@ -89,14 +170,16 @@ pub(crate) fn open(
         .filter(|number| !shared_ports.contains_key(number))
     {
         warn!("{name}: port {number} has no record and ends");
-        device.end_port(number)?;
+        device.remove_port(number)?;
     }
+    held.let_go(name);
     Ok(Shared {
+        has_more: false,
         device,
         choice,
         records,
         usage,
         ports: shared_ports,
-        destinations: Default::default(),
+        paths: Default::default(),
     })
 }

@@ -11,8 +11,13 @@ use crate::shared::ClientKey;
 
 /// How long a request waits. The kernel needs some tenths of a second.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How much longer it waits while memory of its user's ports is freed.
+const HELD_UP: Duration = Duration::from_secs(8);
 /// How often a hardware queue is tried again: a driver lets go of it some milliseconds after its socket has gone, and says nothing.
 const TRY_QUEUE_EVERY: Duration = Duration::from_millis(25);
+
+/// How long a turn may have lasted for requests that wait to be tried again in it.
+const TRIED: Duration = Duration::from_millis(30);
 
 impl Server {
     /// Answers a request, unless it is to wait: until the end of this turn at least, when it is known who has left.
@@ -30,16 +35,34 @@ impl Server {
     }
 
     /// Carries out what has waited. What is refused again waits on while the kernel has ports of the same user to remove. News of
-    /// the kernel were read after `began`: a turn in which the kernel held this process up for long is nobody's last.
+    /// the kernel were read after `began`: a turn in which the kernel held this process up for long is nobody's last. A port takes long to
+    /// make: where a user is refused one, its others are not tried in the same turn.
     pub(crate) fn serve_waiting(&mut self, began: Instant) {
         let waiting = self
             .clients
             .iter_mut()
             .filter_map(|(key, client)| Some((key, client.waiting.take()?)));
-        for (key, (request, until)) in waiting.collect::<Vec<_>>() {
+        let mut waiting = waiting.collect::<Vec<_>>();
+        // Whoever was passed over has waited longest.
+        waiting.sort_by_key(|(key, (_, until))| (*until, *key));
+        let mut refused_a_port = Vec::new();
+        for (key, (request, until)) in waiting {
+            let account = self.clients[key].account;
+            let is_for_port = matches!(request.ask, Ask::OpenPort { .. });
+            let is_in_vain = is_for_port && refused_a_port.contains(&account);
+            if (is_in_vain || began.elapsed() > TRIED) && Instant::now() < until + PATIENCE {
+                self.clients[key].waiting = Some((request, until));
+                continue;
+            }
             let hopes = is_for_queue(&request) || self.has_port_to_remove(key);
-            let is_last = began >= until || !hopes;
-            match self.carry_out(key, request.ask.clone()) {
+            // What has ended in this turn is free a moment later, unless somebody holds that up.
+            let is_near = self.endings.frees_for(account) && began < until + HELD_UP;
+            let is_last = (began >= until && !is_near) || !hopes;
+            let answered = self.carry_out(key, request.ask.clone());
+            if is_for_port && answered.is_err() {
+                refused_a_port.push(account);
+            }
+            match answered {
                 Err(refused) if is_last => self.refuse(key, request.id, refused),
                 Err(refused) if may_wait(&refused) => {
                     self.clients[key].waiting = Some((request, until));
@@ -57,17 +80,22 @@ impl Server {
             let left = until.saturating_duration_since(Instant::now());
             Some(match is_for_queue(request) {
                 true => left.min(TRY_QUEUE_EVERY),
-                false => left,
+                // It may be about to be free although time is over.
+                false => left.max(TRY_QUEUE_EVERY),
             })
         });
         waits.min()
     }
 
-    /// Returns whether a port of the user of this connection has no connection: most likely, its process has ended.
+    /// Returns whether a port of the user of this connection has ended, or has no connection: most likely, its process has ended.
     fn has_port_to_remove(&self, key: ClientKey) -> bool {
-        let uid = self.clients[key].peer.uid;
+        let account = self.clients[key].account;
+        let mut endings = self.endings.records();
+        if endings.any(|(_, record)| record.account() == account) {
+            return true;
+        }
         let mut ports = self.devices.iter().flat_map(|shared| shared.ports.values());
-        ports.any(|port| port.client.is_none() && port.record.uid == uid)
+        ports.any(|port| port.client.is_none() && port.record.account() == account)
     }
 
     fn refuse(&mut self, key: ClientKey, id: u64, refused: Refused) {

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::unistd::{Group, User};
 
-use crate::config::{Config, Fault, Faults, Limits, Origin, Rule, Setting, Subject, Who};
+use crate::config::{
+    Config, Fault, Faults, Limits, OBSERVERS, Origin, Rule, Setting, Subject, Who,
+};
+use crate::owners::{Owners, Subordinate, local_uid};
 
 /// The rules of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,20 @@ pub struct Policy {
     groups: HashMap<u32, Rule>,
     users: HashMap<u32, Rule>,
     socket_gid: u32,
+    observers_gid: u32,
+    classes: Vec<Door>,
+    owners: Owners,
+}
+
+/// A socket at which all who connect count as one user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// Where it is.
+    pub socket: PathBuf,
+    /// The group whose members may connect.
+    pub gid: u32,
+    /// The user as whom they count.
+    pub uid: u32,
 }
 
 impl Policy {
@@ -34,6 +51,9 @@ impl Policy {
                 0
             }
         };
+        let observers_gid = observers_gid(&config.observer_group, &mut faults);
+        let classes = classes(config, &mut faults);
+        let subordinate = subordinate(config, &mut faults);
         let groups = by_number(&config.groups, "[[group]]", gid, &mut faults);
         let users = by_number(&config.users, "[[user]]", uid, &mut faults);
         faults.faults.check()?;
@@ -42,12 +62,33 @@ impl Policy {
             groups,
             users,
             socket_gid,
+            observers_gid,
+            classes,
+            owners: Owners::read(subordinate),
         })
     }
 
     /// Returns the group whose members may connect.
     pub fn socket_gid(&self) -> u32 {
         self.socket_gid
+    }
+
+    /// Returns the group whose members may observe: that of root, if this host does not have the one that is so by default.
+    pub fn observers_gid(&self) -> u32 {
+        self.observers_gid
+    }
+
+    /// Returns the sockets at which all count as one user.
+    pub fn classes(&self) -> &[Door] {
+        &self.classes
+    }
+
+    /// Returns the user as whom a user counts: that of its subordinate ids, unless a rule is for this one.
+    pub fn account(&self, uid: u32) -> u32 {
+        match self.users.contains_key(&uid) {
+            true => uid,
+            false => self.owners.owner(uid),
+        }
     }
 
     /// Returns what a user in these groups may have: what the rule for the user says, else the most generous of the rules for its
@@ -110,8 +151,74 @@ fn by_number(
     rules.map(|(number, (_, rule))| (number, rule)).collect()
 }
 
+fn observers_gid(group: &Setting<String>, faults: &mut Found<'_>) -> u32 {
+    match gid(&group.value) {
+        Ok(gid) => gid,
+        // Root alone observes where nobody has made the group.
+        Err(_) if group.value == OBSERVERS => 0,
+        Err(what) => {
+            faults.add(&group.origin, what);
+            0
+        }
+    }
+}
+
+/// Returns the number of a user that is named, or given by it.
+fn number(who: &Setting<Who>, faults: &mut Found<'_>) -> Option<u32> {
+    match &who.value {
+        Who::Id(number) => Some(*number),
+        Who::Name(name) => match uid(name) {
+            Ok(number) => Some(number),
+            Err(what) => {
+                faults.add(&who.origin, what);
+                None
+            }
+        },
+    }
+}
+
+fn classes(config: &Config, faults: &mut Found<'_>) -> Vec<Door> {
+    let mut doors: Vec<Door> = Vec::new();
+    for class in &config.classes {
+        let (socket, group) = (&class.socket, &class.socket_group);
+        let taken = |door: &Door| door.socket == socket.value;
+        if socket.value == config.socket.value || doors.iter().any(taken) {
+            let what = format!(
+                "{} is there twice; choose another path",
+                socket.value.display()
+            );
+            faults.add(&socket.origin, what);
+        }
+        let gid = gid(&group.value).map_err(|what| faults.add(&group.origin, what));
+        if let (Ok(gid), Some(uid)) = (gid, number(&class.who, faults)) {
+            doors.push(Door {
+                socket: socket.value.clone(),
+                gid,
+                uid,
+            });
+        }
+    }
+    doors
+}
+
+fn subordinate(config: &Config, faults: &mut Found<'_>) -> Vec<Subordinate> {
+    let ranges = config.subordinates.iter();
+    let ranges = ranges.filter_map(|range| {
+        let owner = number(&range.who, faults)?;
+        Some(Subordinate {
+            first: range.first,
+            count: range.count,
+            owner,
+        })
+    });
+    ranges.collect()
+}
+
 /// Returns the number of a user.
 pub(crate) fn uid(name: &str) -> Result<u32, String> {
+    if let Some(uid) = local_uid(name) {
+        return Ok(uid);
+    }
     match User::from_name(name) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
         Ok(None) => Err(format!(

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::unistd::{Uid, User};
-
 use crate::config::{Limits, Memory, Origin, Setting};
+use crate::owners::local_name;
 
 /// What a user can hold a limited amount of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,10 +111,10 @@ impl fmt::Display for QuotaError {
 
 /// Returns how messages call a user.
 fn name(uid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
-        Ok(Some(user)) => format!("user {} (uid {uid})", user.name),
+    match local_name(uid) {
+        Some(name) => format!("user {name} (uid {uid})"),
         // The number says it too.
-        Ok(None) | Err(_) => format!("uid {uid}"),
+        None => format!("uid {uid}"),
     }
 }
 

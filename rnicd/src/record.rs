@@ -1,13 +1,16 @@
 //! What must be known of a port when rnicd starts again: whose it is. It lies in a file that only root can read, as long as the
 //! port exists.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rnic_xdp::manager::{QueuePort, Token};
+use rnic_xdp::manager::{HostEnd, QueuePort, Token};
 use serde::{Deserialize, Serialize};
+use tracing::error;
 
 /// Whose a port is, and what was granted with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +21,9 @@ pub(crate) struct Record {
     pub(crate) token: Token,
     /// The user of the client.
     pub(crate) uid: u32,
+    /// The user as whom the client counts, if that is another one.
+    #[serde(default)]
+    pub(crate) account: Option<u32>,
     /// The groups of the client, the primary one first.
     pub(crate) gids: Vec<u32>,
     /// The name of its program.
@@ -35,6 +41,29 @@ pub(crate) struct Record {
     /// The hardware queue that the port is.
     #[serde(default)]
     pub(crate) queue: Option<QueuePort>,
+    /// Those of its leases that listen.
+    #[serde(default)]
+    pub(crate) listeners: BTreeSet<SocketAddr>,
+    /// What is still there of it, if it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended: Option<Ended>,
+}
+
+/// What is still there of a port that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ended {
+    /// The device that it was a port of.
+    pub(crate) netdev: String,
+    /// Its host end, which goes with its socket. Without one, nobody has that, and its memory is being freed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host_end: Option<HostEnd>,
+}
+
+impl Record {
+    /// Returns the user as whom the client counts.
+    pub(crate) fn account(&self) -> u32 {
+        self.account.unwrap_or(self.uid)
+    }
 }
 
 /// The records of the ports of a device.
@@ -73,7 +102,7 @@ impl Records {
         let _ = fs::remove_file(self.path(port));
     }
 
-    /// Reads all records. A file that is none is an error that names it.
+    /// Reads all records. A file that is none is put aside: without it, its port alone is lost.
     pub(crate) fn read(&self) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -82,7 +111,14 @@ impl Records {
                 .extension()
                 .is_some_and(|extension| extension == "json")
             {
-                records.push(read(&path)?);
+                match read(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        let aside = path.with_extension("bad");
+                        error!("{error}; it is now {}", aside.display());
+                        fs::rename(&path, aside)?;
+                    }
+                    record => records.push(record?),
+                }
             }
         }
         Ok(records)

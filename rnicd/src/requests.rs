@@ -1,29 +1,30 @@
 //! What clients ask for. Everything that they send is untrusted.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use rnic_core::engine::{NetError, Peers};
 use rnic_xdp::PortConfig;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Notice, Reason, Refused, Reply, Request, UntaggedAddress, VERSION, Withheld,
+    Answer, Ask, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
+    Withheld,
 };
 use rnic_xdp::manager::states::Event;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use crate::administration::{Answered, release};
 use crate::client::now;
-use crate::config::Limits;
 use crate::devices::cannot_share;
+use crate::leasing::{not_yours, nothing, over, path};
+use crate::listeners::Role;
 use crate::made::{Made, check_queue, frames};
-use crate::quota::{QuotaError, Resource, Taken};
+use crate::memory::Memory;
+use crate::quota::Resource;
 use crate::record::Record;
 use crate::server::Server;
-use crate::shared::{ClientKey, Lease, Port, Shared};
+use crate::shared::{ClientKey, Port};
 
-/// The most destinations that a port follows. Each costs the kernel a lookup whenever routes change.
-const MOST_DESTINATIONS: usize = 4096;
 /// The most ports of all devices: the programs' maps have room for them.
 const MOST_PORTS: u32 = 1023;
 
@@ -72,6 +73,12 @@ impl Server {
             let why = "the first message of a connection is \"hello\"";
             return Err(Refused::new(Reason::Malformed, why));
         }
+        let is_observer = self.clients[key].role == Role::Observer;
+        if is_observer && matches!(ask, Ask::OpenPort { .. } | Ask::Adopt { .. }) {
+            let why =
+                "who connects at the socket of observers gets no port; connect at that of clients";
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
         match ask {
             Ask::Hello { .. } => Err(Refused::new(Reason::Malformed, "hello was said already")),
             Ask::OpenPort {
@@ -107,9 +114,18 @@ impl Server {
                 local,
                 remote,
             } => self.admit_peer(key, port, local, remote),
-            Ask::Follow { port, destination } => self.follow(key, port, destination),
-            Ask::Forget { port, destination } => {
-                self.port_of(key, port)?.forget(port, destination);
+            Ask::Follow {
+                port,
+                source,
+                destination,
+            } => self.follow(key, port, path(source, destination)),
+            Ask::Forget {
+                port,
+                source,
+                destination,
+            } => {
+                self.port_of(key, port)?
+                    .forget(port, path(source, destination));
                 nothing()
             }
             Ask::Show(show) => self.show(key, show),
@@ -130,6 +146,12 @@ impl Server {
     }
 
     fn welcome(&mut self, key: ClientKey, version: u32, program: String) -> Answered {
+        if version < OLDEST {
+            let why = format!(
+                "this rnicd speaks version {OLDEST} of the protocol and later ones, and this client {version}; upgrade the client"
+            );
+            return Err(Refused::new(Reason::Malformed, why));
+        }
         let limits = self.limits(key);
         let client = &mut self.clients[key];
         let (uid, pid) = (client.peer.uid, client.peer.pid);
@@ -152,24 +174,10 @@ impl Server {
         Ok((welcome, Vec::new()))
     }
 
-    fn limits(&self, key: ClientKey) -> Limits {
-        let peer = &self.clients[key].peer;
-        self.settings.policy.limits(peer.uid, &peer.gids)
-    }
-
-    /// Returns the device of a port, if the client has that port.
-    fn port_of(&mut self, key: ClientKey, port: u32) -> Result<&mut Shared, Refused> {
-        let mut devices = self.devices.iter_mut();
-        let shared = devices.find(|shared| {
-            let of_client = shared.ports.get(&port).map(|port| port.client);
-            of_client == Some(Some(key))
-        });
-        shared.ok_or_else(|| not_yours(port))
-    }
-
     fn open_port(&mut self, key: ClientKey, config: &PortConfig) -> Answered {
         let limits = self.limits(key);
         let peer = self.clients[key].peer.clone();
+        let account = self.clients[key].account;
         let program = self.clients[key].program.clone().unwrap_or_default();
         let netdev = &config.netdev;
         let allowed = limits.devices.value.contains(netdev);
@@ -203,10 +211,10 @@ impl Server {
         let quotas = &self.quotas;
         let mut held = vec![
             quotas
-                .try_take(peer.uid, Resource::Ports, 1, &limits)
+                .try_take(account, Resource::Ports, 1, &limits)
                 .map_err(over)?,
             quotas
-                .try_take(peer.uid, Resource::Frames, frames.into(), &limits)
+                .try_take(account, Resource::Frames, frames.into(), &limits)
                 .map_err(over)?,
         ];
         let token = Token::random().map_err(|error| {
@@ -219,7 +227,7 @@ impl Server {
         // Only now is it known where the memory lies.
         let huge_octets = made.huge_octets();
         if huge_octets > 0 {
-            let taken = quotas.try_take(peer.uid, Resource::Hugepages, huge_octets, &limits);
+            let taken = quotas.try_take(account, Resource::Hugepages, huge_octets, &limits);
             match taken {
                 Ok(taken) => held.push(taken),
                 Err(error) => {
@@ -232,6 +240,7 @@ impl Server {
             port: number,
             token,
             uid: peer.uid,
+            account: Some(account),
             gids: peer.gids,
             program,
             pid: peer.pid,
@@ -239,17 +248,24 @@ impl Server {
             frames,
             huge_octets,
             queue: made.queue.clone(),
+            ended: None,
+            listeners: Default::default(),
         };
-        if let Err(error) = shared.records.keep(&record) {
-            made.unmake(shared, number);
-            let why = format!("rnicd cannot keep a record of the port: {error}");
-            return Err(Refused::new(Reason::Other, why));
-        }
-        info!(
+        let memory = shared.records.keep(&record).and_then(|()| made.memory());
+        let memory = match memory {
+            Ok(memory) => Memory::hold(&self.keeper, netdev, number, memory),
+            Err(error) => {
+                shared.records.forget(number);
+                made.unmake(shared, number);
+                let why = format!("rnicd cannot keep a record of the port: {error}");
+                return Err(Refused::new(Reason::Other, why));
+            }
+        };
+        let what = format!(
             "{netdev}: port {number} for {} (pid {}, uid {})",
             record.program, peer.pid, peer.uid
         );
-        let grant = made.grant(shared, number, token);
+        let grant = made.grant(shared, number, token, &limits);
         let opened = Event::PortOpened {
             port: number,
             netdev: netdev.clone(),
@@ -260,13 +276,15 @@ impl Server {
         let port = Port {
             record,
             client: Some(key),
-            _held: held,
+            held,
+            memory: Some(memory),
             leases: Default::default(),
             follows: Default::default(),
         };
-        shared.usage.add_port(number, port.record.uid);
+        shared.usage.add_port(number, port.record.account());
         shared.usage.keep();
         shared.ports.insert(number, port);
+        self.log(account, &what);
         self.announce(opened);
         Ok((Answer::Port(grant), made.descriptors))
     }
@@ -275,7 +293,7 @@ impl Server {
     fn free_number(&self) -> Option<u32> {
         let is_free = |number: &u32| {
             let mut devices = self.devices.iter();
-            !devices.any(|shared| shared.ports.contains_key(number))
+            !self.endings.has(*number) && !devices.any(|shared| shared.ports.contains_key(number))
         };
         (1..=MOST_PORTS).find(is_free)
     }
@@ -301,16 +319,23 @@ impl Server {
         };
         // rfc: 5040-118, 5041-96, 5042-4 each client is trusted alone, also beside others of the same user
         if port.record.token != token {
-            warn!(
+            let what = format!(
                 "{}: somebody else asked for port {number}",
                 shared.device.netdev()
             );
+            let account = self.clients[key].account;
+            self.log(account, &what);
             return Err(not_yours(number));
         }
-        port.client = Some(key);
+        // What an earlier connection had to say of it, if it has not ended, this one says.
+        let before = port.client.replace(key).filter(|before| *before != key);
+        if let Some(before) = before.and_then(|before| self.clients.get_mut(before)) {
+            before.lose(number);
+        }
         shared.device.watch_port(number, false);
         // A process that was forked may have it now. The record can do without that.
         port.record.pid = self.clients[key].peer.pid;
+        let leases: BTreeSet<_> = leases.iter().copied().collect();
         let held = port.leases.keys().copied();
         let lost: Vec<_> = held.filter(|local| !leases.contains(local)).collect();
         // Whoever revoked these may have ended before it had said so.
@@ -318,8 +343,7 @@ impl Server {
             .iter()
             .filter(|local| !port.leases.contains_key(*local));
         for &local in revoked {
-            let port = number;
-            self.clients[key].tell(Notice::Revoked { port, local });
+            self.clients[key].revoke(number, local);
         }
         let addresses = UntaggedAddress::list(shared.device.untagged());
         self.clients[key].tell(Notice::Untagged {
@@ -329,157 +353,17 @@ impl Server {
         for &local in &lost {
             release(shared, number, local)?;
         }
-        info!(
+        let what = format!(
             "{}: port {number} is connected again",
             shared.device.netdev()
         );
+        let account = self.clients[key].account;
+        self.log(account, &what);
         for local in lost {
             self.lease_ended(number, local, false);
         }
         Ok((Answer::Adopted, Vec::new()))
     }
-
-    fn listen(
-        &mut self,
-        key: ClientKey,
-        number: u32,
-        local: SocketAddr,
-        peers: &Peers,
-    ) -> Answered {
-        let limits = self.limits(key);
-        let uid = self.clients[key].peer.uid;
-        if local.port() != 0 && !limits.listen.value.contains(local.port()) {
-            let setting = &limits.listen;
-            let why = format!(
-                "uid {uid} may listen on {}, not on {}; {} says so",
-                setting.value,
-                local.port(),
-                setting.origin
-            );
-            return Err(Refused::new(Reason::NotPermitted, why));
-        }
-        let quotas = self.quotas.clone();
-        let shared = self.port_of(key, number)?;
-        let held = quotas
-            .try_take(uid, Resource::Listeners, 1, &limits)
-            .map_err(over)?;
-        let reserved = shared.device.listen(number, local, peers);
-        self.lease(number, reserved, held)
-    }
-
-    fn connect(
-        &mut self,
-        key: ClientKey,
-        number: u32,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-    ) -> Answered {
-        let limits = self.limits(key);
-        let uid = self.clients[key].peer.uid;
-        let wanted = local.map_or(0, |local| local.port());
-        if wanted != 0 && !limits.listen.value.contains(wanted) {
-            let setting = &limits.listen;
-            let why = format!(
-                "uid {uid} may choose from the TCP ports {}, not {wanted}; {} says so",
-                setting.value, setting.origin
-            );
-            return Err(Refused::new(Reason::NotPermitted, why));
-        }
-        if !limits.peers.value.0.contains(remote.ip()) {
-            let why = format!(
-                "uid {uid} may not connect to {}; {} says so",
-                remote.ip(),
-                limits.peers.origin
-            );
-            return Err(Refused::new(Reason::NotPermitted, why));
-        }
-        let quotas = self.quotas.clone();
-        let shared = self.port_of(key, number)?;
-        let held = quotas
-            .try_take(uid, Resource::Connections, 1, &limits)
-            .map_err(over)?;
-        let reserved = shared.device.connect(number, remote, local);
-        self.lease(number, reserved, held)
-    }
-
-    /// Keeps a lease, and answers with it.
-    fn lease(
-        &mut self,
-        number: u32,
-        reserved: Result<(SocketAddr, OwnedFd), NetError>,
-        held: Taken,
-    ) -> Answered {
-        let named = |error| self.name_holder(error, number);
-        let (local, socket) = reserved.map_err(|error| Refused::from(named(error)))?;
-        let mut devices = self.devices.iter_mut();
-        if let Some(port) = devices.find_map(|shared| shared.ports.get_mut(&number)) {
-            let since = Some(now());
-            let lease = Lease { _held: held, since };
-            port.leases.insert(local, lease);
-        }
-        self.announce(Event::LeaseAdded {
-            port: number,
-            local,
-        });
-        Ok((Answer::Lease { local }, vec![socket]))
-    }
-
-    fn release(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
-        let shared = self.port_of(key, number)?;
-        if release(shared, number, local)? {
-            self.lease_ended(number, local, false);
-        }
-        Ok((Answer::Released, Vec::new()))
-    }
-
-    /// Says whether the host's policies, as they are now, let a peer connect to what a client has leased.
-    fn admit_peer(
-        &mut self,
-        key: ClientKey,
-        number: u32,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) -> Answered {
-        let shared = self.port_of(key, number)?;
-        if shared.lessee(local) != Some(number) {
-            let why = format!("port {number} has not leased {local}");
-            return Err(Refused::new(Reason::NotPermitted, why));
-        }
-        shared.device.check_connection(local, remote)?;
-        Ok((Answer::Done, Vec::new()))
-    }
-
-    fn follow(&mut self, key: ClientKey, number: u32, destination: IpAddr) -> Answered {
-        let shared = self.port_of(key, number)?;
-        let followed = shared
-            .ports
-            .get(&number)
-            .map_or(0, |port| port.follows.len());
-        if followed >= MOST_DESTINATIONS {
-            let why = format!(
-                "a port follows at most {MOST_DESTINATIONS} destinations; close connections"
-            );
-            return Err(Refused::new(Reason::Quota, why));
-        }
-        if shared.follow(number, destination) {
-            self.clients[key].changed.insert((number, destination));
-        }
-        nothing()
-    }
-}
-
-/// The answer that is not sent.
-fn nothing() -> Answered {
-    Ok((Answer::Released, Vec::new()))
-}
-
-fn over(error: QuotaError) -> Refused {
-    Refused::new(Reason::Quota, error.to_string())
-}
-
-fn not_yours(port: u32) -> Refused {
-    let why = format!("port {port} is not one of this connection");
-    Refused::new(Reason::NotPermitted, why)
 }
 
 fn not_yet(port: u32) -> Refused {

@@ -3,29 +3,27 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use rnic_xdp::manager::Closer;
+use rnic_xdp::manager::channel::observation_socket;
 use rnic_xdp::manager::states::Event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{debug, error, info, warn};
 
 use crate::claim::{Claim, ClaimError};
 use crate::config::ConfigError;
+use crate::listeners::{CannotListen, listeners};
 use crate::notify::{self, ActivationError};
 pub use crate::places::Places;
 use crate::server::Server;
 use crate::settings::Settings;
-
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
 
 /// Why rnicd does not run.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +54,18 @@ pub enum ServeError {
     Running {
         /// Where.
         path: PathBuf,
+    },
+    /// Clients would not reach their socket.
+    #[error(
+        "nobody but root may enter {}, but clients are to connect at {}; name a directory of its own for the state (--state)",
+        state.display(),
+        socket.display()
+    )]
+    Hidden {
+        /// The directory of the state.
+        state: PathBuf,
+        /// The socket of clients.
+        socket: PathBuf,
     },
     /// Something else.
     #[error("cannot {doing}: {source}")]
@@ -99,17 +109,24 @@ impl Signals {
 
 /// Serves until SIGTERM or SIGINT. SIGHUP reads the configuration again.
 pub fn serve(places: &Places) -> Result<(), ServeError> {
-    let activated = notify::activated_socket()?;
+    let activated = notify::activated_sockets()?;
     allow_descriptors();
     let signals = Signals::new().map_err(system("handle signals"))?;
     let settings = Settings::read_what_holds(places)?;
     if let Some(why) = settings.damage() {
         error!("{why}; until then {} alone counts", places.config.display());
     }
+    check_reachable(places, &settings)?;
     let _state = Claim::make(&places.state)?;
+    // systemd may have made it: nobody else is to read it, and lock it.
+    let hidden = fs::set_permissions(&places.state, fs::Permissions::from_mode(0o700));
+    hidden.map_err(system("hide the directory of its state"))?;
     let pins = pins(places)?;
-    let listener = listener(places, activated, &settings)?;
-    let mut server = Server::new(listener, places.clone(), settings);
+    let clients = clients_socket(places, &settings);
+    let listeners = listeners(clients, activated, &settings).map_err(cannot_listen)?;
+    let closer = Closer::start().map_err(system("start a thread"))?;
+    let server = Server::new(listeners, closer, places.clone(), settings);
+    let mut server = server.map_err(system("take over what a former rnicd has left"))?;
     server.pins = pins;
     server.open_missing();
     let mut status = server.status();
@@ -140,6 +157,28 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
     info!("ends; ports and their connections go on");
     say(notify::stopping());
     Ok(())
+}
+
+/// Fails if a socket of clients is in the directory of the state, which is root's alone.
+fn check_reachable(places: &Places, settings: &Settings) -> Result<(), ServeError> {
+    let clients = clients_socket(places, settings);
+    let observers = observation_socket(clients);
+    let classes = settings.policy.classes().iter().map(|class| &*class.socket);
+    let mut sockets = [clients, &*observers].into_iter().chain(classes);
+    // A directory that does not exist yet cannot have a second name.
+    let state = fs::canonicalize(&places.state).unwrap_or_else(|_| places.state.clone());
+    let is_hidden = |socket: &&Path| {
+        let directory = socket.parent().unwrap_or(Path::new("/"));
+        let real = fs::canonicalize(directory);
+        real.as_deref().unwrap_or(directory).starts_with(&state)
+    };
+    match sockets.find(is_hidden) {
+        Some(socket) => Err(ServeError::Hidden {
+            state: places.state.clone(),
+            socket: socket.to_owned(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Claims the directory of the pinned maps, if it can be made yet.
@@ -187,54 +226,15 @@ fn reload(server: &mut Server) {
     }
 }
 
-/// Takes the socket that systemd listens on, or makes one that the group may connect to.
-fn listener(
-    places: &Places,
-    activated: Option<OwnedFd>,
-    settings: &Settings,
-) -> Result<OwnedFd, ServeError> {
-    if let Some(listener) = activated {
-        fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-            .map_err(|error| system("use the socket of systemd")(error.into()))?;
-        return Ok(listener);
-    }
-    let path = places
-        .socket
-        .as_ref()
-        .unwrap_or(&settings.config.socket.value);
-    let made = listen(path, settings.policy.socket_gid());
-    made.map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => ServeError::Running { path: path.clone() },
-        _ => ServeError::Listen {
-            path: path.clone(),
-            source,
-        },
-    })
+/// Returns where clients connect.
+fn clients_socket<'a>(places: &'a Places, settings: &'a Settings) -> &'a Path {
+    let configured = &settings.config.socket.value;
+    places.socket.as_ref().unwrap_or(configured)
 }
 
-fn listen(path: &Path, gid: u32) -> io::Result<OwnedFd> {
-    if let Some(directory) = path.parent() {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o755).create(directory)?;
+fn cannot_listen(CannotListen { path, source }: CannotListen) -> ServeError {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => ServeError::Running { path },
+        _ => ServeError::Listen { path, source },
     }
-    let new = || {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
-    };
-    let address = UnixAddr::new(path)?;
-    // A socket that nobody serves is one of an rnicd that was killed.
-    let probe = new()?;
-    if socket::connect(probe.as_raw_fd(), &address).is_ok() {
-        return Err(io::ErrorKind::AddrInUse.into());
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = new()?;
-    socket::bind(listener.as_raw_fd(), &address)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
-    chown(path, None, Some(gid))?;
-    socket::listen(&listener, Backlog::new(BACKLOG)?)?;
-    Ok(listener)
 }

@@ -1,7 +1,7 @@
 //! The loop: connections, requests, and what the kernel reports of devices. One thread does all of it, one request of a client at
-//! a time, so that none holds up the others for long.
+//! a time, and for some milliseconds, so that none holds up the others for long. Nothing here waits for a client, or for what it has sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,39 +11,48 @@ use nix::sys::time::TimeSpec;
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::{FromDaemon, Notice, UntaggedAddress};
 use rnic_xdp::manager::states::{DeviceNews, Event, PortEnd};
-use rnic_xdp::manager::{DeviceEvent, channel::ChannelError};
-use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rnic_xdp::manager::{Closer, DeviceEvent, HostEnd, channel::ChannelError};
+use rnic_xdp::sharing::SharingError;
 use slab::Slab;
 use tracing::{debug, info, warn};
 
 use crate::claim::Claim;
 use crate::client::{Client, Received, event, now};
+use crate::ending::Endings;
+use crate::kept::Keeper;
+use crate::listeners::Listener;
+use crate::memory::Memory;
 use crate::places::Places;
 use crate::quota::Quotas;
+use crate::record::Records;
 use crate::settings::Settings;
-use crate::shared::{ClientKey, Shared};
+use crate::shared::{ClientKey, Port, Shared, found};
+use crate::users::Users;
 
-/// Connections accepted at a time, so that clients have their turn.
-const ACCEPTED_PER_TURN: usize = 16;
-/// The most connections: each costs a descriptor.
-const MOST_CLIENTS: usize = 4096;
-
-/// The most connections of one user, so that others have theirs.
-const MOST_OF_USER: usize = 256;
-/// How long to accept none when the kernel has no descriptor for one.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long requests of clients are carried out before administrators and the kernel have their turn.
+const TURN: Duration = Duration::from_millis(10);
 
 /// What rnicd has.
 pub(crate) struct Server {
-    listener: OwnedFd,
+    pub(crate) listeners: Vec<Listener>,
+    /// Closes what clients have sent.
+    pub(crate) closer: Closer,
     /// When it started, in seconds since 1970-01-01 UTC.
     pub(crate) since: u64,
     /// Until when no connection is accepted.
-    pause: Option<Instant>,
+    pub(crate) pause: Option<Instant>,
     pub(crate) devices: Vec<Shared>,
     pub(crate) clients: Slab<Client>,
+    /// What users have done of late, and whose turn was last.
+    pub(crate) users: Users,
+    pub(crate) served: u32,
     pub(crate) quotas: Quotas,
+    /// Who holds for the next rnicd what this one holds.
+    pub(crate) keeper: Keeper,
+    /// What it had from a former rnicd, by key, until the device is shared that it belongs to.
+    pub(crate) found: HashMap<String, OwnedFd>,
+    /// Ports that have ended, and still exist.
+    pub(crate) endings: Endings,
     pub(crate) places: Places,
     /// The claim of the directory of the pinned maps, once there is one.
     pub(crate) pins: Option<Claim>,
@@ -54,33 +63,65 @@ pub(crate) struct Server {
     pub(crate) complaints: BTreeMap<String, String>,
 }
 
+impl Drop for Server {
+    /// What it holds is left to the next rnicd.
+    fn drop(&mut self) {
+        self.keeper.leave();
+    }
+}
+
 /// What the loop was woken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Signal,
-    Listener,
+    Listener(usize),
     Device(usize),
     Client(ClientKey),
-    /// A client has closed the socket of an inspection.
-    Inspected(ClientKey),
+    Keeper,
+    Endings,
+    Freed,
 }
 
 impl Server {
-    /// Serves the clients that connect to `listener`, which does not block.
-    pub(crate) fn new(listener: OwnedFd, places: Places, settings: Settings) -> Self {
-        Self {
-            listener,
+    /// Serves those who connect to `listeners`, which do not block.
+    pub(crate) fn new(
+        listeners: Vec<Listener>,
+        closer: Closer,
+        places: Places,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let quotas = Quotas::default();
+        let keeper = Keeper::open(places.keeper());
+        let mut found = keeper.list();
+        let memory = |key: String| {
+            let file = found.remove(&key)?;
+            Some(Memory::adopt(&keeper, key, file))
+        };
+        let endings = Endings::open(
+            Records::open(places.ended())?,
+            &quotas,
+            memory,
+            &places.freer,
+        )?;
+        Ok(Self {
+            listeners,
+            closer,
             since: now(),
             pause: None,
             devices: Vec::new(),
             clients: Slab::new(),
-            quotas: Quotas::default(),
+            users: Users::default(),
+            served: 0,
+            quotas,
+            keeper,
+            found,
+            endings,
             places,
             pins: None,
             settings,
             look_at: Instant::now(),
             complaints: BTreeMap::new(),
-        }
+        })
     }
 
     /// Waits for something to do, for as long as `at_most`, and does it. Returns whether `signal` is readable.
@@ -96,24 +137,28 @@ impl Server {
             self.serve_device(device);
         }
         self.drop_lost_devices();
+        self.wake_clients(began);
+        let mut asking = Vec::new();
         for source in ready {
             match source {
                 Source::Signal => signalled = true,
-                Source::Listener => self.accept(),
+                Source::Listener(index) => self.accept(index),
                 Source::Device(_) => {}
-                Source::Client(key) => self.serve_client(key),
-                Source::Inspected(key) => {
-                    if let Some(client) = self.clients.get_mut(key) {
-                        client.forget_inspections();
-                    }
-                }
+                Source::Client(key) => asking.push(key),
+                Source::Keeper => self.keeper.look(),
+                Source::Endings => self.endings.poll(),
+                Source::Freed => {}
             }
         }
+        self.endings.poll_freeing();
+        self.serve_clients(asking, began + TURN);
         self.serve_waiting(began);
+        self.restore_keeper();
         let keys: Vec<_> = self.clients.iter().map(|(key, _)| key).collect();
         for key in keys {
             self.flush(key);
         }
+        self.say_what_was_left_out();
         Ok(signalled)
     }
 
@@ -123,13 +168,75 @@ impl Server {
         let is_to_end = |shared: &Shared| which(shared.device.netdev());
         let (ended, kept): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_to_end);
         self.devices = kept;
-        for mut shared in ended {
+        for shared in ended {
             let name = shared.device.netdev().to_owned();
-            self.say_gone(&mut shared);
-            match shared.device.close() {
+            match self.close(shared) {
                 Ok(()) => info!("{name} is shared no more"),
                 Err(error) => warn!("{name} is shared no more, but: {error}"),
             }
+        }
+    }
+
+    /// Ends the sharing of a device, and its ports.
+    fn close(&mut self, mut shared: Shared) -> Result<(), SharingError> {
+        let netdev = shared.device.netdev().to_owned();
+        self.say_gone(&mut shared);
+        let mut host_ends = BTreeMap::new();
+        for (&number, port) in shared
+            .ports
+            .iter()
+            .filter(|(_, port)| port.record.queue.is_none())
+        {
+            let end = found(&netdev, shared.device.host_end_of(number)).flatten();
+            if let Some(end) = &end {
+                self.endings.record(&port.record, &netdev, Some(end));
+            }
+            host_ends.extend(end.map(|end| (number, end)));
+        }
+        let closed = shared.device.close();
+        if let Err(SharingError::StillOpen { .. }) = &closed {
+            for number in host_ends.keys() {
+                self.endings.forget_record(*number);
+            }
+            // What is steered goes on, and nobody else may have its TCP ports.
+            shared.ports.into_values().for_each(Port::leave);
+            let found = self.keeper.list().into_iter();
+            let is_its_own = |key: &str| key.split(' ').nth(1) == Some(&netdev);
+            self.found.extend(found.filter(|(key, _)| is_its_own(key)));
+            return closed;
+        }
+        // Nothing is steered any more: now the TCP ports are given back.
+        for (number, port) in shared.ports {
+            self.endings
+                .add(port.end(), &netdev, host_ends.remove(&number));
+        }
+        closed
+    }
+
+    /// Forgets a port that was taken from its client, whose host end stays as long as somebody has its socket: that counts.
+    pub(crate) fn end_in_quota(&mut self, index: usize, number: u32, host_end: Option<HostEnd>) {
+        let shared = &mut self.devices[index];
+        let netdev = shared.device.netdev().to_owned();
+        if let Some((port, end)) = shared.ports.get(&number).zip(host_end.as_ref()) {
+            self.endings.record(&port.record, &netdev, Some(end));
+        }
+        if let Some(port) = shared.remove(number) {
+            self.endings.add(port.end(), &netdev, host_end);
+        }
+    }
+
+    /// Starts another keeper if there is none, and hands over all that is held.
+    fn restore_keeper(&mut self) {
+        if !self.keeper.restore() {
+            return;
+        }
+        let ports = self.devices.iter().flat_map(|shared| shared.ports.values());
+        let endings = self.endings.memories().map(Memory::kept);
+        for kept in ports.flat_map(Port::kept).chain(endings) {
+            self.keeper.keep_again(kept);
+        }
+        for (key, descriptor) in &self.found {
+            self.keeper.hand_over(key, descriptor.as_fd());
         }
     }
 
@@ -174,9 +281,11 @@ impl Server {
             .pause
             .map(|until| until.saturating_duration_since(Instant::now()));
         let pause = pause.filter(|pause| !pause.is_zero());
-        if self.clients.len() < MOST_CLIENTS && pause.is_none() {
-            sources.push(Source::Listener);
-            fds.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        for (index, listener) in self.listeners.iter().enumerate() {
+            if pause.is_none() && self.has_room(listener.role) {
+                sources.push(Source::Listener(index));
+                fds.push(PollFd::new(listener.as_fd(), PollFlags::POLLIN));
+            }
         }
         for (number, shared) in self.devices.iter().enumerate() {
             for fd in shared.device.fds() {
@@ -184,18 +293,24 @@ impl Server {
                 fds.push(PollFd::new(fd, PollFlags::POLLIN));
             }
         }
+        let keeper = self.keeper.channel();
+        if let Some(keeper) = &keeper {
+            sources.push(Source::Keeper);
+            fds.push(PollFd::new(keeper.as_fd(), PollFlags::POLLIN));
+        }
+        sources.push(Source::Endings);
+        fds.push(PollFd::new(self.endings.as_fd(), PollFlags::POLLIN));
+        for freed in self.endings.freed() {
+            sources.push(Source::Freed);
+            fds.push(PollFd::new(freed, PollFlags::POLLIN));
+        }
         for (key, client) in &self.clients {
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, client.is_ready());
             events.set(PollFlags::POLLOUT, client.has_news());
-            // While its request waits, its end is not looked for: that would wake the loop again and again.
-            if !events.is_empty() || client.waiting.is_none() {
+            if !events.is_empty() || client.is_watched() {
                 sources.push(Source::Client(key));
                 fds.push(PollFd::new(client.as_fd(), events));
-            }
-            for socket in client.inspections() {
-                sources.push(Source::Inspected(key));
-                fds.push(PollFd::new(socket, PollFlags::empty()));
             }
         }
         let devices = self.devices.iter();
@@ -204,6 +319,10 @@ impl Server {
             .chain(at_most)
             .chain(pause)
             .chain(self.patience())
+            .chain(self.keeper.until_trying())
+            .chain(self.endings.until_freeing())
+            .chain(self.rest_of_events())
+            .chain(self.until_waking())
             .min();
         match ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -219,58 +338,18 @@ impl Server {
     fn drop_lost_devices(&mut self) {
         let is_gone = |shared: &Shared| shared.device.link_state() == LinkState::Gone;
         while let Some(at) = self.devices.iter().position(is_gone) {
-            let mut shared = self.devices.swap_remove(at);
+            let shared = self.devices.swap_remove(at);
             let name = shared.device.netdev().to_owned();
             warn!("{name} is gone, and its ports with it");
             self.complaints
                 .insert(name, "the network device is gone".to_owned());
-            self.say_gone(&mut shared);
             // The program went with the device; the maps have no use any more.
-            let _ = shared.device.close();
-        }
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTED_PER_TURN {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
-                Err(error) => return self.pause_accepting(error),
-            };
-            self.pause = None;
-            match Client::new(socket) {
-                Ok(client) => self.admit(client),
-                Err(error) => warn!("cannot serve a connection: {error}"),
-            }
-        }
-    }
-
-    /// Waits before the next connection, which stays in line: a client that ends frees a descriptor.
-    fn pause_accepting(&mut self, error: Errno) {
-        if self.pause.is_none() {
-            warn!("cannot accept connections now: {error}");
-        }
-        self.pause = Some(Instant::now() + PAUSE);
-    }
-
-    /// Keeps a connection, unless its user has too many.
-    fn admit(&mut self, client: Client) {
-        let uid = client.peer.uid;
-        let of_user = self
-            .clients
-            .iter()
-            .filter(|(_, other)| other.peer.uid == uid);
-        if of_user.count() < MOST_OF_USER {
-            self.clients.insert(client);
-        } else {
-            // At this level only: it can be said as often as somebody connects.
-            debug!("uid {uid} has {MOST_OF_USER} connections already, and gets no other");
+            let _ = self.close(shared);
         }
     }
 
     /// Handles a request of a client.
-    fn serve_client(&mut self, key: ClientKey) {
+    pub(crate) fn serve_client(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.is_ready()) else {
             return;
         };
@@ -282,7 +361,13 @@ impl Server {
                 }
             }
             Received::Nothing => {}
-            Received::End(error) => self.disconnect(key, &error),
+            Received::End(error) => {
+                if let ChannelError::Descriptors { .. } | ChannelError::DescriptorsLost = error {
+                    let account = client.account;
+                    self.users.shut_out(account);
+                }
+                self.disconnect(key, &error);
+            }
         }
     }
 
@@ -291,7 +376,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.has_news()) else {
             return;
         };
-        if client.is_ready() {
+        if client.can_be_told() {
             self.say_changes(key);
         }
         let Some(client) = self.clients.get_mut(key) else {
@@ -307,15 +392,17 @@ impl Server {
         let Some(client) = self.clients.get_mut(key) else {
             return;
         };
-        for (port, destination) in std::mem::take(&mut client.changed) {
+        client.say_revoked();
+        for (port, path) in std::mem::take(&mut client.changed) {
             let mut devices = self.devices.iter();
             let shared = devices.find(|shared| shared.ports.contains_key(&port));
-            let followed = shared.and_then(|shared| shared.destinations.get(&destination));
+            let followed = shared.and_then(|shared| shared.paths.get(&path));
             if let Some(hop) = followed.and_then(|followed| followed.hop) {
                 let hop = hop.map(Into::into);
                 client.tell(Notice::NextHop {
                     port,
-                    destination,
+                    source: Some(path.local).filter(|local| !local.is_unspecified()),
+                    destination: path.remote,
                     hop,
                 });
             }
@@ -341,12 +428,17 @@ impl Server {
         let Some(client) = self.clients.try_remove(key) else {
             return;
         };
-        let peer = &client.peer;
+        let (peer, account) = (&client.peer, client.account);
         let name = client.program.as_deref().unwrap_or("?");
         match error {
             ChannelError::Closed => debug!("{name} (pid {}, uid {}) has left", peer.pid, peer.uid),
-            error => info!("{name} (pid {}, uid {}): {error}", peer.pid, peer.uid),
+            error => {
+                let what = format!("{name} (pid {}, uid {}): {error}", peer.pid, peer.uid);
+                self.log(account, &what);
+            }
         }
+        client.close();
+        self.users.forget_idle();
         for shared in &mut self.devices {
             let ports = shared.ports.iter_mut();
             let own = ports.filter(|(_, port)| port.client == Some(key));
@@ -368,24 +460,41 @@ impl Server {
             return;
         };
         shared.device.poll();
-        let mut happened = Vec::new();
-        while let Some(event) = shared.device.poll_event() {
-            happened.extend(pass_on(shared, &mut self.clients, event));
+        let (began, mut happened) = (Instant::now(), Vec::new());
+        // Many ports may end at once. What is left comes in the next turn, at once.
+        shared.has_more = true;
+        while began.elapsed() < TURN {
+            let Some(event) = shared.device.poll_event() else {
+                shared.has_more = false;
+                break;
+            };
+            happened.extend(pass_on(shared, &mut self.clients, &mut self.endings, event));
         }
         for event in happened {
             self.announce(event);
         }
     }
+
+    /// Returns no time if there are events of devices that no turn had room for.
+    fn rest_of_events(&self) -> Option<Duration> {
+        let has_more = self.devices.iter().any(|shared| shared.has_more);
+        has_more.then_some(Duration::ZERO)
+    }
 }
 
 /// Passes on what the kernel reports of a device. Returns what others want to know of it.
-fn pass_on(shared: &mut Shared, clients: &mut Slab<Client>, event: DeviceEvent) -> Option<Event> {
+fn pass_on(
+    shared: &mut Shared,
+    clients: &mut Slab<Client>,
+    endings: &mut Endings,
+    event: DeviceEvent,
+) -> Option<Event> {
     let netdev = || shared.device.netdev().to_owned();
     match event {
-        DeviceEvent::NextHop(destination, hop) => {
-            for port in shared.set_hop(destination, hop) {
+        DeviceEvent::NextHop(path, hop) => {
+            for port in shared.set_hop(path, hop) {
                 if let Some(client) = client_of(shared, clients, port) {
-                    client.changed.insert((port, destination));
+                    client.changed.insert((port, path));
                 }
             }
             None
@@ -430,7 +539,10 @@ fn pass_on(shared: &mut Shared, clients: &mut Slab<Client>, event: DeviceEvent) 
             let netdev = netdev();
             let why = PortEnd::Left;
             let ended = shared.remove(port);
-            ended.map(|_| Event::PortEnded { port, netdev, why })
+            ended.map(|ended| {
+                endings.free(ended.end(), &netdev);
+                Event::PortEnded { port, netdev, why }
+            })
         }
     }
 }

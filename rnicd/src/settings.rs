@@ -163,6 +163,8 @@ fn laid_over(base: &Config, set: &Config) -> Config {
             Some(known) => {
                 known.shared = device.shared.clone().or(known.shared.take());
                 known.mode = device.mode.clone().or(known.mode.take());
+                let forwarding = device.forwarding.clone();
+                known.forwarding = forwarding.or(known.forwarding.take());
             }
             // How it would be shared does not say that it is.
             None if device.shared.is_some() => config.devices.push(device.clone()),

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use rnic_core::connection::NextHop;
+use rnic_core::connection::{AddressPair, NextHop};
 use rnic_xdp::manager::SharedDevice;
 use rnic_xdp::manager::states::KernelLink;
 use rnic_xdp::sharing::PoliceCounters;
 use rnic_xdp::steering::ModeChoice;
 use tracing::warn;
 
+use crate::freeing::Remains;
+use crate::kept::Kept;
+use crate::memory::Memory;
 use crate::quota::Taken;
 use crate::record::{Record, Records};
 use crate::usage::Usage;
@@ -19,6 +22,8 @@ pub(crate) type ClientKey = usize;
 
 /// A lease of a port.
 pub(crate) struct Lease {
+    /// The socket that reserves its TCP port: closed when nothing is steered there any more, and before that is said.
+    pub(crate) reservation: Kept,
     /// Its part of the quota.
     pub(crate) _held: Taken,
     /// When it was leased, in seconds since 1970-01-01 UTC, unless a former rnicd did it.
@@ -32,14 +37,50 @@ pub(crate) struct Port {
     /// Its client, unless that is not connected now.
     pub(crate) client: Option<ClientKey>,
     /// What it has of its user's quota.
-    pub(crate) _held: Vec<Taken>,
+    pub(crate) held: Vec<Taken>,
+    /// The memory of its frames, unless a former rnicd has lost it.
+    pub(crate) memory: Option<Memory>,
     /// What it has leased.
     pub(crate) leases: BTreeMap<SocketAddr, Lease>,
-    /// The destinations that it follows.
-    pub(crate) follows: BTreeSet<IpAddr>,
+    /// The paths that it follows.
+    pub(crate) follows: BTreeSet<AddressPair>,
 }
 
-/// A destination that some port follows.
+impl Port {
+    /// Closes the sockets of its leases, which have ended. Returns what counts as long as somebody has its own socket.
+    pub(crate) fn end(self) -> Remains {
+        let leases = self.leases.into_values();
+        Kept::drop_all(leases.map(|lease| lease.reservation).collect());
+        Remains {
+            record: self.record,
+            _held: self.held,
+            memory: self.memory,
+        }
+    }
+
+    /// Leaves what it holds to the keeper alone.
+    pub(crate) fn leave(self) {
+        for lease in self.leases.into_values() {
+            lease.reservation.leave();
+        }
+        if let Some(memory) = self.memory {
+            memory.leave();
+        }
+    }
+
+    /// Returns what the keeper holds of it.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &Kept> {
+        let reservations = self.leases.values().map(|lease| &lease.reservation);
+        reservations.chain(self.memory.iter().map(Memory::kept))
+    }
+}
+
+/// Returns the key under which the socket of a lease is kept.
+pub(crate) fn lease_key(netdev: &str, port: u32, local: SocketAddr) -> String {
+    format!("lease {netdev} {port} {local}")
+}
+
+/// A path that some port follows.
 #[derive(Default)]
 pub(crate) struct Followed {
     /// The ports.
@@ -60,49 +101,76 @@ pub(crate) struct Shared {
     pub(crate) usage: Usage,
     /// Its ports.
     pub(crate) ports: BTreeMap<u32, Port>,
-    /// The destinations that its ports follow.
-    pub(crate) destinations: HashMap<IpAddr, Followed>,
+    /// The paths that its ports follow.
+    pub(crate) paths: HashMap<AddressPair, Followed>,
+    /// It may have events that the last turn had no room for.
+    pub(crate) has_more: bool,
 }
 
 impl Shared {
-    /// Makes a port follow a destination. Returns whether the next hop is known.
-    pub(crate) fn follow(&mut self, number: u32, destination: IpAddr) -> bool {
+    /// Makes a port follow a path. Returns whether the next hop is known.
+    pub(crate) fn follow(&mut self, number: u32, path: AddressPair) -> bool {
         if let Some(port) = self.ports.get_mut(&number) {
-            port.follows.insert(destination);
+            port.follows.insert(path);
         }
-        let followed = self.destinations.entry(destination).or_default();
+        let followed = self.paths.entry(path).or_default();
         followed.ports.insert(number);
         let is_known = matches!(followed.hop, Some(Some(_)));
         if !is_known {
             // If it was unreachable before, that counts no more: the kernel tries again when somebody asks.
             followed.hop = None;
-            self.device.follow(destination);
+            self.device.follow(path);
         }
         is_known
     }
 
-    /// Makes a port follow a destination no more.
-    pub(crate) fn forget(&mut self, number: u32, destination: IpAddr) {
+    /// Makes a port follow a path no more.
+    pub(crate) fn forget(&mut self, number: u32, path: AddressPair) {
         if let Some(port) = self.ports.get_mut(&number) {
-            port.follows.remove(&destination);
+            port.follows.remove(&path);
         }
-        let Some(followed) = self.destinations.get_mut(&destination) else {
+        let Some(followed) = self.paths.get_mut(&path) else {
             return;
         };
         followed.ports.remove(&number);
         if followed.ports.is_empty() {
-            self.destinations.remove(&destination);
-            self.device.forget(destination);
+            self.paths.remove(&path);
+            self.device.forget(path);
         }
     }
 
-    /// Takes in a next hop. Returns the ports that follow the destination.
-    pub(crate) fn set_hop(&mut self, destination: IpAddr, hop: Option<NextHop>) -> BTreeSet<u32> {
-        let Some(followed) = self.destinations.get_mut(&destination) else {
+    /// Takes in a next hop. Returns the ports that follow the path.
+    pub(crate) fn set_hop(&mut self, path: AddressPair, hop: Option<NextHop>) -> BTreeSet<u32> {
+        let Some(followed) = self.paths.get_mut(&path) else {
             return BTreeSet::new();
         };
         followed.hop = Some(hop);
         followed.ports.clone()
+    }
+
+    /// Notes that a lease listens, for the next rnicd, which counts it as that.
+    pub(crate) fn note_listener(&mut self, number: u32, local: SocketAddr) {
+        if let Some(port) = self.ports.get_mut(&number) {
+            port.record.listeners.insert(local);
+            self.keep_record(number);
+        }
+    }
+
+    /// Forgets that a lease listened.
+    pub(crate) fn forget_listener(&mut self, number: u32, local: SocketAddr) {
+        let port = self.ports.get_mut(&number);
+        if port.is_some_and(|port| port.record.listeners.remove(&local)) {
+            self.keep_record(number);
+        }
+    }
+
+    fn keep_record(&self, number: u32) {
+        let kept = self.ports.get(&number);
+        let kept = kept.map_or(Ok(()), |port| self.records.keep(&port.record));
+        if let Err(error) = kept {
+            // The next rnicd counts it as a connection then.
+            warn!("{}: {error}", self.device.netdev());
+        }
     }
 
     /// Reads what a port counts: what its client has sent, and its host end, as far as the kernel has them.
@@ -123,7 +191,7 @@ impl Shared {
 
     /// Counts what a port had for its user, before or after its end.
     pub(crate) fn close_books(&mut self, number: u32) {
-        if let Some(uid) = self.ports.get(&number).map(|port| port.record.uid) {
+        if let Some(uid) = self.ports.get(&number).map(|port| port.record.account()) {
             self.look(number);
             self.usage.end_port(number, uid);
             self.usage.keep();
@@ -133,8 +201,8 @@ impl Shared {
     /// Forgets a port that has ended. Returns what is known of it.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Port> {
         let port = self.ports.get(&number)?;
-        for destination in port.follows.clone() {
-            self.forget(number, destination);
+        for path in port.follows.clone() {
+            self.forget(number, path);
         }
         self.close_books(number);
         self.records.forget(number);

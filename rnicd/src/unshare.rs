@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rnic_xdp::manager::channel::Channel;
-use rnic_xdp::manager::{protocol, unshare as unshare_device};
+use rnic_xdp::manager::{HostEnds, protocol, unshare as unshare_device};
 use rnic_xdp::sharing::SharingError;
 
 use crate::claim::{Claim, ClaimError};
 use crate::config::Config;
+use crate::kept::Keeper;
 use crate::places::Places;
 use crate::record::{Record, Records};
 
@@ -62,6 +63,7 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
         remove(&pins)?;
     }
     remove(&places.pins)?;
+    end_remains(places)?;
     match fs::remove_file(places.set()) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             let path = places.set();
@@ -72,6 +74,25 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
     remove(&places.state.join("ports"))?;
     // The counters of the next sharing start at zero.
     remove(&places.state.join("usage"))
+}
+
+/// Removes what is left of ports that have ended, and has the keeper close all that it holds: then it ends.
+fn end_remains(places: &Places) -> Result<(), UnshareError> {
+    let directory = places.ended();
+    let records = Records::open(directory.clone()).and_then(|records| records.read());
+    let mut ends = HostEnds::open().map_err(|error| failed(&directory)(io::Error::other(error)))?;
+    for host_end in records
+        .map_err(failed(&directory))?
+        .into_iter()
+        .filter_map(|record| record.ended?.host_end)
+    {
+        let removed = ends.remove(&host_end);
+        removed.map_err(|error| failed(&directory)(io::Error::other(error)))?;
+    }
+    if let Some(keeper) = Keeper::find(&places.keeper()) {
+        keeper.clear();
+    }
+    remove(&directory)
 }
 
 /// Returns where rnicd would serve. A configuration with faults must not be in the way.

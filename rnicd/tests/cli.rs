@@ -122,10 +122,10 @@ fn what_rnic_ctl_has_set_is_shown_over_the_configuration_and_marked() {
     let place = set.display();
     // One of which nothing says that it is shared is not there.
     let devices = format!(
-        "\n[[device]]\nname = \"eth1\"\nshared = false # set by rnic-ctl in {place}:3\nxdp_mode = \"auto\"\n\
-         \n[[device]]\nname = \"eth3\"\nshared = false\nxdp_mode = \"auto\"\n\
+        "\n[[device]]\nname = \"eth1\"\nshared = false # set by rnic-ctl in {place}:3\nxdp_mode = \"auto\"\nforwarding = \"refuse\"\n\
+         \n[[device]]\nname = \"eth3\"\nshared = false\nxdp_mode = \"auto\"\nforwarding = \"refuse\"\n\
          \n[[device]]\nname = \"eth2\" # set by rnic-ctl in {place}:5\nshared = true # set by rnic-ctl in {place}:6\n\
-         xdp_mode = \"auto\"\n\n[defaults]\n"
+         xdp_mode = \"auto\"\nforwarding = \"refuse\"\n\n[defaults]\n"
     );
     assert!(said.contains(&devices), "{said}");
     let user = format!(
@@ -186,4 +186,25 @@ fn a_socket_that_cannot_be_made_has_a_remedy() {
         "cannot listen at /run/rnic/rnicd.sock: permission denied; start rnicd as root (`systemctl start rnicd`), or name a socket in a \
          directory that this user may write to (--socket)"
     );
+}
+
+/// Nobody but root may enter the directory of the state, so that clients would find no rnicd, and nothing would say why.
+#[test]
+fn a_state_that_has_the_socket_of_clients_in_it_is_refused() {
+    let file = Scratch::new("hidden", "socket_group = \"root\"\n");
+    let directory = std::env::temp_dir().join(format!("rnicd-hidden-{}", id()));
+    fs::create_dir(&directory).unwrap();
+    let within = |name: &str| directory.join(name).to_str().unwrap().to_string();
+    let (state, pins) = (within("."), within("pins"));
+    for socket in ["rnicd.sock", "run/rnic/rnicd.sock"] {
+        let socket = within(socket);
+        let places = ["--state", &state, "--pins", &pins, "--socket", &socket];
+        let (code, _, error) = rnicd(&[&["--config", file.name()][..], &places].concat());
+        assert_eq!(code, 1, "{error}");
+        assert!(
+            error.contains(&socket) && error.contains("--state"),
+            "{error}"
+        );
+    }
+    fs::remove_dir_all(&directory).unwrap();
 }

@@ -31,18 +31,21 @@ fn an_empty_file_is_the_defaults() {
         config.to_string(),
         r#"socket = "/run/rnic/rnicd.sock"
 socket_group = "rnic"
+observer_group = "rnic-metrics"
+automatic_ports = "61000-65535"
 
 [defaults]
 devices = "all"
 queues = []
 ports = 4
 frames = 32768
-listen = ["1024-65535"]
+listen = [7174, "18500-19999"]
 listeners = 64
 connections = 1024
-rate = "none"
-peers = "all"
+rate = "1Gbit"
+peers = ["on-link"]
 hugepages = "128MiB"
+crc = "always"
 "#
     );
 }
@@ -74,21 +77,36 @@ fn the_sample_says_what_the_defaults_are() {
 
 const FULL: &str = r#"socket = '/run/a "b".sock'
 socket_group = "root"
+observer_group = "adm"
+automatic_ports = "50000-50999"
+
+[[class]]
+socket = "/run/pods/rnicd.sock"
+socket_group = "root"
+uid = 2000000001
+
+[[subordinate]]
+name = "root"
+first = 100000
+count = 65536
 
 [[device]]
 name = "eth1"
 shared = true
 xdp_mode = "auto"
+forwarding = "refuse"
 
 [[device]]
 name = "eth2"
 shared = false
 xdp_mode = "native"
+forwarding = "accept"
 
 [[device]]
 name = "eth3"
 shared = true
 xdp_mode = "generic"
+forwarding = "refuse"
 
 [defaults]
 devices = []
@@ -101,6 +119,7 @@ connections = 3
 rate = "10Gbit"
 peers = []
 hugepages = "0B"
+crc = "optional"
 
 [[group]]
 name = "root"
@@ -118,13 +137,14 @@ rate = "none"
 [[user]]
 name = "root"
 listen = [80]
-peers = ["192.0.2.0/24", "2001:db8::1"]
+peers = ["on-link", "192.0.2.0/24", "2001:db8::1"]
 hugepages = "3GiB"
 
 [[user]]
 uid = 1000
 rate = "1bit"
 hugepages = "1025B"
+crc = "always"
 "#;
 
 #[test]
@@ -146,7 +166,7 @@ fn everything_that_can_be_said_is_read_and_shown() {
         Some(Rate(Some(1)))
     );
     let origin = config.defaults.frames.origin.to_string();
-    assert_eq!(origin, "/etc/rnic/rnicd.toml:23");
+    assert_eq!(origin, "/etc/rnic/rnicd.toml:38");
     assert_eq!(Limits::default().frames.origin.to_string(), "the default");
 }
 
@@ -159,7 +179,7 @@ fn every_fault_has_its_line_and_a_remedy() {
         ),
         (
             "\n\ncolour = 1",
-            "3: unknown key \"colour\" in the file; known are socket, socket_group, device, defaults, group, user",
+            "3: unknown key \"colour\" in the file; known are socket, socket_group, observer_group, automatic_ports, class, subordinate, device, defaults, group, user",
         ),
         (
             "[defaults]\nport = 1",
@@ -168,7 +188,7 @@ fn every_fault_has_its_line_and_a_remedy() {
         (
             "[[user]]\nuid = 1\nbandwidth_out = [1]",
             "3: unknown key \"bandwidth_out\" in [[user]]; known are name, uid, devices, queues, ports, frames, listen, listeners, \
-             connections, rate, peers, hugepages",
+             connections, rate, peers, hugepages, crc",
         ),
         (
             "socket = \"run/x\"",
@@ -177,6 +197,18 @@ fn every_fault_has_its_line_and_a_remedy() {
         (
             "socket_group = 7",
             "1: socket_group in the file is wrong; it must be the name of a group, such as \"rnic\"",
+        ),
+        (
+            "automatic_ports = 61000",
+            "1: automatic_ports in the file is wrong; it must be a range of TCP ports, such as \"61000-65535\"",
+        ),
+        (
+            "automatic_ports = \"65535-61000\"",
+            "1: automatic_ports in the file is wrong; it must be a range of TCP ports, such as \"61000-65535\"",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\nforwarding = true",
+            "3: forwarding in [[device]] is wrong; it must be \"refuse\" or \"accept\"",
         ),
         (
             "group = \"rnic\"",
@@ -251,7 +283,7 @@ fn every_value_has_its_form() {
     let memory = "an amount of memory in B, KiB, MiB, GiB or TiB, such as \"256MiB\"";
     let ports = "a list of TCP ports from 1 to 65535 and ranges, such as [7174, \"8000-8999\"]";
     let devices = "a list of devices, such as [\"eth1\"], or \"all\"";
-    let peers = "a list of addresses and prefixes, such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
+    let peers = "a list of addresses, prefixes and \"on-link\", such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
     for (key, values, form) in [
         (
             "ports",
@@ -274,6 +306,11 @@ fn every_value_has_its_form() {
                 "\"all\"",
             ],
             rate,
+        ),
+        (
+            "crc",
+            &["true", "\"on\"", "\"Always\"", "[]"],
+            "\"always\" or \"optional\"",
         ),
         (
             "hugepages",
@@ -406,6 +443,7 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
         listen = [1]
         peers = ["192.0.2.0/24"]
         hugepages = "1GiB"
+        crc = "always"
         [[group]]
         gid = 101
         ports = 6
@@ -415,6 +453,7 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
         listen = [2]
         peers = ["192.0.2.0/24", "192.0.3.0/24"]
         hugepages = "1MiB"
+        crc = "optional"
         [[group]]
         gid = 102
         rate = "none"
@@ -432,17 +471,17 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
     };
     assert_eq!(
         shown(7, &[7]),
-        "devices = \"all\"; queues = []; ports = 1; frames = 2; listen = [\"1024-65535\"]; listeners = 3; connections = 1024; rate = \"none\"; \
-         peers = \"all\"; hugepages = \"128MiB\"; "
+        "devices = \"all\"; queues = []; ports = 1; frames = 2; listen = [7174, \"18500-19999\"]; listeners = 3; connections = 1024; \
+         rate = \"1Gbit\"; peers = [\"on-link\"]; hugepages = \"128MiB\"; crc = \"always\"; "
     );
     // A group's rule holds also where the defaults allow more.
     assert_eq!(
         shown(7, &[7, 100]),
         "devices = [\"eth1\"]; queues = []; ports = 4; frames = 2; listen = [1]; listeners = 3; connections = 5; rate = \"1Gbit\"; \
-         peers = [\"192.0.2.0/24\"]; hugepages = \"1GiB\"; "
+         peers = [\"192.0.2.0/24\"]; hugepages = \"1GiB\"; crc = \"always\"; "
     );
     let both = "ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"2Gbit\"; \
-                peers = [\"192.0.2.0/24\", \"192.0.3.0/24\"]; hugepages = \"1GiB\"; ";
+                peers = [\"192.0.2.0/24\", \"192.0.3.0/24\"]; hugepages = \"1GiB\"; crc = \"optional\"; ";
     assert_eq!(
         shown(7, &[100, 101]),
         format!("devices = [\"eth1\", \"eth2\"]; queues = []; {both}")
@@ -450,7 +489,7 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
     assert_eq!(
         shown(7, &[100, 101, 102]),
         "devices = \"all\"; queues = []; ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"none\"; \
-         peers = \"all\"; hugepages = \"1GiB\"; "
+         peers = \"all\"; hugepages = \"1GiB\"; crc = \"optional\"; "
     );
     assert_eq!(
         shown(1000, &[100, 101]),
@@ -468,9 +507,9 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
     assert_eq!(
         origins,
         [
-            "/etc/rnic/rnicd.toml:36",
+            "/etc/rnic/rnicd.toml:38",
             "/etc/rnic/rnicd.toml:19",
-            "/etc/rnic/rnicd.toml:17,26"
+            "/etc/rnic/rnicd.toml:17,27"
         ]
     );
 }

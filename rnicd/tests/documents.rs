@@ -31,7 +31,7 @@ fn configurations_in_the_guide_are_right() {
     let blocks: Vec<_> = blocks
         .map(|rest| rest.split("```").next().unwrap())
         .collect();
-    assert_eq!(blocks.len(), 3);
+    assert_eq!(blocks.len(), 4);
     for block in blocks {
         assert_right(block, &path);
     }

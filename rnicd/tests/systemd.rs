@@ -11,6 +11,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockname, listen,
     socket,
 };
+use rnic_xdp::manager::channel::{administration_socket, observation_socket};
 use rnicd::notify;
 
 /// A command that runs a part of this file's by itself.
@@ -28,6 +29,7 @@ fn part(name: &str) -> Command {
         "WATCHDOG_USEC",
         "WATCHDOG_PID",
         "LISTEN_FDS",
+        "LISTEN_FDNAMES",
     ] {
         command.env_remove(variable);
     }
@@ -122,24 +124,32 @@ fn unix_socket(kind: SockType) -> OwnedFd {
 #[test]
 #[ignore = "a part of another test, which runs it"]
 fn has_no_socket() {
-    assert!(notify::activated_socket().unwrap().is_none());
+    assert!(notify::activated_sockets().unwrap().clients.is_none());
 }
 
 #[test]
 #[ignore = "a part of the next test, which runs it"]
 fn has_a_socket() {
-    let listening = notify::activated_socket().unwrap().unwrap();
+    let listening = notify::activated_sockets().unwrap().clients.unwrap();
     let address: UnixAddr = getsockname(listening.as_raw_fd()).unwrap();
     let client = unix_socket(SockType::SeqPacket);
     connect(client.as_raw_fd(), &address).unwrap();
     // It is taken once.
-    assert!(notify::activated_socket().unwrap().is_none());
+    assert!(notify::activated_sockets().unwrap().clients.is_none());
+}
+
+#[test]
+#[ignore = "a part of the next test, which runs it"]
+fn has_sockets_by_their_names() {
+    let sockets = notify::activated_sockets().unwrap();
+    assert!(sockets.clients.is_none());
+    assert!(sockets.administrators.is_some() && sockets.observers.is_some());
 }
 
 #[test]
 #[ignore = "a part of the next test, which runs it"]
 fn has_a_socket_of_no_use() {
-    let error = notify::activated_socket().unwrap_err().to_string();
+    let error = notify::activated_sockets().unwrap_err().to_string();
     assert_eq!(error, std::env::var("RNICD_TEST_ERROR").unwrap());
 }
 
@@ -166,8 +176,15 @@ fn the_socket_of_systemd_is_used() {
     with("has_a_socket_of_no_use", &socket, "1", &deaf);
     listen(&socket, Backlog::new(1).unwrap()).unwrap();
     with("has_a_socket", &socket, "1", "");
-    let several = "systemd passed 2 sockets; rnicd.socket must have one ListenSequentialPacket= and no other Listen...=";
+    let several = "systemd passed two sockets for clients; one unit must have FileDescriptorName=clients, with one ListenSequentialPacket= \
+                   and no other Listen...=";
     with("has_a_socket_of_no_use", &socket, "2", several);
+    let mut named = part("has_sockets_by_their_names");
+    named.stdin(Stdio::from(socket.try_clone().unwrap()));
+    named
+        .env("LISTEN_FDS", "2")
+        .env("LISTEN_FDNAMES", "observe:admin");
+    run(named);
     // For another process.
     let mut other = part("has_no_socket");
     other.stdin(Stdio::from(socket));
@@ -183,12 +200,78 @@ fn the_socket_of_systemd_is_used() {
 
 #[test]
 fn the_units_say_what_the_defaults_are() {
-    let socket = include_str!("../systemd/rnicd.socket");
     let defaults = rnicd::config::Config::new("rnicd.toml".as_ref());
-    for line in [
-        format!("ListenSequentialPacket={}", defaults.socket.value.display()),
-        format!("SocketGroup={}", defaults.socket_group.value),
+    let clients = &defaults.socket.value;
+    let own = include_str!("../systemd/rnicd.socket");
+    let admin = include_str!("../systemd/rnicd-admin.socket");
+    let observe = include_str!("../systemd/rnicd-observe.socket");
+    for (unit, path, group, mode, name) in [
+        (
+            own,
+            clients.clone(),
+            defaults.socket_group.value.as_str(),
+            "0660",
+            "clients",
+        ),
+        (
+            admin,
+            administration_socket(clients),
+            "root",
+            "0600",
+            "admin",
+        ),
+        (
+            observe,
+            observation_socket(clients),
+            defaults.observer_group.value.as_str(),
+            "0660",
+            "observe",
+        ),
     ] {
-        assert!(socket.lines().any(|found| found == line), "{line}");
+        for line in [
+            format!("ListenSequentialPacket={}", path.display()),
+            format!("SocketGroup={group}"),
+            format!("SocketMode={mode}"),
+            format!("FileDescriptorName={name}"),
+            "Service=rnicd.service".to_owned(),
+        ] {
+            assert!(unit.lines().any(|found| found == line), "{line}");
+        }
     }
+}
+
+/// The words of a value.
+fn words_of<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
+    let value = text.lines().find_map(|line| line.trim().strip_prefix(key));
+    let value = value.unwrap_or_else(|| panic!("no {key}"));
+    let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let words = value.split(|char| !is_part(char));
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// What a hostile client makes rnicd do is bounded by the system as well.
+#[test]
+fn the_unit_bounds_rnicd_and_the_manifest_has_the_same_rights() {
+    let unit = include_str!("../systemd/rnicd.service");
+    for key in ["MemoryMax=", "TasksMax=", "LimitNOFILE=", "ProtectProc="] {
+        assert_eq!(words_of(unit, key).len(), 1, "{key}");
+    }
+    let manifest = include_str!("../../docs/kubernetes/rnicd.yaml");
+    let granted = words_of(manifest, "add: ");
+    let bounded = words_of(unit, "CapabilityBoundingSet=").into_iter();
+    let bounded: Vec<_> = bounded
+        .map(|name| name.strip_prefix("CAP_").unwrap())
+        .collect();
+    assert_eq!(granted, bounded);
+    let memory = manifest.split_once("limits:").map(|(_, rest)| rest);
+    let memory = words_of(memory.unwrap(), "memory: ");
+    assert_eq!([&memory[..], &["8Gi"]].concat(), ["8Gi", "8Gi"]);
+    // Services of Kubernetes are published there.
+    let listen = words_of(manifest, "listen = ");
+    let ports = listen.iter().map(|port| port.parse::<u32>().unwrap());
+    assert!(
+        ports
+            .into_iter()
+            .all(|port| !(30000..=32767).contains(&port))
+    );
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, StreamId};
+use crate::rdmap::QuotedSegment;
 use crate::verbs::srq::SrqEvent;
 use crate::wire::rdmap::TerminateControl;
 
@@ -24,8 +25,8 @@ pub enum EndReason {
     /// The peer sent RST.
     #[error("connection reset by the peer")]
     Reset,
-    /// The peer did not answer in time.
-    #[error("timed out: the peer does not answer")]
+    /// The peer did not answer in time, or its window stayed closed for the user timeout.
+    #[error("timed out: the peer does not answer, or takes no data for long")]
     TimedOut,
     /// No route or no neighbour.
     #[error("no route to the peer's address, or its neighbour does not answer")]
@@ -33,6 +34,10 @@ pub enum EndReason {
     /// The peer's MPA start-up was not acceptable.
     #[error("MPA start-up failed: {0}")]
     Startup(String),
+    /// The peer does not answer an enhanced Request as RFC 6581 says: in the form of RFC 5044, or by the end of the
+    /// connection (section 10). It may be one that knows RFC 5044 alone: ask it again with MPA revision 1.
+    #[error("MPA start-up failed: {0}")]
+    NotEnhanced(String),
     /// The network device is gone for good.
     #[error(
         "the network device is gone: it was removed, moved to another network namespace, or taken away by rnicd"
@@ -63,6 +68,8 @@ pub enum EndReason {
     TerminateReceived {
         /// What it said (a Linux siw peer's bit order is read as meant).
         control: TerminateControl,
+        /// The segment that it is about, if it quotes one.
+        quoted: Option<Box<QuotedSegment>>,
     },
 }
 

@@ -21,6 +21,14 @@ impl FlowKey {
         }
     }
 
+    /// Returns the addresses alone.
+    pub(crate) fn addresses(&self) -> AddressPair {
+        AddressPair {
+            local: self.local.ip(),
+            remote: self.remote.ip(),
+        }
+    }
+
     /// Returns the size of the largest TCP segment in an IP packet of `mtu` octets, less options.
     pub(crate) fn mss(&self, mtu: u16) -> u16 {
         let ip_header = if self.local.is_ipv4() { 20 } else { 40 };
@@ -28,8 +36,18 @@ impl FlowKey {
     }
 }
 
+/// The addresses of a path: what the kernel chooses a route by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressPair {
+    /// The address of this host.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+}
+
 /// Hashes as few words as possible: with many connections, every frame is looked up.
 impl Hash for FlowKey {
+    #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let words = |address: IpAddr| match address {
             IpAddr::V4(address) => u128::from(address.to_bits()),

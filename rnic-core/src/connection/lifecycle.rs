@@ -1,7 +1,7 @@
 //! How connections end: in order, by a failure of TCP, or because the application asks for it.
 
 use crate::ddp::{Llp, Teardown};
-use crate::mpa::{frame, marker};
+use crate::mpa::{MpaInitiator, frame, marker};
 use crate::tcp::{State, Tcp, TcpFailure};
 
 use super::{
@@ -108,6 +108,9 @@ impl Connection {
             // rfc: 5041-11, 5041-12, 5044-s16 the orderly end of stream and connection is told
             Phase::Streaming(_) => EndReason::Peer,
             Phase::Closing => EndReason::Local,
+            Phase::Connecting(connecting) if !connecting.initiator.has_heard() => {
+                closed_unheard(&connecting.initiator)
+            }
             _ => EndReason::Startup("the peer closed the connection during start-up".into()),
         };
         let refused_half_way = self.is_starting();
@@ -152,17 +155,25 @@ impl Connection {
         self.give_up(EndReason::Local, context);
     }
 
-    /// Resets the connection of a queue pair that the application destroyed. No event follows. What the queue pair had
-    /// taken from a shared receive queue completes nevertheless, because those receives belong to the shared queue.
+    /// Resets the connection of a queue pair that the application destroyed. Behind an orderly end that has sent
+    /// everything it lets TCP go on with that instead: the peer would take a RST for a failure. No event follows. What
+    /// the queue pair had taken from a shared receive queue completes nevertheless, because those receives belong to
+    /// the shared queue.
     pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
+        // rfc: 6581-38 during start-up the peer is told
+        let told = self.queue_giving_up(context);
+        let ends_in_order = self.fin_asked
+            && matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
         if let Phase::Streaming(stream) = self.take_phase()
             && let LocalEnd::Qp(mut qp) = stream.into_end()
             && qp.rq.is_shared()
         {
             flush(&mut qp, context.cqs);
         }
-        self.tcp.abort();
-        self.deadline = Some(context.now + CLOSE_TIMEOUT);
+        if ends_in_order {
+            return self.reorder.clear();
+        }
+        self.reset_behind(told, context);
     }
 
     /// Reports to the application, once, that its connection is over and why.
@@ -242,6 +253,18 @@ impl Llp for MpaTcp<'_> {
 
     fn close(&mut self) {
         self.close_asked = true;
+    }
+}
+
+/// Returns why connecting failed where the peer closed in the place of a Reply: what RFC 5044 has a responder do with a
+/// Request that it does not know.
+// rfc: 6581-39 an unenhanced responder closes the connection, and can be asked again
+fn closed_unheard(initiator: &MpaInitiator) -> EndReason {
+    let closed = "the peer closed the connection in the place of an MPA Reply: ask it for revision 1 \
+        if it does not know RFC 6581";
+    match initiator.is_enhanced() {
+        true => EndReason::NotEnhanced(closed.into()),
+        false => EndReason::Peer,
     }
 }
 

@@ -30,7 +30,7 @@ use crate::ids::{ListenerId, RequestId};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
-use crate::tcp::{Seq, SpilledOctets, State, Tcp};
+use crate::tcp::{Seq, SpilledOctets, State, Succession, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::wire::icmp::TooBig;
 use crate::wire::tcp::TcpSegment;
@@ -40,7 +40,7 @@ pub use self::event::{EndReason, Event, Notice, ReadDepths};
 pub use self::facts::{ConnectionFacts, MpaFacts};
 pub(crate) use self::fast::{CoalescedRun, IdleSend, PredictedSegment, WholeMessage};
 pub(crate) use self::flow::without_scope;
-pub use self::flow::{FlowKey, PortLease};
+pub use self::flow::{AddressPair, FlowKey, PortLease};
 pub use self::options::ConnectionOptions;
 pub use self::path::NextHop;
 pub(crate) use self::path::Path;
@@ -127,6 +127,8 @@ pub(crate) struct Connection {
     pub(crate) scheduled: Scheduled,
     /// FIN is sent after everything else.
     fin_asked: bool,
+    /// RST is sent once the peer has everything else.
+    reset_asked: bool,
     unreachable: bool,
     phase: Phase,
     /// When the current phase ends at the latest.
@@ -162,6 +164,7 @@ impl Connection {
             deadline: None,
             progress: (0, 0),
             fin_asked: false,
+            reset_asked: false,
             new_request: None,
             gone_request: None,
             returned_end: None,
@@ -234,6 +237,16 @@ impl Connection {
         flags.syn() && !flags.ack() && !flags.rst() && !flags.fin()
     }
 
+    /// Returns when and how this host may open a new connection with the same addresses, if it may.
+    pub(crate) fn succession(&self, config: &TcpConfig) -> Option<Succession> {
+        self.tcp.succession(config)
+    }
+
+    /// Sends the SYN no earlier than this.
+    pub(crate) fn hold_syn(&mut self, until: Instant) {
+        self.tcp.hold_syn(until);
+    }
+
     /// Returns the least initial sequence number with which a SYN for the same addresses may replace this connection,
     /// if it may.
     pub(crate) fn yields_to(&self, syn: &TcpSegment<'_>) -> Option<Seq> {
@@ -284,6 +297,9 @@ impl Connection {
     pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
         self.path.set_next_hop(&self.key, hop);
         self.tcp.limit_mss(self.key.mss(hop.mtu));
+        if let Some(mss) = hop.advertised_mss {
+            self.tcp.limit_offered_mss(mss.get());
+        }
     }
 
     /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if the message is
@@ -511,6 +527,6 @@ mod tests {
             size_of::<QueuePair>(),
         ];
         let octets: usize = records.iter().sum();
-        assert!(octets <= 2944, "{records:?}");
+        assert!(octets <= 2960, "{records:?}");
     }
 }

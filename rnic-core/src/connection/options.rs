@@ -9,7 +9,8 @@ use crate::tcp::Keepalive;
 pub struct ConnectionOptions {
     /// MPA revision to ask for, 1 (RFC 5044) or 2 (RFC 6581). A responder replies with the revision of the Request.
     pub mpa_revision: u8,
-    /// Ask for CRC32c in every FPDU. It is used if either side asks.
+    /// Ask for CRC32c in every FPDU. It is used if either side asks, and always on a device that rnicd shares, unless its
+    /// configuration lets the user's programs do without.
     pub crc: bool,
     /// Require markers in what the peer sends (RFC 5044 section 4.3): with CRCs, FPDUs that arrive ahead of order are
     /// then found and placed at once, however the stream was cut into segments. Without markers they wait in the
@@ -37,6 +38,9 @@ pub struct ConnectionOptions {
     pub first_fpdu_delay: Duration,
     /// How long the TCP and MPA start-up may take altogether.
     pub connect_timeout: Duration,
+    /// The class of what is sent, as `IP_TOS` and `IPV6_TCLASS` state it for the kernel's sockets: the upper six bits, which the network may
+    /// look at (RFC 2474). The two for ECN are TCP's. A responder sends its SYN-ACK in class 0, and on a shared device all is in class 0.
+    pub traffic_class: u8,
     /// Send keepalive probes to a peer that has been silent for long. Without them, a Read waits for ever for a peer
     /// that is gone. `None`: as the engine's TCP settings say, by default no probes.
     pub keepalive: Option<Keepalive>,
@@ -60,6 +64,7 @@ impl Default for ConnectionOptions {
             private_data: Vec::new(),
             first_fpdu_delay: Duration::ZERO,
             connect_timeout: Duration::from_secs(10),
+            traffic_class: 0,
             keepalive: None,
             user_timeout: None,
         }

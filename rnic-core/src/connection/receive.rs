@@ -3,7 +3,7 @@
 use crate::counters::DropReason;
 use crate::tcp::StreamData;
 
-use super::{Connection, Context, EndReason, Phase};
+use super::{Connection, Context, Phase};
 
 /// How far ahead of RCV.NXT octets are queued before FPDUs flow. A start-up frame has 532 octets at most and mostly
 /// comes whole. A peer that sends more out of order must not use up memory for a whole window.
@@ -82,10 +82,7 @@ impl Connection {
             match &mut self.phase {
                 Phase::Connecting(_) => self.receive_reply(&mut bytes, context),
                 Phase::Responding { .. } => self.receive_request(&mut bytes, context),
-                Phase::Waiting { .. } => {
-                    let early = "the peer sent an FPDU before the MPA Reply".into();
-                    return self.fail(EndReason::Startup(early), context);
-                }
+                Phase::Waiting { .. } => self.receive_early(&mut bytes, context),
                 Phase::Streaming(stream) => return stream.receive(bytes, None, context),
                 Phase::Closing => return,
             }

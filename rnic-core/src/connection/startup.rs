@@ -19,8 +19,8 @@ use super::stream::{Hold, Stream};
 use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, message};
 use super::{
-    Arrival, Connecting, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, Path,
-    Phase, PortLease, ReadDepths, Refusals,
+    Arrival, CLOSE_TIMEOUT, Connecting, Connection, ConnectionOptions, Context, EndReason, Event,
+    FlowKey, Path, Phase, PortLease, ReadDepths, Refusals,
 };
 
 /// How long a responder waits for the initiator's MPA Request. The application's decision may take any time.
@@ -48,11 +48,6 @@ fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
 /// Why an endpoint does not connect peer-to-peer.
 const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDMAP, which is not what speaks on this \
      endpoint; connect without it";
-
-/// Whether the layer above DDP can begin with the ready-to-receive message agreed on.
-fn may_begin(end: &LocalEnd, rtr: Rtr) -> bool {
-    matches!(end, LocalEnd::Qp(_)) || rtr.is_none()
-}
 
 /// Applies the options that concern TCP. What they leave out stays as the engine's settings have it.
 fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
@@ -87,7 +82,7 @@ impl Connection {
         let mut tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
         set_tcp_options(&mut tcp, &options);
         let mpa = mpa_options(&options);
-        if !may_begin(&end, mpa.rtr) {
+        if !mpa.rtr.is_none() && !matches!(end, LocalEnd::Qp(_)) {
             return Err((end, EndReason::Startup(NO_OPENING.into())));
         }
         let (initiator, request) = match MpaInitiator::new(mpa) {
@@ -95,12 +90,14 @@ impl Connection {
             Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
         };
         let deadline = Some(now + options.connect_timeout);
+        let traffic_class = options.traffic_class;
         let phase = Phase::Connecting(Box::new(Connecting {
             end,
             initiator,
             options,
         }));
-        let path = Path::unknown(&key);
+        let mut path = Path::unknown(&key);
+        path.set_traffic_class(traffic_class);
         let new = Self::new(key, tcp, path, phase, lease);
         Ok(Self {
             loose_octets: request,
@@ -172,7 +169,19 @@ impl Connection {
                 let error = StreamError::from(error);
                 self.terminate_startup(&error, crc, markers, error.end_reason(), context);
             }
-            Err(error) => self.fail(EndReason::Startup(error.to_string()), context),
+            Err(error) => self.end_startup(&error, context),
+        }
+    }
+
+    /// Ends the start-up because of what the peer has sent.
+    fn end_startup(&mut self, error: &MpaError, context: &mut Context<'_, '_>) {
+        let reason = match error.is_not_enhanced() {
+            true => EndReason::NotEnhanced(error.to_string()),
+            false => EndReason::Startup(error.to_string()),
+        };
+        match error.action() {
+            Action::GiveUp => self.give_up(reason, context),
+            _ => self.fail(reason, context),
         }
     }
 
@@ -183,9 +192,34 @@ impl Connection {
             let early = "the peer sent an FPDU before its MPA Reply".into();
             return self.fail(EndReason::Startup(early), context);
         };
+        self.end_by(&terminate, context);
+    }
+
+    /// Responder: takes octets that come before the application has decided. Only a Terminate may: an initiator that gives
+    /// up sends it (RFC 6581 section 9.3).
+    // rfc: 6581-38 a Terminate before the Reply is understood
+    pub(super) fn receive_early(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
+        let Phase::Waiting { responder, .. } = &mut self.phase else {
+            return;
+        };
+        match responder.receive_early(bytes) {
+            Ok(None) => {}
+            Ok(Some(ulpdu)) => match ReceivedTerminate::before_stream(&ulpdu) {
+                Some(terminate) => self.end_by(&terminate, context),
+                None => self.end_startup(&MpaError::Early, context),
+            },
+            Err(_) => self.end_startup(&MpaError::Early, context),
+        }
+    }
+
+    /// Ends the start-up because of a Terminate of the peer.
+    fn end_by(&mut self, terminate: &ReceivedTerminate, context: &mut Context<'_, '_>) {
         context.counters.rdma.terminates_received += 1;
-        let control = terminate.control;
-        self.end(EndReason::TerminateReceived { control }, context);
+        let reason = EndReason::TerminateReceived {
+            control: terminate.control,
+            quoted: terminate.quoted(),
+        };
+        self.end(reason, context);
         self.close(context);
     }
 
@@ -199,19 +233,31 @@ impl Connection {
         reason: EndReason,
         context: &mut Context<'_, '_>,
     ) {
+        self.queue_terminate(error, crc, markers, context);
+        self.end(reason, context);
+        self.close(context);
+    }
+
+    /// Queues a Terminate message, which is the first FPDU of this side.
+    fn queue_terminate(
+        &mut self,
+        error: &StreamError,
+        crc: bool,
+        markers: bool,
+        context: &mut Context<'_, '_>,
+    ) {
         let outbound = error.cause().message();
         let UlpMessage { header, length } = message(&outbound);
         let segmenter = Segmenter::first(header, length);
         let terminate = terminate::fpdu(&outbound, segmenter, crc, markers.then_some(0));
         self.loose_octets.extend(terminate);
         context.counters.rdma.terminates_sent += 1;
-        self.end(reason, context);
-        self.close(context);
     }
 
-    /// Gives up the connection, for a local reason. During start-up, a peer that speaks RFC 6581 gets a Terminate.
+    /// Queues the Terminate by which a peer that speaks RFC 6581 learns that this side gives up during start-up. Returns
+    /// whether it is such a peer.
     // rfc: 6581-38 a local error without a code is Terminate 2/0/5, then RST
-    pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+    pub(super) fn queue_giving_up(&mut self, context: &mut Context<'_, '_>) -> bool {
         // Whether the peer requires markers, if it gets a Terminate. The Terminate has a CRC in any case: a peer that
         // wants none does not check it.
         let markers = match &self.phase {
@@ -225,10 +271,39 @@ impl Connection {
         match markers {
             Some(markers) if self.tcp.state() == State::Established => {
                 let error = StreamError::from(MpaError::GivenUp);
-                self.terminate_startup(&error, true, markers, reason, context);
+                self.queue_terminate(&error, true, markers, context);
+                true
             }
-            _ => self.fail(reason, context),
+            _ => false,
         }
+    }
+
+    /// Gives up the connection, for a local reason. During start-up, a peer that speaks RFC 6581 gets a Terminate.
+    pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        if self.queue_giving_up(context) {
+            self.end(reason, context);
+            self.close(context);
+        } else {
+            self.fail(reason, context);
+        }
+    }
+
+    /// Ends a connection that nobody knows of any more: what the peer is told of it, if anything, is followed by a RST, so
+    /// that nothing of it is kept when the peer has heard it.
+    pub(crate) fn turn_away(&mut self, context: &mut Context<'_, '_>) {
+        // rfc: 6581-38 Terminate, then RST
+        let told = self.queue_giving_up(context);
+        self.phase = Phase::Closing;
+        self.reset_behind(told, context);
+    }
+
+    /// Resets the connection. `told`: once the peer has what is queued for it.
+    pub(super) fn reset_behind(&mut self, told: bool, context: &mut Context<'_, '_>) {
+        self.reset_asked = told;
+        if !told {
+            self.tcp.abort();
+        }
+        self.deadline = Some(context.now + CLOSE_TIMEOUT);
     }
 
     fn start_as_initiator(&mut self, negotiated: MpaNegotiated, context: &mut Context<'_, '_>) {
@@ -256,13 +331,6 @@ impl Connection {
                 self.fail(EndReason::Startup(error.to_string()), context);
             }
         }
-    }
-
-    /// Responder: resets a connection that no application knows of.
-    pub(crate) fn refuse(&mut self) {
-        self.phase = Phase::Closing;
-        self.deadline = None;
-        self.tcp.abort();
     }
 
     fn announce_request(&mut self, asked: MpaRequest, context: &mut Context<'_, '_>) {
@@ -307,16 +375,22 @@ impl Connection {
         let Phase::Waiting { responder, .. } = &mut self.phase else {
             return self.return_end(end, EndReason::Reset, context);
         };
+        // Asked before the Reply is made: instead of one the peer gets a Terminate.
+        if responder.is_peer_to_peer() && !matches!(end, LocalEnd::Qp(_)) {
+            self.return_end(end, EndReason::Startup(NO_OPENING.into()), context);
+            return self.abort(context);
+        }
         match responder.accept(&mpa_options(options)) {
-            Ok((_, negotiated)) if !may_begin(&end, negotiated.rtr) => {
-                self.return_end(end, EndReason::Startup(NO_OPENING.into()), context);
-                self.abort(context);
-            }
             Ok((reply, negotiated)) => {
+                let early = responder.take_early();
                 set_tcp_options(&mut self.tcp, options);
+                self.path.set_traffic_class(options.traffic_class);
                 self.loose_octets = reply;
                 // rfc: 5044-77a: the first FPDU is the initiator's.
                 self.start_streaming(end, negotiated, Hold::ForFirstFpdu, context);
+                if let Phase::Streaming(stream) = &mut self.phase {
+                    stream.receive(&early, None, context);
+                }
             }
             Err(error) => {
                 self.return_end(end, EndReason::Startup(error.to_string()), context);

@@ -12,9 +12,10 @@ impl Connection {
         writeln!(to, "{:?} {:?}", self.key, self.tcp)?;
         writeln!(
             to,
-            "deadline {:?} fin {} loose {:?} ending at {} early {}",
+            "deadline {:?} fin {} reset {} loose {:?} ending at {} early {}",
             self.deadline,
             self.fin_asked,
+            self.reset_asked,
             self.loose_octets,
             self.loose_end,
             self.reorder.buffered(),

@@ -96,7 +96,8 @@ pub(super) struct Stream {
     crc: bool,
     /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
     send_may_open: bool,
-    /// Up to where the peer had acknowledged our stream when the octets arrived that are being received.
+    /// Up to where the peer had acknowledged our stream when the octets arrived that are being received. A Send among them is told behind
+    /// the requests that this completes, as it may be the answer to them; a Terminate before, as it says how they ended.
     pub(super) acked: u64,
     /// Where the peer's first FPDU begins in its stream, if it sends markers.
     marked_from: Option<u64>,
@@ -234,6 +235,10 @@ impl Stream {
                     return;
                 }
                 Ok(Some(ulpdu)) => {
+                    // rfc: 5044-77a what MPA finds valid lets the responder send
+                    if self.hold == Hold::ForFirstFpdu {
+                        self.hold = Hold::Nothing;
+                    }
                     buffered = 0;
                     context.counters.rdma.fpdus_received += 1;
                     let opens = std::mem::take(&mut self.send_may_open) && is_opening(ulpdu);
@@ -241,7 +246,8 @@ impl Stream {
                         deliver_without_buffer(&mut self.ddp, ulpdu)
                     } else {
                         let guard = context.guard;
-                        self.ddp.receive(ulpdu, &mut self.user.with(context), guard)
+                        let upper = &mut self.user.receiving(context, self.acked);
+                        self.ddp.receive(ulpdu, upper, guard)
                     };
                     match received {
                         Ok(octets) => {
@@ -253,7 +259,6 @@ impl Stream {
                 }
                 Err(error) => Err(StreamError::from(error)),
             };
-            self.hold_no_longer();
             self.conclude(outcome, context);
         }
     }
@@ -298,15 +303,15 @@ impl Stream {
         }
         let outcome = match self.deframer.skip_fpdu(len) {
             Ok(()) => {
+                self.hold_no_longer();
                 context.counters.rdma.fpdus_received += 1;
                 let guard = context.guard;
                 self.ddp
-                    .deliver(placed, &mut self.user.with(context), guard)
+                    .deliver(placed, &mut self.user.receiving(context, self.acked), guard)
                     .map_err(|error| error.about_placed(&placed))
             }
             Err(error) => Err(StreamError::from(error)),
         };
-        self.hold_no_longer();
         self.conclude(outcome, context);
     }
 
@@ -319,8 +324,11 @@ impl Stream {
             && let Some(terminate) = user.rdmap.received()
         {
             context.counters.rdma.terminates_received += 1;
-            let control = terminate.control;
-            self.end(EndReason::TerminateReceived { control }, context);
+            let reason = EndReason::TerminateReceived {
+                control: terminate.control,
+                quoted: terminate.quoted(),
+            };
+            self.end(reason, context);
         }
     }
 
@@ -337,7 +345,12 @@ impl Stream {
         if error.is_crc() {
             context.counters.rdma.crc_errors += 1;
         }
+        // rfc: 5044-77b no Terminate before MPA has found an FPDU of the peer valid
+        let is_mute = self.hold == Hold::ForFirstFpdu && error.is_mpa();
         match &mut self.user {
+            User::Rdmap(_) if is_mute => {
+                self.end(EndReason::Startup(error.to_string()), context);
+            }
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 // What the peer acknowledged before its fault completes.
                 rdmap.acked(self.acked, qp, context.cqs);
@@ -399,7 +412,8 @@ impl Stream {
         }
     }
 
-    /// Records up to where the peer has acknowledged our stream; [`settle`](Self::settle) completes the requests.
+    /// Records up to where the peer has acknowledged our stream. The next Send of the peer, or [`settle`](Self::settle), completes the
+    /// requests.
     pub(super) fn note_acked(&mut self, acked: u64) {
         self.acked = acked;
     }

@@ -117,6 +117,10 @@ impl StreamError {
         }
     }
 
+    pub(super) fn is_mpa(&self) -> bool {
+        matches!(self.0.0, LayerError::Mpa(_))
+    }
+
     pub(super) fn is_crc(&self) -> bool {
         matches!(self.0.0, LayerError::Mpa(MpaError::Crc { .. }))
     }

@@ -156,12 +156,15 @@ impl Connection {
         }
     }
 
-    /// Sends FIN once there is nothing else.
+    /// Sends FIN, or RST, once there is nothing else.
     fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
         self.leave_stream(context);
         // FIN waits until a rejecting Reply is acknowledged: siw does not read a Reply with a FIN right behind it.
         let heard = self.loose_octets.is_empty() && self.tcp.acked_offset() >= self.loose_end;
-        if self.fin_asked && heard {
+        if self.reset_asked && heard {
+            self.reset_asked = false;
+            self.tcp.abort();
+        } else if self.fin_asked && heard {
             self.tcp.close(context.now);
         }
     }

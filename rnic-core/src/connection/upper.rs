@@ -8,7 +8,7 @@ use crate::ddp::{
 };
 use crate::ids::{QpNumber, StreamId};
 use crate::memory::{epoch::Guard, place::Destination, prefetch::prefetch, table::Origin};
-use crate::rdmap::{Outbound, Rdmap, RtrMessage};
+use crate::rdmap::{Outbound, Rdmap, RtrMessage, UntaggedMessage};
 use crate::verbs::{
     RecvWr,
     cq::CqTable,
@@ -162,6 +162,14 @@ impl User {
         }
     }
 
+    /// Whether an error of a request waits until those in front of it have completed.
+    pub(super) fn has_failure(&self) -> bool {
+        match self {
+            Self::Rdmap(user) => user.rdmap.has_failure(),
+            Self::Endpoint(_) => false,
+        }
+    }
+
     /// Whether its receives come from a shared receive queue.
     pub(super) fn shares_receives(&self) -> bool {
         match self {
@@ -175,9 +183,19 @@ impl User {
         &'a mut self,
         context: &'a mut Context<'c, 'g>,
     ) -> Upper<'a, 'c, 'g> {
+        self.receiving(context, 0)
+    }
+
+    /// Returns the layer for one call that handles received octets. The peer has acknowledged our stream up to `acked`.
+    pub(super) fn receiving<'a, 'c, 'g>(
+        &'a mut self,
+        context: &'a mut Context<'c, 'g>,
+        acked: u64,
+    ) -> Upper<'a, 'c, 'g> {
         Upper {
             user: self,
             context,
+            acked,
         }
     }
 
@@ -210,6 +228,7 @@ impl User {
 pub(super) struct Upper<'a, 'c, 'g> {
     user: &'a mut User,
     context: &'a mut Context<'c, 'g>,
+    acked: u64,
 }
 
 impl Buffers for Upper<'_, '_, '_> {
@@ -269,8 +288,19 @@ impl Ulp for Upper<'_, '_, '_> {
                         header,
                         info,
                         length,
+                        placed_before,
                         octets,
-                    } => Ok(rdmap.handle_untagged(&header, info, length, octets, qp, cqs, guard)?),
+                    } => {
+                        let message = UntaggedMessage {
+                            header,
+                            info,
+                            length,
+                            written_before: placed_before,
+                            octets,
+                            acked: self.acked,
+                        };
+                        Ok(rdmap.handle_untagged(&message, qp, cqs, guard)?)
+                    }
                 }
             }
             User::Endpoint(endpoint) => Ok(endpoint.ulp.deliver(delivery, guard)?),

@@ -22,18 +22,24 @@ impl Ddp {
     // rfc: 5041-21, 5041-63 delivered once placed, and after all messages before it
     // rfc: 5041-61, 5041-62 delivered at most once, in the order sent
     pub fn deliver(&mut self, placed: Placed) -> Result<Option<Delivery<'_>>, DdpError> {
+        let begins = !self.is_amid_message();
         self.begin_or_continue(&placed.header, placed.len as usize)?;
-        self.deliver_next(placed)
+        self.deliver_next(placed, begins)
     }
 
-    /// Delivers a segment that [`begin_or_continue`](Self::begin_or_continue) has accepted.
+    /// Delivers a segment that [`begin_or_continue`](Self::begin_or_continue) has accepted. `begins`: its message begins with
+    /// it.
     pub(super) fn deliver_next(
         &mut self,
         placed: Placed,
+        begins: bool,
     ) -> Result<Option<Delivery<'_>>, DdpError> {
         let len = placed.len;
         let header = match placed.header {
-            DdpHeader::Tagged(_) if placed.place_only => return Ok(None),
+            DdpHeader::Tagged(_) if placed.place_only => {
+                self.count_placed(len, begins);
+                return Ok(None);
+            }
             // rfc: 5041-27, 5041-32 RsvdULP and STag are delivered with a tagged message
             DdpHeader::Tagged(header) => return Ok(Some(Delivery::Tagged { header, len })),
             DdpHeader::Untagged(header) => header,
@@ -41,6 +47,7 @@ impl Ddp {
         let Self {
             queues,
             octets_to_deliver,
+            placed_only,
             ..
         } = self;
         let queue = queues
@@ -56,6 +63,10 @@ impl Ddp {
             );
         }
         Ok(length.map(|length| {
+            let placed_before = match queue.kept {
+                None => std::mem::take(placed_only),
+                Some(_) => 0,
+            };
             let octets = match (&mut queue.kept, placed.octets_to_deliver) {
                 (Some(kept), _) => kept.take(length),
                 (None, Some(_)) => &octets_to_deliver[..MAX_DELIVERED_OCTETS.min(length as usize)],
@@ -66,6 +77,7 @@ impl Ddp {
                 header,
                 info: placed.info(),
                 length,
+                placed_before,
                 octets,
             }
         }))

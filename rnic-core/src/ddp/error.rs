@@ -49,13 +49,23 @@ pub enum DdpError {
         /// Whether the segment is tagged.
         tagged: bool,
     },
-    /// The MO lies outside the buffer, or does not continue the message.
+    /// The MO does not continue the message.
     #[error("an untagged segment has message offset {}, not {expected}", offset.0)]
     InvalidMo {
         /// The segment's MO.
         offset: MessageOffset,
-        /// The MO that is next; ahead of order, the length of the buffer.
+        /// The MO that is next.
         expected: u64,
+    },
+    /// The segment begins where its buffer ends, or behind that.
+    #[error("a message that goes on at {} came for a buffer of {room} octets; post larger ones", offset.0)]
+    BeyondBuffer {
+        /// Its queue.
+        queue: QueueNumber,
+        /// The segment's MO.
+        offset: MessageOffset,
+        /// Octets of the buffer.
+        room: u64,
     },
     /// The message is longer than its buffer.
     #[error("a message of {length} octets or more came for a buffer of {room}; post larger ones")]
@@ -67,6 +77,9 @@ pub enum DdpError {
         /// Octets of the buffer.
         room: u64,
     },
+    /// A segment came behind the LLP's news that the peer has closed its half in order.
+    #[error("a segment came although the peer had closed its half of the stream")]
+    AfterClose,
     /// The posted receive names memory that may not be written: not the peer's fault.
     #[error("the posted receive cannot be filled: {0}")]
     Receive(TagError),
@@ -81,7 +94,7 @@ impl DdpError {
     // rfc: 5041-76 errors are reported by the numbers of the table
     pub const fn number(&self) -> (u8, u8) {
         match self {
-            Self::Receive(_) => (0, 0),
+            Self::Receive(_) | Self::AfterClose => (0, 0),
             Self::Tagged(error) => match error {
                 TagError::InvalidStag(_)
                 | TagError::AccessViolation { .. }
@@ -97,7 +110,7 @@ impl DdpError {
             Self::InvalidQn(_) => (2, 1),
             Self::NoBuffer { .. } => (2, 2),
             Self::MsnRange { .. } | Self::Interrupts { tagged: false } => (2, 3),
-            Self::InvalidMo { .. } => (2, 4),
+            Self::InvalidMo { .. } | Self::BeyondBuffer { .. } => (2, 4),
             Self::TooLong { .. } => (2, 5),
             Self::Version { tagged: false, .. } => (2, 6),
         }
@@ -107,6 +120,10 @@ impl DdpError {
     pub const fn receive_status(&self) -> Option<WcStatus> {
         match self {
             Self::TooLong {
+                queue: QueueNumber::SEND,
+                ..
+            }
+            | Self::BeyondBuffer {
                 queue: QueueNumber::SEND,
                 ..
             } => Some(WcStatus::LocalLengthError),

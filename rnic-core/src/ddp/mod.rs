@@ -45,6 +45,9 @@ pub struct Ddp {
     queues: ByQueue<Queue>,
     /// The message that has begun and not ended: the next segment belongs to it.
     partial: Option<PartialMessage>,
+    /// Octets of the last message that was placed and not delivered, as far as it has come. None once a message that was
+    /// delivered has told of them.
+    placed_only: u32,
     /// Octets of the next message to be delivered that go to the ULP with the delivery instead of to its buffer.
     octets_to_deliver: [u8; MAX_DELIVERED_OCTETS],
     /// The MSN of the next message to each queue of the peer.
@@ -58,6 +61,7 @@ impl Ddp {
             origin,
             queues: ByQueue::default(),
             partial: None,
+            placed_only: 0,
             octets_to_deliver: [0; MAX_DELIVERED_OCTETS],
             next_msn: ByQueue::default(),
         }
@@ -100,6 +104,7 @@ impl Ddp {
     // rfc: 5041-42 MSNs count the messages to each queue
     #[inline]
     fn pass_next(&mut self, queue: QueueNumber) {
+        self.placed_only = 0;
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.order.advance();
         }
@@ -142,9 +147,17 @@ impl Ddp {
         self.partial = None;
     }
 
+    /// Counts the octets of a segment that is placed and not delivered. `begins`: its message begins with it.
+    #[inline(always)]
+    fn count_placed(&mut self, octets: u32, begins: bool) {
+        let before = if begins { 0 } else { self.placed_only };
+        self.placed_only = before.saturating_add(octets);
+    }
+
     /// Records that tagged segments with payload were placed in order, of the partial message or of whole ones. `last` is
-    /// the header of the last of them.
-    fn pass_tagged(&mut self, last: &TaggedHeader) {
+    /// the header of the last of them, of whose message they are `octets`; all, if it `begins` with one of them.
+    fn pass_tagged(&mut self, last: &TaggedHeader, octets: u32, begins: bool) {
+        self.count_placed(octets, begins);
         self.partial = (!last.last).then_some(PartialMessage {
             header: DdpHeader::Tagged(*last),
             empty: false,

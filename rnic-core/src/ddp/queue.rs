@@ -247,17 +247,18 @@ impl<T> ByQueue<T> {
 // rfc: 5041-72c the MO lies inside the buffer
 // rfc: 5041-72d the whole payload lies inside the buffer
 pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
-    let offset = u64::from(header.offset.0);
-    if offset > room {
-        return Err(DdpError::InvalidMo {
+    let (queue, offset) = (header.queue, u64::from(header.offset.0));
+    // A segment without payload is not placed: it may stand where its buffer ends.
+    if offset > room || (offset == room && len > 0) {
+        return Err(DdpError::BeyondBuffer {
+            queue,
             offset: header.offset,
-            expected: room,
+            room,
         });
     }
     let length = offset + len as u64;
     // rfc: 5040-95, 5041-72d the whole payload lies inside the buffer
     if length > room {
-        let queue = header.queue;
         return Err(DdpError::TooLong {
             queue,
             length,

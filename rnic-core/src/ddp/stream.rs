@@ -76,27 +76,42 @@ impl DdpStream {
         ulp: &mut U,
         guard: &Guard<'_>,
     ) -> Result<u32, U::Error> {
+        self.check_open()?;
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
         if let (DdpHeader::Tagged(header), Destination::PlaceOnly(right)) =
             (&segment.header, destination)
         {
+            let begins = !self.ddp.is_amid_message();
             // A whole message behind a whole message needs no check of the order.
-            if !header.last || self.ddp.is_amid_message() {
+            if !header.last || !begins {
                 self.begin_or_continue(&segment.header, segment.payload.len(), ulp)?;
             }
             // The ULP does not see these: placing is all there is to do.
             self.ddp
                 .place_tagged(header, segment.payload, right, guard)?;
-            return Ok(segment.payload.len() as u32);
+            let octets = segment.payload.len() as u32;
+            self.ddp.count_placed(octets, begins);
+            return Ok(octets);
         }
+        let begins = !self.ddp.is_amid_message();
         self.open_for(&segment.header, ulp);
         self.begin_or_continue(&segment.header, segment.payload.len(), ulp)?;
         let placed = self.ddp.place(&segment, destination, ulp, guard)?;
-        if let Some(delivery) = self.ddp.deliver_next(placed)? {
+        if let Some(delivery) = self.ddp.deliver_next(placed, begins)? {
             ulp.deliver(delivery, guard)?;
         }
         Ok(placed.payload_len())
+    }
+
+    /// Checks that the peer's half is open. The LLP tells of its end behind the last segment.
+    // rfc: 5041-68 data behind the peer's orderly close is an error, which ends the stream
+    #[inline]
+    fn check_open(&self) -> Result<(), DdpError> {
+        match self.half_closed {
+            false => Ok(()),
+            true => Err(DdpError::AfterClose),
+        }
     }
 
     /// Checks that a segment in order continues the partial message, or begins one if there is none.
@@ -116,15 +131,15 @@ impl DdpStream {
     }
 
     /// Returns a writer for tagged segments that are placed and not delivered, with the access right `right`. `None` after an
-    /// error.
+    /// error, and after the peer's half-close.
     pub fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Option<Writer<'g>> {
-        (!self.failed).then(|| self.ddp.writer(right, guard))
+        (!self.failed && !self.half_closed).then(|| self.ddp.writer(right, guard))
     }
 
     /// Records that tagged segments were placed in order by a [`writer`](Self::writer), of one message or several. `last` is
-    /// the header of the last of them.
-    pub fn passed(&mut self, last: &TaggedHeader) {
-        self.ddp.pass_tagged(last);
+    /// the header of the last of them, of whose message they are `octets`; all, if it `begins` with one of them.
+    pub fn passed(&mut self, last: &TaggedHeader, octets: u32, begins: bool) {
+        self.ddp.pass_tagged(last, octets, begins);
     }
 
     /// Checks a segment and places its payload, possibly ahead of order. A segment that is refused here may be placed again
@@ -135,6 +150,7 @@ impl DdpStream {
         ulp: &mut U,
         guard: &Guard<'_>,
     ) -> Result<Placed, U::Error> {
+        self.check_open()?;
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
         self.open_for(&segment.header, ulp);
@@ -159,8 +175,10 @@ impl DdpStream {
         ulp: &mut U,
         guard: &Guard<'_>,
     ) -> Result<(), U::Error> {
+        self.check_open()?;
+        let begins = !self.ddp.is_amid_message();
         self.begin_or_continue(placed.header(), placed.payload_len() as usize, ulp)?;
-        match self.ddp.deliver_next(placed)? {
+        match self.ddp.deliver_next(placed, begins)? {
             Some(delivery) => ulp.deliver(delivery, guard),
             None => Ok(()),
         }
@@ -202,6 +220,12 @@ impl DdpStream {
         }
         let (stag, offset) = (buffer.stag(), buffer.tagged_offset());
         guard.placement(stag, offset, len, self.ddp.origin, Access::LOCAL_WRITE)
+    }
+
+    /// Records that a tagged message of so many octets was [placed](Self::place_for_tagged) as a whole, and is not delivered.
+    #[inline(always)]
+    pub fn passed_whole(&mut self, octets: u32) {
+        self.ddp.count_placed(octets, true);
     }
 
     /// Delivers the next message of a queue, which was [placed](Self::place_for_whole).

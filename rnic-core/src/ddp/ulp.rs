@@ -29,6 +29,8 @@ pub enum Delivery<'a> {
         info: SegmentInfo,
         /// Octets of the message.
         length: u32,
+        /// Octets of the last message that was placed without a delivery, if no other of a queue with posted buffers came since.
+        placed_before: u32,
         /// All octets of the message where DDP keeps the buffers of the queue. The first octets where the ULP wants
         /// them with the delivery. Otherwise empty: the octets are in the buffer that was posted first.
         octets: &'a [u8],

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use crossbeam_channel::Sender;
 
-use crate::connection::{ConnectionOptions, PortLease, Refusals};
+use crate::connection::{AddressPair, ConnectionOptions, PortLease, Refusals};
 use crate::ddp::Endpoint;
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
 use crate::memory::ring::{Consumer, Producer};
@@ -76,9 +76,16 @@ pub enum Command {
     /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and events name it by its
     /// number, as they name queue pairs, and a doorbell makes the engine ask its layer for messages.
     CreateEndpoint(Box<Endpoint>),
-    /// Removes a queue pair and aborts a connection that it still has. No event or completion of either follows, and
-    /// the number may be used again. Only receives that were taken from a shared receive queue complete, as flushed.
+    /// Removes a queue pair and aborts a connection that it still has, unless that is [ending in order](Self::Disconnect)
+    /// and everything was sent. No event or completion of either follows, and the number may be used again. Only receives that were taken from a shared receive queue complete, as flushed.
     DestroyQp(QpNumber),
+    /// Asks for the next hop of a path, as a connection on it does.
+    Resolve {
+        /// The local address and the peer's.
+        path: AddressPair,
+        /// Receives whether the next hop is known already.
+        reply: Sender<bool>,
+    },
     /// Accepts TCP connections on a local address.
     Listen {
         /// Its number.
@@ -91,6 +98,13 @@ pub enum Command {
         lease: PortLease,
         /// Where it is recorded why peers failed before they sent an MPA Request.
         refusals: Arc<Refusals>,
+    },
+    /// Lets other peers connect to a listener than before.
+    Limit {
+        /// The listener.
+        listener: ListenerId,
+        /// The peers that may connect from now on.
+        peers: Peers,
     },
     /// Stops listening; requests that wait for a decision are dropped.
     Unlisten(ListenerId),
@@ -144,6 +158,9 @@ pub enum Command {
     Abort(QpNumber),
     /// Moves a queue pair to Error, whatever its state; a connection that it has is aborted.
     Fail(QpNumber),
+    /// Is answered when all commands before it were carried out, and tells nothing else: it takes no longer where there are many
+    /// connections.
+    Barrier(Sender<()>),
     /// Asks for a snapshot of the engine.
     Snapshot(Sender<Snapshot>),
 }

@@ -58,6 +58,10 @@ impl Engine {
             }
             Command::CreateEndpoint(endpoint) => self.qps.put(LocalEnd::Endpoint(endpoint)),
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
+            Command::Resolve { path, reply } => {
+                // The host may have given up waiting.
+                let _ = reply.send(self.next_hops.inquire(now, path));
+            }
             Command::Listen {
                 listener,
                 local,
@@ -74,6 +78,11 @@ impl Engine {
                 };
                 self.listeners.insert(listener, new);
             }
+            Command::Limit { listener, peers } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.peers = peers;
+                }
+            }
             Command::Unlisten(listener) => self.unlisten(now, guard, listener),
             Command::Connect {
                 qp,
@@ -89,7 +98,7 @@ impl Engine {
                 qp,
                 options,
             } => {
-                self.accept(now, guard, request, qp, &options);
+                self.accept(now, guard, request, qp, options);
             }
             Command::AcceptElsewhere {
                 engine,
@@ -105,6 +114,10 @@ impl Engine {
             Command::Disconnect(qp) => self.on_qp(now, guard, qp, Connection::disconnect),
             Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
             Command::Fail(qp) => self.fail(now, guard, qp),
+            Command::Barrier(reply) => {
+                // The host may have given up waiting.
+                let _ = reply.send(());
+            }
             Command::Snapshot(reply) => {
                 // The host may have given up waiting.
                 let _ = reply.send(self.snapshot(now));
@@ -122,16 +135,22 @@ impl Engine {
         }
     }
 
-    /// Does [that](Self::add_request) where the listener has room for one more; otherwise resets the connection. The
+    /// Does [that](Self::add_request) where the listener has room for one more; otherwise turns the peer away. The
     /// event of its request was made in this turn, and is withdrawn before the host reads it.
-    pub(super) fn add_request_or_refuse(&mut self, request: RequestId, index: usize) {
-        let connection = &mut self.connections[index];
-        let listener = connection.listener();
+    pub(super) fn add_request_or_refuse(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        request: RequestId,
+        index: usize,
+    ) {
+        let listener = self.connections[index].listener();
         let listener = listener.and_then(|id| self.listeners.get(&id));
         if listener.is_some_and(|listener| listener.waiting < self.config.backlog) {
             return self.add_request(request, index);
         }
-        connection.refuse();
+        let (connection, mut context) = self.lend(index, now, guard);
+        connection.turn_away(&mut context);
         self.counters.rdma.requests_refused += 1;
         self.events.push_back(Event::RequestGone { request });
     }
@@ -195,6 +214,20 @@ impl Engine {
         }
     }
 
+    /// Returns the options of an application as far as the administrator permits, and the device has them.
+    // rfc: 5044-28b only the administrator can have a connection do without CRCs
+    fn permitted(&self, options: ConnectionOptions) -> ConnectionOptions {
+        ConnectionOptions {
+            crc: options.crc || self.config.needs_crcs,
+            traffic_class: if self.config.marks {
+                options.traffic_class
+            } else {
+                0
+            },
+            ..options
+        }
+    }
+
     fn connect(
         &mut self,
         now: Instant,
@@ -211,21 +244,36 @@ impl Engine {
         if self.device_gone {
             return fail(self, EndReason::DeviceGone);
         }
-        if self.find(&key).is_some() {
+        let config = self.tcp_config(&key);
+        let former = self.find(&key);
+        let succession = former.map(|index| self.connections[index].succession(&config));
+        if succession == Some(None) {
             return fail(self, EndReason::InUse);
         }
         let Some(end) = self.qps.take_idle(number) else {
             return fail(self, EndReason::QpNotIdle);
         };
-        if self.claim(&key) != Handler::This {
+        if let Some(index) = former {
+            // The addresses stay this engine's.
+            self.forget_here(index);
+        } else if self.claim(&key) != Handler::This {
             self.qps.put(end);
             return fail(self, EndReason::InUse);
         }
-        let config = self.tcp_config(&key);
-        let isn = self.initial_sequence_number(now, &key);
+        let options = self.permitted(options);
+        let mut isn = self.initial_sequence_number(now, &key);
+        let succession = succession.flatten();
+        if let Some(succession) = succession.filter(|after| !isn.after(after.least)) {
+            isn = succession.least;
+        }
         let connection = Connection::connect(now, key, lease, end, options, &config, isn);
         let connection = match connection {
-            Ok(connection) => connection,
+            Ok(mut connection) => {
+                if let Some(succession) = succession {
+                    connection.hold_syn(succession.from);
+                }
+                connection
+            }
             Err((end, reason)) => {
                 self.qps.put(end);
                 if let Some(place) = &self.place {
@@ -235,7 +283,7 @@ impl Engine {
             }
         };
         let index = self.insert(connection);
-        if let Some(hop) = self.next_hops.find(now, key.remote.ip()) {
+        if let Some(hop) = self.next_hops.find(now, key.addresses()) {
             self.connections[index].set_next_hop(&hop);
         }
         let wants = Wants {
@@ -252,7 +300,7 @@ impl Engine {
         guard: &Guard<'_>,
         request: RequestId,
         number: QpNumber,
-        options: &ConnectionOptions,
+        options: ConnectionOptions,
     ) {
         let Some(&(index, _)) = self.requests.get(&request) else {
             let reason = EndReason::Reset;
@@ -265,10 +313,11 @@ impl Engine {
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
         self.take_request(request);
+        let options = &self.permitted(options);
         *self.qps.place(number) = Some(EndLocation::Connected(index));
         // From here on the route to the peer is worth following. For a SYN alone, which anybody can send, it was not.
-        let remote = self.connections[index].key().remote.ip();
-        let hop = self.next_hops.find(now, remote);
+        let path = self.connections[index].key().addresses();
+        let hop = self.next_hops.find(now, path);
         self.with_connection(index, now, guard, |connection, context| {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);
@@ -322,7 +371,9 @@ impl Engine {
             Some(request)
         });
         match request {
-            Some(request) => self.accept(now, guard, request, qp, &options),
+            Some(request) => {
+                self.accept(now, guard, request, qp, options);
+            }
             None => self.events.push_back(Event::Failed {
                 qp,
                 reason: EndReason::Reset,

@@ -14,8 +14,8 @@ use super::flows::Keyed;
 const PERIOD: Duration = Duration::from_secs(64);
 
 /// The segment sizes that a cookie can hold; a peer's is rounded down to one of them. They are Ethernet's, also with
-/// tunnels in between and with jumbo frames.
-const SEGMENT_SIZES: [u16; 8] = [256, 536, 1220, 1300, 1440, 1460, 8940, 8960];
+/// tunnels in between and with jumbo frames; the first is the least that a peer is believed (RFC 9293 section 3.7.1).
+const SEGMENT_SIZES: [u16; 8] = [48, 536, 1220, 1300, 1440, 1460, 8940, 8960];
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_SIZE: u16 = 536;
 
@@ -105,7 +105,8 @@ mod tests {
     fn a_cookie_tells_the_segment_size_rounded_down() {
         let mut cookies = Cookies::new(Keyed::new(&[7; 16]));
         let sizes = [
-            (Some(1), 256),
+            (Some(1), 48),
+            (Some(535), 48),
             (None, 536),
             (Some(1459), 1440),
             (Some(1460), 1460),

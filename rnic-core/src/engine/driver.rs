@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::connection::NextHop;
+use crate::connection::{AddressPair, NextHop};
 use crate::engine::{Engine, EngineConfig, EngineEnd, NextHopRequest};
 use crate::memory::doorbell::Doorbells;
 use crate::memory::epoch::{Guard, Worker};
@@ -80,15 +80,15 @@ impl Driver {
         self.engine.poll_next_hop_request()
     }
 
-    /// Sets the next hop of a destination that the engine follows, or changes it.
-    pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
-        self.engine.set_next_hop(destination, hop);
+    /// Sets the next hop of a path that the engine follows, or changes it.
+    pub fn set_next_hop(&mut self, path: AddressPair, hop: NextHop) {
+        self.engine.set_next_hop(path, hop);
     }
 
-    /// Marks a destination as unreachable: connections being opened to it fail, established ones go on with the next
+    /// Marks the peer as unreachable by a path: connections being opened there fail, established ones go on with the next
     /// hop they know, and the next connection makes the engine ask again.
-    pub fn set_unreachable(&mut self, destination: IpAddr) {
-        self.engine.set_unreachable(destination);
+    pub fn set_unreachable(&mut self, path: AddressPair) {
+        self.engine.set_unreachable(path);
     }
 
     /// Sets the VLANs of local addresses whose frames arrive [without their tag](Engine::set_untagged).

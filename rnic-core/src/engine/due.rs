@@ -89,7 +89,7 @@ impl Engine {
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
         let (sent, last) = connection.transmit(BURST, share, &mut context, tx);
-        self.follow(index, before);
+        self.follow(index, before, now, guard);
         if last == Transmit::Starved {
             self.counters.engine.no_transmit_frame += 1;
         }

@@ -1,6 +1,6 @@
 //! Finding a connection by its addresses.
 
-use std::hash::BuildHasher;
+use std::hash::{self, BuildHasher, Hasher};
 
 use siphasher::sip::SipHasher13;
 
@@ -45,6 +45,15 @@ impl BuildHasher for Keyed {
     type Hasher = SipHasher13;
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.k0, self.k1)
+    }
+
+    /// Always becomes a part of its caller: whether it does is otherwise chance, and each frame is looked up by it.
+    #[inline(always)]
+    #[allow(clippy::manual_hash_one)] // it is that method
+    fn hash_one<T: hash::Hash>(&self, value: T) -> u64 {
+        let mut hasher = self.build_hasher();
+        value.hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -96,7 +105,7 @@ impl Flows {
     /// Returns the hash of these addresses.
     #[inline]
     pub(super) fn hash(&self, key: &FlowKey) -> Hash {
-        self.hasher.hash_one(key) as Hash
+        self.hasher.hash_one(*key) as Hash
     }
 
     /// Returns the slot where the search for a hash begins.

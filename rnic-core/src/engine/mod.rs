@@ -32,7 +32,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::{
-    Connection, Context, EndReason, Event, FlowKey, NextHop, Notice, Stage, Wants,
+    AddressPair, Connection, Context, EndReason, Event, FlowKey, NextHop, Notice, Stage, Wants,
 };
 use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
@@ -74,6 +74,12 @@ pub struct EngineConfig {
     /// Whether the peers' kernels may run on this host, and hand packets over with TCP checksums that are only
     /// [partial](crate::wire::packet::parse_with_partial).
     pub partial_checksums: bool,
+    /// Whether connections may have a [class](crate::connection::ConnectionOptions::traffic_class) of their own. If not, all that is sent
+    /// is of class 0: who manages a shared device does not let others through.
+    pub marks: bool,
+    /// Whether every connection asks for CRCs, whatever the application says: the administrator has not said that it may do
+    /// without (RFC 5044 section 4.4).
+    pub needs_crcs: bool,
     /// The most connections at once. Further ones are refused.
     pub max_connections: usize,
     /// The most half-open connections (handshake not over) to listeners at once. Further SYNs are answered with a
@@ -95,6 +101,8 @@ impl Default for EngineConfig {
         Self {
             mtu: 1500,
             partial_checksums: false,
+            marks: true,
+            needs_crcs: false,
             max_connections: 65_536,
             max_half_open: 1024,
             backlog: 1024,
@@ -220,7 +228,7 @@ impl Engine {
             connection.handle_too_big(too_big)
         });
         if let Some(mtu) = believed {
-            self.next_hops.narrow(now, too_big.remote.ip(), mtu);
+            self.next_hops.narrow(now, key.addresses(), mtu);
         }
     }
 
@@ -235,7 +243,7 @@ impl Engine {
         self.embryonic.add(connection.stage(), key.remote.ip());
         let index = self.connections.insert(Box::new(connection));
         self.flows.insert(&key, index);
-        self.next_hops.join(index, key.remote.ip());
+        self.next_hops.join(index, key.addresses());
         index
     }
 
@@ -271,7 +279,7 @@ impl Engine {
         let before = connection.stage();
         let result = step(connection, &mut context);
         self.connections[index].take_useless_frames(&mut self.returned);
-        self.follow(index, before);
+        self.follow(index, before, now, guard);
         let wants = self.connections[index].wants(now, self.has_many());
         self.schedule(index, wants);
         result
@@ -289,20 +297,14 @@ impl Engine {
     /// Takes what a connection has for the engine: a new stage, a request, its queue pair. It was at the stage
     /// `before`.
     #[inline]
-    fn follow(&mut self, index: usize, before: Stage) {
+    fn follow(&mut self, index: usize, before: Stage, now: Instant, guard: &Guard<'_>) {
         if before != Stage::Established || !self.connections[index].is_streaming() {
-            self.follow_change(index, before);
+            self.follow_change(index, before, now, guard);
         }
     }
 
-    fn follow_change(&mut self, index: usize, before: Stage) {
+    fn follow_change(&mut self, index: usize, before: Stage, now: Instant, guard: &Guard<'_>) {
         let connection = &mut self.connections[index];
-        let after = connection.stage();
-        if before != after {
-            let peer = connection.key().remote.ip();
-            self.embryonic.remove(before, peer);
-            self.embryonic.add(after, peer);
-        }
         let (new, gone) = (
             connection.take_new_request(),
             connection.take_gone_request(),
@@ -313,10 +315,18 @@ impl Engine {
         match (new, gone) {
             // It was made and withdrawn in one step.
             (Some(_), Some(_)) | (None, None) => {}
-            (Some(request), None) => self.add_request_or_refuse(request, index),
+            (Some(request), None) => self.add_request_or_refuse(now, guard, request, index),
             (None, Some(request)) => {
                 self.take_request(request);
             }
+        }
+        // Last: a request for which there is no room has ended the start-up.
+        let connection = &self.connections[index];
+        let after = connection.stage();
+        if before != after {
+            let peer = connection.key().remote.ip();
+            self.embryonic.remove(before, peer);
+            self.embryonic.add(after, peer);
         }
     }
 
@@ -324,7 +334,7 @@ impl Engine {
     fn detach(&mut self, index: usize) -> Connection {
         let mut connection = *self.connections.remove(index);
         self.flows.remove(connection.key(), index);
-        self.next_hops.leave(index, connection.key().remote.ip());
+        self.next_hops.leave(index, connection.key().addresses());
         self.latest = None;
         self.expected = None;
         self.embryonic
@@ -407,9 +417,9 @@ impl Engine {
         self.next_hops.poll_request()
     }
 
-    /// Sets the next hop of a destination, or changes it.
-    pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
-        let Some((hop, concerned)) = self.next_hops.set(destination, hop) else {
+    /// Sets the next hop of a path, or changes it.
+    pub fn set_next_hop(&mut self, path: AddressPair, hop: NextHop) {
+        let Some((hop, concerned)) = self.next_hops.set(path, hop) else {
             return;
         };
         let concerned = concerned.to_vec();
@@ -419,9 +429,9 @@ impl Engine {
         }
     }
 
-    /// Marks a destination as unreachable.
-    pub fn set_unreachable(&mut self, destination: IpAddr) {
-        let concerned = self.next_hops.set_unreachable(destination).to_vec();
+    /// Marks the peer as unreachable by a path.
+    pub fn set_unreachable(&mut self, path: AddressPair) {
+        let concerned = self.next_hops.set_unreachable(path).to_vec();
         for index in concerned {
             self.connections[index].set_unreachable();
             self.schedule(index, Wants::TIMER);

@@ -1,7 +1,7 @@
 //! What an application needs of a network: local ports, and memory near the device.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::PortLease;
 
@@ -46,6 +46,11 @@ pub enum NetError {
     /// Another socket or listener has it.
     #[error(transparent)]
     InUse(#[from] InUse),
+    /// All ports of the range for sockets that may have any are in use.
+    #[error(
+        "all local ports for {0} are in use; close connections, or make the range wider (`sysctl net.ipv4.ip_local_port_range`)"
+    )]
+    NoPort(IpAddr),
     /// The address is not this host's.
     #[error("{0} is not an address of {1}; `ip addr show dev {1}` lists them")]
     NotLocal(SocketAddr, String),
@@ -98,6 +103,12 @@ pub trait Net: Send + Sync {
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let _ = (local, peer);
         true
+    }
+
+    /// Checks whether a connection may be made from a local address and port that are reserved already.
+    fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        let _ = (local, remote);
+        Ok(())
     }
 
     /// Reserves a port to connect from. Without `local` it chooses the address that routes to `remote`, and a port.

@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::IpAddr;
 
-use crate::connection::NextHop;
+use crate::connection::{AddressPair, NextHop};
 use crate::time::Instant;
 
 /// How long a narrow path is remembered (RFC 1191 section 6.3, RFC 8201 section 4).
@@ -13,18 +12,18 @@ const NARROW_FOR: Duration = Duration::from_secs(600);
 /// What the engine asks of the worker, which follows routes and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHopRequest {
-    /// Report the next hop of a destination, and every change of it.
-    Follow(IpAddr),
-    /// No connection needs the next hop of this destination any more.
-    Forget(IpAddr),
+    /// Report the next hop of a path, and every change of it.
+    Follow(AddressPair),
+    /// No connection needs the next hop of this path any more.
+    Forget(AddressPair),
 }
 
-/// The most destinations without a connection that are remembered, for the next connection.
+/// The most paths without a connection that are remembered, for the next connection.
 const MAX_UNUSED: usize = 1024;
 
-/// What is known of a destination.
+/// What is known of a path: destinations alone do not say it, since routes may depend on the source.
 #[derive(Default)]
-struct KnownDestination {
+struct KnownPath {
     hop: Option<NextHop>,
     /// The path MTU that a router reported, and when.
     narrow: Option<(u16, Instant)>,
@@ -34,11 +33,11 @@ struct KnownDestination {
     unreachable: bool,
     /// Its connections.
     users: Vec<usize>,
-    /// Its place among destinations without connections, if it has none.
+    /// Its place among paths without connections, if it has none.
     unused: Option<u64>,
 }
 
-impl KnownDestination {
+impl KnownPath {
     fn narrowed(&self, hop: NextHop) -> NextHop {
         NextHop {
             mtu: self.narrow.map_or(hop.mtu, |(mtu, _)| hop.mtu.min(mtu)),
@@ -47,23 +46,23 @@ impl KnownDestination {
     }
 }
 
-/// What is known of next hops, and the requests to the worker. All destinations of connections are here; of the others,
+/// What is known of next hops, and the requests to the worker. All paths of connections are here; of the others,
 /// the last [`MAX_UNUSED`] that had one.
 #[derive(Default)]
 pub(crate) struct NextHops {
-    destinations: HashMap<IpAddr, KnownDestination>,
-    /// Where each connection stands among the users of its destination.
+    paths: HashMap<AddressPair, KnownPath>,
+    /// Where each connection stands among the users of its path.
     positions: Vec<usize>,
-    /// Destinations without connections, the longest unused first.
-    unused: BTreeMap<u64, IpAddr>,
+    /// Paths without connections, the longest unused first.
+    unused: BTreeMap<u64, AddressPair>,
     next_unused: u64,
     requests: VecDeque<NextHopRequest>,
 }
 
 impl NextHops {
-    /// Adds a connection to a destination.
-    pub(crate) fn join(&mut self, connection: usize, destination: IpAddr) {
-        let known = self.destinations.entry(destination).or_default();
+    /// Adds a connection to a path.
+    pub(crate) fn join(&mut self, connection: usize, path: AddressPair) {
+        let known = self.paths.entry(path).or_default();
         if let Some(unused) = known.unused.take() {
             self.unused.remove(&unused);
         }
@@ -74,9 +73,9 @@ impl NextHops {
         known.users.push(connection);
     }
 
-    /// Removes a connection to a destination.
-    pub(crate) fn leave(&mut self, connection: usize, destination: IpAddr) {
-        let Some(known) = self.destinations.get_mut(&destination) else {
+    /// Removes a connection from a path.
+    pub(crate) fn leave(&mut self, connection: usize, path: AddressPair) {
+        let Some(known) = self.paths.get_mut(&path) else {
             return;
         };
         let position = self.positions[connection];
@@ -88,11 +87,19 @@ impl NextHops {
             return;
         }
         if known.hop.is_none() && known.narrow.is_none() {
-            return self.forget(destination);
+            return self.forget(path);
         }
         known.users = Vec::new();
+        self.set_unused(path);
+    }
+
+    /// Remembers a path without connections, in place of the longest unused one if there are too many.
+    fn set_unused(&mut self, path: AddressPair) {
+        let Some(known) = self.paths.get_mut(&path) else {
+            return;
+        };
         known.unused = Some(self.next_unused);
-        self.unused.insert(self.next_unused, destination);
+        self.unused.insert(self.next_unused, path);
         self.next_unused += 1;
         if self.unused.len() > MAX_UNUSED
             && let Some((_, longest)) = self.unused.pop_first()
@@ -101,39 +108,48 @@ impl NextHops {
         }
     }
 
-    fn forget(&mut self, destination: IpAddr) {
-        let known = self.destinations.remove(&destination);
+    /// Asks for the next hop of a path that may have no connection yet. Returns whether it is known.
+    pub(crate) fn inquire(&mut self, now: Instant, path: AddressPair) -> bool {
+        if !self.paths.contains_key(&path) {
+            self.paths.entry(path).or_default();
+            self.set_unused(path);
+        }
+        self.find(now, path).is_some()
+    }
+
+    fn forget(&mut self, path: AddressPair) {
+        let known = self.paths.remove(&path);
         if known.is_some_and(|known| known.followed) {
-            self.requests.push_back(NextHopRequest::Forget(destination));
+            self.requests.push_back(NextHopRequest::Forget(path));
         }
     }
 
-    /// Returns the next hop for the destination of a connection. The first call for a destination makes a request to
+    /// Returns the next hop for the path of a connection. The first call for a path makes a request to
     /// the worker.
-    pub(crate) fn find(&mut self, now: Instant, destination: IpAddr) -> Option<NextHop> {
-        let known = self.destinations.get_mut(&destination)?;
+    pub(crate) fn find(&mut self, now: Instant, path: AddressPair) -> Option<NextHop> {
+        let known = self.paths.get_mut(&path)?;
         if !known.followed || known.unreachable {
             known.followed = true;
             known.unreachable = false;
-            self.requests.push_back(NextHopRequest::Follow(destination));
+            self.requests.push_back(NextHopRequest::Follow(path));
         }
-        self.peek(now, destination)
+        self.peek(now, path)
     }
 
-    /// Returns the next hop for a destination, if it is known already.
-    pub(crate) fn peek(&mut self, now: Instant, destination: IpAddr) -> Option<NextHop> {
-        let known = self.destinations.get_mut(&destination)?;
+    /// Returns the next hop for a path, if it is known already.
+    pub(crate) fn peek(&mut self, now: Instant, path: AddressPair) -> Option<NextHop> {
+        let known = self.paths.get_mut(&path)?;
         known
             .narrow
             .take_if(|(_, since)| now.since(*since) >= NARROW_FOR);
         Some(known.narrowed(known.hop?))
     }
 
-    /// Sets the next hop for a destination that is followed. Returns it with the path MTU that is known, and the
+    /// Sets the next hop for a path that is followed. Returns it with the path MTU that is known, and the
     /// connections that it is for.
-    pub(crate) fn set(&mut self, destination: IpAddr, hop: NextHop) -> Option<(NextHop, &[usize])> {
-        // The destination may have been forgotten meanwhile.
-        let known = self.destinations.get_mut(&destination)?;
+    pub(crate) fn set(&mut self, path: AddressPair, hop: NextHop) -> Option<(NextHop, &[usize])> {
+        // The path may have been forgotten meanwhile.
+        let known = self.paths.get_mut(&path)?;
         if !known.followed {
             return None;
         }
@@ -142,15 +158,15 @@ impl NextHops {
         Some((known.narrowed(hop), &known.users))
     }
 
-    /// Marks a destination as unreachable: the worker is asked again when a connection needs it. Returns the
-    /// connections to it.
-    pub(crate) fn set_unreachable(&mut self, destination: IpAddr) -> &[usize] {
-        let known = self.destinations.get_mut(&destination);
+    /// Marks the peer as unreachable by a path: the worker is asked again when a connection needs it. Returns the
+    /// connections on it.
+    pub(crate) fn set_unreachable(&mut self, path: AddressPair) -> &[usize] {
+        let known = self.paths.get_mut(&path);
         if let Some(unused) = known.and_then(|known| known.unused) {
             self.unused.remove(&unused);
-            self.forget(destination);
+            self.forget(path);
         }
-        let Some(known) = self.destinations.get_mut(&destination) else {
+        let Some(known) = self.paths.get_mut(&path) else {
             return &[];
         };
         known.unreachable = true;
@@ -158,10 +174,10 @@ impl NextHops {
         &known.users
     }
 
-    /// Remembers the path MTU to a destination, so that new connections need not discover it again. The caller has
+    /// Remembers the MTU of a path, so that new connections need not discover it again. The caller has
     /// validated it.
-    pub(crate) fn narrow(&mut self, now: Instant, destination: IpAddr, mtu: u16) {
-        if let Some(known) = self.destinations.get_mut(&destination) {
+    pub(crate) fn narrow(&mut self, now: Instant, path: AddressPair, mtu: u16) {
+        if let Some(known) = self.paths.get_mut(&path) {
             known.narrow = Some((mtu, now));
         }
     }
@@ -178,32 +194,65 @@ impl NextHops {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
     use crate::wire::ethernet::MacAddr;
 
-    const PEER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
+    const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 100));
+    const PEER: AddressPair = AddressPair {
+        local: OWN,
+        remote: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    };
     const HOP: NextHop = NextHop {
         source_mac: MacAddr([2; 6]),
         destination_mac: MacAddr([4; 6]),
         vlan: None,
         mtu: 1500,
+        advertised_mss: None,
     };
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    fn address(number: usize) -> IpAddr {
-        IpAddr::V4((0x0a00_0000 + number as u32).into())
+    fn address(number: usize) -> AddressPair {
+        AddressPair {
+            remote: IpAddr::V4((0x0a00_0000 + number as u32).into()),
+            ..PEER
+        }
+    }
+
+    #[test]
+    fn a_path_without_a_connection_is_asked_for_once_and_remembered() {
+        let mut hops = NextHops::default();
+        assert!(!hops.inquire(at(0), PEER) && !hops.inquire(at(0), PEER));
+        assert_eq!(hops.poll_request(), Some(NextHopRequest::Follow(PEER)));
+        assert_eq!(hops.poll_request(), None);
+        assert!(
+            hops.set(PEER, HOP)
+                .is_some_and(|(_, users)| users.is_empty())
+        );
+        assert!(hops.inquire(at(1), PEER));
+        // One that cannot be reached is asked for anew.
+        assert!(hops.set_unreachable(PEER).is_empty());
+        assert_eq!(hops.poll_request(), Some(NextHopRequest::Forget(PEER)));
+        assert!(!hops.inquire(at(2), PEER));
+        assert_eq!(hops.poll_request(), Some(NextHopRequest::Follow(PEER)));
+        // Those that are asked for do not fill the memory.
+        for number in 0..2 * MAX_UNUSED {
+            hops.inquire(at(3), address(number));
+        }
+        assert_eq!(hops.paths.len(), MAX_UNUSED);
     }
 
     /// Next hops with one connection, number 0, to a destination that has been asked for.
-    fn followed(destination: IpAddr) -> NextHops {
+    fn followed(path: AddressPair) -> NextHops {
         let mut hops = NextHops::default();
-        hops.join(0, destination);
-        assert_eq!(hops.find(at(1), destination), None);
+        hops.join(0, path);
+        assert_eq!(hops.find(at(1), path), None);
         let request = hops.poll_request();
-        assert_eq!(request, Some(NextHopRequest::Follow(destination)));
+        assert_eq!(request, Some(NextHopRequest::Follow(path)));
         hops
     }
 
@@ -224,6 +273,29 @@ mod tests {
         assert_eq!(set(&mut hops, HOP), narrow);
         assert_eq!(hops.peek(at(602), PEER), Some(HOP));
         assert_eq!(set(&mut hops, HOP), Some(HOP));
+    }
+
+    #[test]
+    fn a_destination_has_a_next_hop_for_each_source() {
+        let mut hops = followed(PEER);
+        let other = AddressPair {
+            local: IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)),
+            ..PEER
+        };
+        hops.join(1, other);
+        assert_eq!(hops.find(at(1), other), None);
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Follow(other)));
+        let way = NextHop {
+            destination_mac: MacAddr([6; 6]),
+            mtu: 1400,
+            ..HOP
+        };
+        set(&mut hops, HOP);
+        let (hop, users) = hops.set(other, way).expect("it is followed");
+        assert_eq!((hop, users), (way, &[1][..]));
+        assert_eq!(hops.set_unreachable(PEER), [0]);
+        assert_eq!(hops.peek(at(1), other), Some(way));
     }
 
     #[test]
@@ -261,7 +333,7 @@ mod tests {
         for number in 0..10 * MAX_UNUSED {
             hops.leave(number, address(number));
         }
-        assert!(hops.destinations.is_empty() && !hops.has_request());
+        assert!(hops.paths.is_empty() && !hops.has_request());
     }
 
     #[test]
@@ -297,7 +369,7 @@ mod tests {
         assert_eq!(request, Some(NextHopRequest::Follow(address(2))));
         // The destination of a connection is never forgotten.
         assert_eq!(hops.peek(at(1), PEER), Some(HOP));
-        assert_eq!(hops.destinations.len(), MAX_UNUSED + 2);
+        assert_eq!(hops.paths.len(), MAX_UNUSED + 2);
         assert!(hops.unused.len() <= MAX_UNUSED);
     }
 
@@ -319,7 +391,7 @@ mod tests {
         assert!(hops.set_unreachable(PEER).is_empty());
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(PEER)));
-        assert!(hops.destinations.is_empty() && hops.unused.is_empty());
+        assert!(hops.paths.is_empty() && hops.unused.is_empty());
     }
 
     #[test]
@@ -331,6 +403,6 @@ mod tests {
         hops.leave(1, PEER);
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(PEER)));
-        assert!(hops.destinations.is_empty());
+        assert!(hops.paths.is_empty());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 
 use crate::connection::{Arrival, Connection, FlowKey, Path};
 use crate::counters::DropReason;
@@ -166,7 +167,7 @@ impl Engine {
             segment,
         );
         // Only looked up: forged addresses must not make us ask the kernel for each of them.
-        if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
+        if let Some(hop) = self.next_hops.peek(now, key.addresses()) {
             connection.set_next_hop(&hop);
         }
         self.insert(connection)
@@ -187,8 +188,9 @@ impl Engine {
     fn make_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
         let syn = &packet.segment;
         let mut config = self.tcp_config(key);
-        if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
-            config.mss = config.mss.min(key.mss(hop.mtu));
+        if let Some(hop) = self.next_hops.peek(now, key.addresses()) {
+            let asked = hop.advertised_mss.map_or(u16::MAX, NonZeroU16::get);
+            config.mss = config.mss.min(key.mss(hop.mtu)).min(asked);
         }
         let cookie = self.cookies.make(now, key, &syn.header);
         self.counters.engine.syn_cookies_sent += 1;

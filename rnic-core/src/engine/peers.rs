@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 /// A prefix: the addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     /// The bits behind the prefix are zero.
     address: IpAddr,

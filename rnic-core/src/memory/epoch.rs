@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::table::StagTable;
-use super::workers::{WorkerEpoch, this_thread};
+use super::workers::{WorkerEpoch, thread_of_batch};
 
 /// A worker's right to read the STag table. Each worker has one of its own.
 #[derive(Debug)]
@@ -54,7 +54,8 @@ impl Worker {
         let depth = self.depth.get();
         self.depth.set(depth + 1);
         if depth == 0 {
-            self.epoch.thread.store(this_thread(), Ordering::Relaxed);
+            let thread = thread_of_batch();
+            self.epoch.thread.store(thread, Ordering::Relaxed);
             let count = self.epoch.count.load(Ordering::Relaxed);
             // Release: a thread that sees the batch sees its thread number.
             self.epoch

@@ -8,6 +8,9 @@ use nix::libc;
 
 use super::mapping::Pages;
 
+/// The end of what a program can map without asking for more.
+const USER_SPACE: usize = (1 << 47) - 4096;
+
 /// Memory of the program. It is accessed by [guarded](super::guarded) accesses alone.
 #[derive(Debug)]
 pub(super) struct Foreign {
@@ -21,10 +24,19 @@ unsafe impl Send for Foreign {}
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
+    /// Takes memory that is there, or will be when it is accessed.
+    ///
+    /// Behind what programs can have, the processor does not say which address an access was to.
+    pub(super) fn on_demand(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
+        match start.addr().checked_add(len) {
+            Some(end) if end <= USER_SPACE => Ok(Self { start, writable }),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
     /// Takes memory that is mapped, and writable if it is to be. It is populated.
-    pub(super) fn new(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
-        let page = Pages::Ordinary.size();
-        let before = start.addr() % page;
+    pub(super) fn populated(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
+        let before = start.addr() % Pages::Ordinary.size();
         let len = len
             .checked_add(before)
             .filter(|len| start.addr().checked_add(len - before).is_some())

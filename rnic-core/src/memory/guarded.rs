@@ -6,7 +6,8 @@
 //! the program had before.
 //!
 //! A program that installs a handler of its own after its first foreign region replaces this one, and has to call it. A thread
-//! that blocks SIGSEGV or SIGBUS dies of a fault, whatever is installed: the kernel wants it so.
+//! that blocks SIGSEGV or SIGBUS dies of a fault, whatever is installed: the kernel wants it so. Many programs block all signals in
+//! their threads, so both are unblocked in each thread when it first runs the engine. A thread that blocks them again later dies.
 
 #![allow(unsafe_code)]
 
@@ -25,48 +26,47 @@ mod handler;
 
 use std::ops::Range;
 
-pub(super) use self::handler::install;
+pub(super) use self::handler::{admit, install};
 
 /// The memory is not there, or must not be accessed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is unmapped, protected, or of a file that was truncated")]
 pub struct Fault;
 
-/// Copies `from` to memory that may be gone, and the last octet last. Eight octets come in one piece where their address is a
-/// multiple of 8.
+/// Copies `from` to memory that may be gone, in whole words and the last one last, as [`store`](super::words::store)
+/// does.
 ///
 /// # Safety
 ///
 /// The octets at `to` are memory that the program has registered, or are gone.
 pub(super) unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Fault> {
-    let guarded = guarded(to, from.len());
-    let word = to.cast::<u64>();
-    if let Ok(octets) = from.try_into()
-        && word.is_aligned()
-    {
-        // SAFETY: the caller's promise. A fault is caught.
-        return result(unsafe { code::store_word(word, u64::from_ne_bytes(octets), &guarded) });
-    }
-    let Some((last, others)) = from.split_last() else {
-        return Ok(());
-    };
-    // Stores become visible in order.
+    let (guarded, head) = (guarded(to, from.len()), head(to));
     // SAFETY: the caller's promise. A fault is caught.
-    unsafe {
-        result(code::copy(to, others.as_ptr(), others.len(), &guarded))?;
-        result(code::copy(to.add(others.len()), last, 1, &guarded))
-    }
+    result(unsafe { code::copy(to, from.as_ptr(), from.len(), head, &guarded) })
 }
 
-/// Copies from memory that may be gone to the whole of `to`.
+/// Copies from memory that may be gone to the whole of `to`, as [`load`](super::words::load) does.
 ///
 /// # Safety
 ///
 /// The octets at `from` are memory that the program has registered, or are gone.
 pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) -> Result<(), Fault> {
-    let guarded = guarded(from, to.len());
+    let (guarded, head) = (guarded(from, to.len()), head(from));
     // SAFETY: the caller's promise. A fault is caught. `to` is a unique reference.
-    result(unsafe { code::copy(to.as_mut_ptr(), from, to.len(), &guarded) })
+    result(unsafe { code::copy(to.as_mut_ptr(), from, to.len(), head, &guarded) })
+}
+
+/// Copies octets, of which `head` lie in front of the first multiple of 8 on the side that others watch, in whole words and the
+/// last one last. They are there: a fault is not caught.
+///
+/// # Safety
+///
+/// All octets can be accessed so.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn copy_own(to: *mut u8, from: *const u8, len: usize, head: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { code::copy(to, from, len, head, &(0..0)) };
 }
 
 /// Replaces the aligned word at `at`, which may be gone, by what `change` makes of it. Returns what it was.
@@ -87,6 +87,12 @@ pub(super) unsafe fn update(at: *mut u64, change: impl Fn(u64) -> u64) -> Result
             outcome => return result(outcome).map(|()| original),
         }
     }
+}
+
+/// Returns the octets from an address up to the next multiple of 8.
+#[inline(always)]
+pub(super) fn head(at: *const u8) -> usize {
+    at.addr().wrapping_neg() % size_of::<u64>()
 }
 
 /// Returns the addresses of octets where a fault is expected.

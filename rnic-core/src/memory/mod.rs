@@ -15,11 +15,16 @@ mod guarded;
 mod mapping;
 pub mod place;
 pub mod prefetch;
+pub mod process;
 #[doc(hidden)]
 pub mod program;
 mod random;
 pub mod region;
 pub mod ring;
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+pub mod stores;
 pub mod table;
 mod target;
+mod words;
 mod workers;

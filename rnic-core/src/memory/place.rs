@@ -3,8 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ids::{PdId, StreamId};
 use crate::memory::binding::Binding;
@@ -15,6 +14,7 @@ use super::error::{Fault, TagError};
 use super::guarded;
 use super::table::{Access, BindError, Origin};
 use super::target::Target;
+use super::words;
 
 /// Where the layer above DDP wants the payload of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,9 +252,8 @@ impl<'g> Placement<'g> {
         self.len == 0
     }
 
-    /// Copies `bytes` to the first of them, and the last octet last: an application that waits for it (with
-    /// [`Region::load`](super::region::Region::load)) then sees the others too. A plain copy writes in any order. Eight
-    /// octets come in one piece where their address is a multiple of 8.
+    /// Copies `bytes` to the first of them. An aligned word of 2, 4 or 8 octets is stored in one piece, and the last such word
+    /// of `bytes` last: an application that waits for it then sees the others too. A plain copy writes in any order.
     ///
     /// Fails, having written any part of them, if the program has taken away memory of its own
     /// ([`Region::foreign`](super::region::Region::foreign)).
@@ -281,18 +280,11 @@ impl<'g> Placement<'g> {
             word.store(u64::from_ne_bytes(octets), Ordering::Release);
             return Ok(());
         }
-        let Some((last, others)) = bytes.split_last() else {
-            return Ok(());
-        };
         // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that this value
-        // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere. The
-        // application and other workers may access the same octets meanwhile: that race is RDMA's nature, both
-        // sides only ever copy octets, of which every value is valid, and which of them win is the peers' business.
-        // One octet is always aligned.
-        unsafe {
-            ptr::copy_nonoverlapping(others.as_ptr(), to, others.len());
-            AtomicU8::from_ptr(to.add(others.len())).store(*last, Ordering::Release);
-        }
+        // borrows keeps the region mapped. The application and other workers may access the same octets meanwhile:
+        // that race is RDMA's nature, all sides only ever copy octets, of which every value is valid, and which of
+        // them win is the peers' business.
+        unsafe { words::store(to, bytes) };
         Ok(())
     }
 
@@ -333,7 +325,7 @@ impl<'g> Source<'g> {
         self.len == 0
     }
 
-    /// Copies the first of them to the whole of `bytes`.
+    /// Copies the first of them to the whole of `bytes`. An aligned word of 2, 4 or 8 octets is loaded in one piece.
     ///
     /// Fails if the program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)).
     ///
@@ -352,8 +344,8 @@ impl<'g> Source<'g> {
             Err(from) => return unsafe { guarded::read(from, bytes) },
         };
         // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
-        // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
-        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        // borrows keeps the region mapped.
+        unsafe { words::load(from, bytes) };
         Ok(())
     }
 }

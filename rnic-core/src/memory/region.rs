@@ -4,12 +4,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::foreign::Foreign;
 use super::guarded::{self, Fault};
 use super::mapping::{Mapping, Pages};
+use super::words;
 
 /// Which pages a region asks for. If they are not to be had it takes smaller ones, and its
 /// [`report`](Region::report) says so.
@@ -41,7 +41,7 @@ impl HugePages {
     }
 }
 
-/// Octets that memory of the program is filled with at once.
+/// Octets that are filled at once.
 const FILL: usize = 256;
 
 /// Why there is no region.
@@ -109,7 +109,8 @@ pub enum RegionError {
 /// Memory that an application shares with its peers.
 ///
 /// Peers write to it at any time between registration and revocation, so it is never seen as a slice: the
-/// application copies in and out. A copy that races with a peer's write sees some mixture of old and new octets.
+/// application copies in and out. A copy that races with a peer's write sees some mixture of old and new words: of 8 octets where
+/// these are aligned, and of 2 and 4 likewise.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -164,10 +165,36 @@ impl Region {
     /// While the region exists, the program may reuse these addresses only for what peers may access by its registrations: whatever is
     /// mapped there is read and, if `writable`, written. It accesses what peers write as [`Region`] says.
     pub unsafe fn foreign(addr: *mut u8, len: usize, writable: bool) -> Result<Self, RegionError> {
+        Self::of_program(addr, len, Foreign::populated(addr, len, writable))
+    }
+
+    /// Makes a region of the program's memory that need not be mapped yet (on-demand paging). Pages are made when somebody accesses them,
+    /// peers included. An access to what is not mapped, or protected, ends as one without the right.
+    ///
+    /// # Errors
+    ///
+    /// As of [`foreign`](Self::foreign), but for memory that has holes or is protected.
+    ///
+    /// # Safety
+    ///
+    /// As of [`foreign`](Self::foreign).
+    pub unsafe fn on_demand(
+        addr: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, RegionError> {
+        Self::of_program(addr, len, Foreign::on_demand(addr, len, writable))
+    }
+
+    fn of_program(
+        addr: *mut u8,
+        len: usize,
+        foreign: io::Result<Foreign>,
+    ) -> Result<Self, RegionError> {
         if len == 0 {
             return Err(RegionError::Empty);
         }
-        let foreign = Foreign::new(addr, len, writable).and_then(|foreign| {
+        let foreign = foreign.and_then(|foreign| {
             guarded::install()?;
             Ok(foreign)
         });
@@ -285,7 +312,7 @@ impl Region {
         format!("{} octets on {pages}{missed}; {locked}", self.len)
     }
 
-    /// Copies octets out, starting at `offset`.
+    /// Copies octets out, starting at `offset`. An aligned word of 2, 4 or 8 octets is loaded in one piece.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let from = self.at(offset, to.len())?;
         if self.is_foreign() {
@@ -294,36 +321,34 @@ impl Region {
             let read = unsafe { guarded::read(from, to) };
             return read.map_err(|fault| RegionError::Fault { offset, len, fault });
         }
-        // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`. `to` is a
-        // unique reference, so it is not part of the mapping, over which no reference exists.
-        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`.
+        unsafe { words::load(from, to) };
         Ok(())
     }
 
-    /// Copies octets in, starting at `offset`.
+    /// Copies octets in, starting at `offset`. An aligned word of 2, 4 or 8 octets is stored in one piece, and the last such word
+    /// last.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), RegionError> {
         let to = self.at(offset, from.len())?;
         if self.is_foreign() {
             return self.write_foreign(offset, to, from);
         }
-        // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`. `from` is a
-        // reference, so it is not part of the mapping, over which no reference exists.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`.
+        unsafe { words::store(to, from) };
         Ok(())
     }
 
-    /// Sets `len` octets to `value`, starting at `offset`.
+    /// Sets `len` octets to `value`, starting at `offset`, in such words as [`write`](Self::write) does.
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> Result<(), RegionError> {
-        let to = self.at(offset, len)?;
-        if self.is_foreign() {
-            let piece = [value; FILL];
-            return (0..len).step_by(FILL).try_for_each(|done| {
-                let piece = &piece[..FILL.min(len - done)];
-                self.write_foreign(offset + done, to.wrapping_add(done), piece)
-            });
+        let mut at = self.at(offset, len)?.addr();
+        let (end, start) = (at + len, at);
+        let octets = [value; FILL];
+        while at < end {
+            // Pieces end where words do.
+            let piece = (FILL - at % FILL).min(end - at);
+            self.write(offset + (at - start), &octets[..piece])?;
+            at += piece;
         }
-        // SAFETY: `at` checked that the octets lie in the mapping, which lives as long as `self`.
-        unsafe { ptr::write_bytes(to, value, len) };
         Ok(())
     }
 

@@ -30,8 +30,7 @@ pub fn ring_of<T: Entry>(
     capacity: u32,
     words: usize,
 ) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    let own = |len| Ok(Memory::own(len));
-    Ok(ends(Shared::create(capacity, words, own)?))
+    Ok(ends(Shared::create(capacity, words, Memory::own)?))
 }
 
 /// Makes a ring of `capacity` entries, a power of two, an end of which another process can

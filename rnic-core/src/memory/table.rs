@@ -8,7 +8,7 @@
 mod binding;
 pub mod list;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -205,20 +205,33 @@ pub struct StagTable {
 }
 
 impl StagTable {
-    /// Returns a table of `capacity` STags (rounded up to a power of two, [`MAX_STAGS`] at most). `seed` must be unpredictable.
+    /// Returns a table of `capacity` STags (rounded up to a power of two, [`MAX_STAGS`] at most). `seed` must be unpredictable. It panics
+    /// where there is no memory.
     pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
+        Self::try_new(capacity, seed).expect("memory for a table of STags")
+    }
+
+    /// Returns the same, or an error where there is no memory: a table is large, and a process may have a limit.
+    pub fn try_new(capacity: usize, seed: [u8; 32]) -> Result<Self, TryReserveError> {
         let capacity = capacity.clamp(1, MAX_STAGS as usize).next_power_of_two();
+        let (mut slots, mut free, mut last_key) = (Vec::new(), Vec::new(), Vec::new());
+        slots.try_reserve_exact(capacity)?;
+        free.try_reserve_exact(capacity)?;
+        last_key.try_reserve_exact(capacity)?;
+        slots.resize_with(capacity, StagSlot::new);
+        free.extend(0..capacity as u32);
+        last_key.resize(capacity, 0);
         let ledger = Ledger {
             random: Random::new(seed),
-            free: (0..capacity as u32).collect(),
-            last_key: vec![0; capacity],
+            free,
+            last_key,
             registered: HashMap::new(),
         };
-        Self {
-            slots: (0..capacity).map(|_| StagSlot::new()).collect(),
+        Ok(Self {
+            slots: slots.into_boxed_slice(),
             ledger: Mutex::new(ledger),
             workers: Workers::default(),
-        }
+        })
     }
 
     /// Returns the number of STags that can exist at once.

@@ -1,8 +1,11 @@
 //! The workers of an STag table, and how revocation waits for them: see [`epoch`](super::epoch).
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use super::guarded;
 
 /// The published state of one worker, on cache lines of its own.
 #[derive(Debug, Default)]
@@ -14,10 +17,24 @@ pub(super) struct WorkerEpoch {
     pub(super) thread: AtomicUsize,
 }
 
+thread_local! {
+    /// Its address stands for the thread. Whether the thread has been [admitted](guarded::admit).
+    static MARK: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Returns the calling thread, as a number that no other living thread has.
 pub(super) fn this_thread() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+/// Returns the calling thread, which begins a batch and may find memory of the program gone.
+pub(super) fn thread_of_batch() -> usize {
+    MARK.with(|mark| {
+        if !mark.get() {
+            mark.set(guarded::admit());
+        }
+        std::ptr::from_ref(mark).addr()
+    })
 }
 
 /// All workers of a table.

@@ -89,6 +89,9 @@ pub enum MpaError {
     /// This side gives up during start-up, for a local reason (RFC 6581 section 9.3; Terminate layer 2, type 0, code 5).
     #[error("the connection was given up before the peer's MPA Reply came")]
     GivenUp,
+    /// The initiator has sent something before the Reply that is no Terminate.
+    #[error("the peer sent an FPDU before the MPA Reply")]
+    Early,
     /// The caller asks for a peer-to-peer connection in revision 1, which has none.
     #[error("peer-to-peer connections take MPA revision 2")]
     PeerToPeer,
@@ -107,11 +110,23 @@ pub enum Action {
     Nothing,
     /// Close the TCP connection.
     Close,
+    /// Close the TCP connection. A peer that speaks RFC 6581 gets a Terminate first, for an error without a code of its own
+    /// ([`MpaError::GivenUp`]).
+    GiveUp,
     /// Send a Terminate message, then close the TCP connection.
     Terminate,
 }
 
 impl MpaError {
+    /// Whether the peer has answered an enhanced Request as one does that knows RFC 5044 alone.
+    pub fn is_not_enhanced(&self) -> bool {
+        match self {
+            Self::ReplyRevision { asked, replied } => replied < asked,
+            Self::ReplyNotEnhanced => true,
+            _ => false,
+        }
+    }
+
     /// Returns what the connection does after this error.
     pub fn action(&self) -> Action {
         match self {
@@ -125,12 +140,11 @@ impl MpaError {
             | Self::GivenUp => Action::Terminate,
             // rfc: 5044-72, 5044-75, 5044-85d, 5044-86 an invalid start-up frame closes the connection
             // rfc: 5044-66, 5044-78 and so does another revision or key
-            Self::Frame(_)
-            | Self::SameRole(_)
-            | Self::RequestRevision(_)
-            | Self::ReplyRevision { .. }
-            | Self::ReplyNotEnhanced
-            | Self::ReplyEnhanced => Action::Close,
+            Self::Frame(_) | Self::SameRole(_) | Self::RequestRevision(_) | Self::ReplyEnhanced => {
+                Action::Close
+            }
+            // rfc: 6581-38 what is wrong here has no code: Terminate 2/0/5 before the end
+            Self::ReplyRevision { .. } | Self::ReplyNotEnhanced | Self::Early => Action::GiveUp,
             Self::PrivateData { .. } | Self::PeerToPeer | Self::Revision(_) | Self::NoRequest => {
                 Action::Nothing
             }

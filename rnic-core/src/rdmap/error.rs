@@ -11,7 +11,7 @@ use super::terminate::TerminateCause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmapError {
     /// The message has another version of RDMAP.
-    #[error("a message of RDMAP version {0} came; versions 0 and 1 are understood")]
+    #[error("a message of RDMAP version {0} came; version 1 is spoken here")]
     Version(u8),
     /// The opcode is unknown, does not belong to this queue or buffer, or is a response to no request.
     #[error("{0} came where it has no place")]
@@ -23,6 +23,8 @@ pub enum RdmapError {
     TooManyReads {
         /// The IRD.
         ird: u16,
+        /// The request that is one too many, if it is a Read.
+        request: Option<ReadRequest>,
     },
     /// A message that RDMAP reads itself is malformed.
     #[error("a malformed message came: {0}")]
@@ -141,7 +143,7 @@ impl RdmapError {
     }
 
     /// Returns the Terminate that reports it. The caller adds the segment, if the error was found in one.
-    // rfc: 5040-88c an error in a Read Request is told with length, DDP and RDMA header
+    // rfc: 5040-88c an error in a delivered Read Request is told with length, DDP and RDMA header
     pub fn cause(&self) -> TerminateCause {
         let cause = TerminateCause::new(self.control());
         match self {
@@ -153,6 +155,10 @@ impl RdmapError {
             } => cause
                 .with_header(&DdpHeader::Untagged(*header), *info)
                 .with_read_request(*request),
+            Self::TooManyReads {
+                request: Some(request),
+                ..
+            } => cause.with_read_request(*request),
             // rfc: 7306-54b an error in an Atomic Request is told with the DDP header, without RDMA header
             Self::AtomicTarget { header, info, .. } => {
                 cause.with_header(&DdpHeader::Untagged(*header), *info)

@@ -1,4 +1,4 @@
-//! Outgoing messages: their headers, and where their payload comes from.
+//! Outgoing messages: their headers, and where their payload comes from. Untagged ones that were delivered.
 
 use crate::memory::{
     epoch::Guard,
@@ -11,9 +11,28 @@ use crate::verbs::{
     wr::{SHORT_INLINE, SHORT_SGE},
 };
 use crate::wire::ddp::{
-    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
+    DdpHeader, MessageOffset, Msn, QueueNumber, SegmentInfo, Stag, TaggedHeader, TaggedOffset,
+    UntaggedHeader,
 };
 use crate::wire::rdmap::{Control, Opcode};
+
+/// A delivered untagged message.
+#[derive(Clone, Copy, Debug)]
+pub struct UntaggedMessage<'a> {
+    /// The header of its last segment.
+    pub header: UntaggedHeader,
+    /// What the header does not say about that segment.
+    pub info: SegmentInfo,
+    /// Octets of the message.
+    pub length: u32,
+    /// Octets of the Write that came before it, if no other message took up a receive since.
+    pub written_before: u32,
+    /// The message, but for a Send: that is in the first posted receive.
+    pub octets: &'a [u8],
+    /// Up to where the peer has acknowledged our stream with it. A Send is told behind the requests that this completes: it may be the
+    /// answer to them.
+    pub acked: u64,
+}
 
 /// Identifies a message until it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,10 +24,10 @@ mod rtr;
 mod terminate;
 
 pub use error::RdmapError;
-pub use message::{Outbound, PayloadSource, Token};
+pub use message::{Outbound, PayloadSource, Token, UntaggedMessage};
 pub use requester::InlineMessage;
 pub use rtr::RtrMessage;
-pub use terminate::{ReceivedTerminate, TerminateCause};
+pub use terminate::{QuotedSegment, ReceivedTerminate, TerminateCause};
 
 use std::mem::offset_of;
 
@@ -37,9 +37,7 @@ use crate::memory::{epoch::Guard, error::TagError, place::Destination, table::Ac
 use crate::verbs::{
     Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus, cq::CqTable, srq::ReceiveQueue,
 };
-use crate::wire::ddp::{
-    DdpHeader, DdpSegment, QueueNumber, SegmentInfo, Stag, TaggedHeader, UntaggedHeader,
-};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Control, Opcode, ReadRequest, Terminate};
 use opcode::{invalidates, opcode};
 use receives::{receive, receive_immediate};
@@ -255,14 +253,10 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Handles a delivered untagged message. `octets` are the message, but for a Send: that is in the first posted receive.
-    #[allow(clippy::too_many_arguments)] // what a delivery tells, and what it changes
+    /// Handles a delivered untagged message.
     pub fn handle_untagged(
         &mut self,
-        header: &UntaggedHeader,
-        info: SegmentInfo,
-        length: u32,
-        octets: &[u8],
+        message: &UntaggedMessage<'_>,
         qp: &mut QueuePair,
         cqs: &mut CqTable,
         guard: &Guard<'_>,
@@ -270,29 +264,40 @@ impl Rdmap {
         if self.is_ending() {
             return Ok(());
         }
-        match opcode(&DdpHeader::Untagged(*header))? {
+        let UntaggedMessage {
+            header,
+            info,
+            length,
+            octets,
+            ..
+        } = *message;
+        match opcode(&DdpHeader::Untagged(header))? {
             // rfc: 5040-34, 7306-22, 7306-23 requests are carried out by RDMAP, and not told to the application
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
-                    .receive(*header, info, PeerRequest::Read(request))
+                    .receive(header, info, PeerRequest::Read(request))
             }
             Opcode::AtomicRequest => {
                 let request = AtomicRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
-                    .receive(*header, info, PeerRequest::Atomic(request))
+                    .receive(header, info, PeerRequest::Atomic(request))
             }
             Opcode::AtomicResponse => {
                 self.requester
-                    .atomic_response(header, octets, qp.origin(), guard)?;
+                    .atomic_response(&header, octets, qp.origin(), guard)?;
                 self.requester.complete(qp, cqs);
                 Ok(())
             }
             Opcode::Terminate => self.handle_terminate(octets),
             opcode @ (Opcode::Immediate | Opcode::ImmediateSolicited) => {
-                receive_immediate(opcode, length, octets, qp, cqs)
+                self.acked(message.acked, qp, cqs);
+                receive_immediate(opcode, message, qp, cqs)
             }
-            opcode => receive(opcode, header, length, qp, cqs, guard),
+            opcode => {
+                self.acked(message.acked, qp, cqs);
+                receive(opcode, &header, length, qp, cqs, guard)
+            }
         }
     }
 
@@ -400,14 +405,21 @@ impl Rdmap {
     }
 
     /// Handles that the source of a message was revoked after `cut` octets were sent: the message cannot be finished. Returns
-    /// the error to terminate the stream with.
+    /// the error to terminate the stream with, unless it [waits](Self::has_failure).
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
         match token {
+            Token::Request(number) if cut == 0 => self.requester.memory_revoked_before(number),
             Token::Request(number) => self.requester.memory_revoked(number),
             Token::Response => self.responder.source_failed(cut, error),
             Token::Rtr | Token::Terminate => None,
         }
         .unwrap_or(RdmapError::Queues)
+    }
+
+    /// Whether the error of a request waits until those in front of it have completed. Then [`next_message`](Self::next_message)
+    /// returns it.
+    pub fn has_failure(&self) -> bool {
+        self.requester.has_failure()
     }
 
     /// Handles that a Read Response could not be placed, because the memory of its sink is gone: its Read completes with an

@@ -7,7 +7,7 @@ use super::error::RdmapError;
 
 /// Returns the opcode of a segment, if it is valid for its buffer or queue (RFC 5040 figure 4).
 ///
-/// DDP refuses queues that do not exist. Version 0 belongs to version 0 of DDP, which is not supported.
+/// DDP refuses queues that do not exist, and other versions of its own.
 // rfc: 5040-4, 5040-8 the bits of the control octet, and the opcodes
 // rfc: 5040-7, 5040-96, 7306-57 the opcode is checked against buffer and queue
 // rfc: 5040-97, 7306-58, 5044-93 the version is checked, and the same both ways

@@ -6,6 +6,7 @@ use crate::wire::ddp::{Stag, UntaggedHeader};
 use crate::wire::rdmap::{IMMEDIATE_LEN, Opcode, RdmapWireError};
 
 use super::error::RdmapError;
+use super::message::UntaggedMessage;
 use super::opcode::invalidates;
 
 /// Completes the receive that holds a Send.
@@ -50,16 +51,17 @@ pub(super) fn receive(
     Ok(())
 }
 
-/// Completes a receive with Immediate Data. Its buffer is not written.
+/// Completes a receive with Immediate Data. Its buffer is not written; the octets that it tells are those of the Write in front
+/// of them, as they were placed.
 // rfc: 7306-48, 7306-49 they take up one buffer, and are told in the order sent
 pub(super) fn receive_immediate(
     opcode: Opcode,
-    length: u32,
-    octets: &[u8],
+    message: &UntaggedMessage<'_>,
     qp: &mut QueuePair,
     cqs: &mut CqTable,
 ) -> Result<(), RdmapError> {
     check_backlog(qp, cqs)?;
+    let UntaggedMessage { length, octets, .. } = *message;
     let wrong = RdmapWireError::Length {
         header: "Immediate Data",
         octets: length as usize,
@@ -76,7 +78,7 @@ pub(super) fn receive_immediate(
         qp.number,
         WcOpcode::RecvImmediate,
         WcStatus::Success,
-        0,
+        message.written_before,
     );
     completion.flags |= completion_flags::WITH_IMMEDIATE;
     completion.immediate = immediate;

@@ -86,6 +86,8 @@ pub(super) struct Requester {
     next_request: Msn,
     /// A request failed: no more are begun.
     failed: bool,
+    /// Its [error](Self::failure) waits.
+    failure_waits: bool,
     /// The first request that was posted after the application had asked for an orderly end.
     end: Option<u64>,
     pub(super) outstanding: Outstanding,
@@ -93,6 +95,8 @@ pub(super) struct Requester {
     immediate_next: Option<Outbound>,
     /// The last work request is a Read, and has more Read Requests to send.
     reading: Option<Reading>,
+    /// The error of a request that failed by itself. It ends the stream once the peer has carried out those in front of it.
+    failure: Option<Box<RdmapError>>,
 }
 
 /// A Read of which not every Read Request was sent.
@@ -120,6 +124,8 @@ impl Requester {
             reading: None,
             acked: 0,
             failed: false,
+            failure_waits: false,
+            failure: None,
             end: None,
         }
     }
@@ -159,7 +165,7 @@ impl Requester {
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
         if self.failed {
-            return Ok(None);
+            return self.next_failure();
         }
         if self.immediate_next.is_some() {
             return Ok(self.immediate_next.take());
@@ -175,9 +181,9 @@ impl Requester {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(error) => {
-                self.fail(&wr, WcStatus::MwBindError);
                 let wr_id = wr.wr_id;
-                return Err(RdmapError::Binding { wr_id, error });
+                let error = RdmapError::Binding { wr_id, error };
+                return self.fail(&wr, WcStatus::MwBindError, error);
             }
         }
         let number = self.first + self.requests.len() as u64;
@@ -189,11 +195,8 @@ impl Requester {
             // rfc: 5040-87 a local error is told to the application
             // rfc: 5040-88a, 7306-54a and to the peer, by a Terminate in place of the message
             Err(status) => {
-                self.fail(&wr, status);
-                Err(RdmapError::Request {
-                    wr_id: wr.wr_id,
-                    status,
-                })
+                let wr_id = wr.wr_id;
+                self.fail(&wr, status, RdmapError::Request { wr_id, status })
             }
         }
     }
@@ -239,15 +242,52 @@ impl Requester {
             && self.may_begin(wr)
     }
 
-    /// Fails a work request, and stops: no later one is begun.
-    fn fail(&mut self, wr: &SendWr, status: WcStatus) {
+    /// Fails a work request, and stops: no later one is begun. The stream goes on until those in front of it have completed: the
+    /// peer carries them out, and requests complete in their order, each with what became of it.
+    // rfc: 5040-74 requests complete in the order in which they were posted
+    fn fail(
+        &mut self,
+        wr: &SendWr,
+        status: WcStatus,
+        error: RdmapError,
+    ) -> Result<Option<Outbound>, RdmapError> {
         self.track(PostedRequest::new(
             wr,
             true,
             Target::None,
             Progress::Failed(status),
         ));
-        self.failed = true;
+        self.stop(error);
+        self.next_failure()
+    }
+
+    /// Begins no more requests, because one has failed with this error.
+    fn stop(&mut self, error: RdmapError) {
+        (self.failed, self.failure_waits) = (true, true);
+        self.failure = Some(Box::new(error));
+        let begun = self.first + self.requests.len() as u64;
+        self.end = Some(self.end.map_or(begun, |end| end.min(begun)));
+    }
+
+    /// Returns the error that is due to end the stream.
+    fn next_failure(&mut self) -> Result<Option<Outbound>, RdmapError> {
+        if !self.is_failure_due() {
+            return Ok(None);
+        }
+        self.failure_waits = false;
+        self.failure.take().map_or(Ok(None), |error| Err(*error))
+    }
+
+    /// Whether nothing is left in front of a request that failed by itself.
+    #[inline]
+    fn is_failure_due(&self) -> bool {
+        let failed = |request: &PostedRequest| matches!(request.progress, Progress::Failed(_));
+        self.failure_waits && self.requests.front().is_none_or(failed)
+    }
+
+    /// Whether the error of a request waits until those in front of it have completed.
+    pub(super) fn has_failure(&self) -> bool {
+        self.failure_waits
     }
 
     /// Whether a work request may begin: a fence waits for all Reads and atomics to complete, a Read or atomic for room among
@@ -319,6 +359,15 @@ impl Requester {
         }
     }
 
+    /// Fails a request whose memory was revoked before an octet of its message was sent. Returns the error to end the stream with,
+    /// unless requests in front of it are to complete first.
+    pub(super) fn memory_revoked_before(&mut self, number: u64) -> Option<RdmapError> {
+        let error = self.memory_revoked(number)?;
+        self.immediate_next = None;
+        self.stop(error);
+        self.next_failure().err()
+    }
+
     /// Fails a request whose memory was revoked while its message was sent or its response received.
     pub(super) fn memory_revoked(&mut self, number: u64) -> Option<RdmapError> {
         let status = WcStatus::LocalProtectionError;
@@ -379,13 +428,16 @@ impl Requester {
 
     /// Whether all work requests that are to be carried out have completed.
     pub(super) fn is_drained(&self, qp: &QueuePair) -> bool {
-        self.requests.is_empty() && self.outstanding.is_empty() && !self.has_unbegun(qp)
+        let begun = self.requests.is_empty() && self.outstanding.is_empty();
+        begun && !self.has_unbegun(qp) && !self.failure_waits
     }
 
     /// Whether there is nothing to begin.
     #[inline]
     pub(super) fn is_at_rest(&self, qp: &QueuePair) -> bool {
-        !self.has_unbegun(qp) && self.immediate_next.is_none() && self.reading.is_none()
+        let begun =
+            !self.has_unbegun(qp) && self.immediate_next.is_none() && self.reading.is_none();
+        begun && !self.is_failure_due()
     }
 
     /// Whether there is a work request that has not begun, and may.

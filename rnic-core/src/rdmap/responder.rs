@@ -51,7 +51,7 @@ impl Responder {
     // rfc: 5040-33, 7306-21 RDMAP carries it out
     // rfc: 5040-71, 7306-41, 7306-42 it is not begun before DDP delivers it
     // rfc: 5040-81, 5040-84 as many inbound Reads are taken as were agreed on, and no more
-    // rfc: 5040-121, 5042-18 the requests of each stream have a queue of their own
+    // The requests of each stream have a queue of their own.
     pub(super) fn receive(
         &mut self,
         header: UntaggedHeader,
@@ -60,7 +60,13 @@ impl Responder {
     ) -> Result<(), RdmapError> {
         // rfc: 5042-s6 the number of outstanding Reads is limited
         if self.pending.len() >= usize::from(self.ird) {
-            return Err(RdmapError::TooManyReads { ird: self.ird });
+            return Err(RdmapError::TooManyReads {
+                ird: self.ird,
+                request: match request {
+                    PeerRequest::Read(request) => Some(request),
+                    PeerRequest::Atomic(_) => None,
+                },
+            });
         }
         if self.pending.capacity() == 0 {
             self.pending.reserve_exact(self.ird.into());

@@ -81,8 +81,9 @@ impl TerminateCause {
         self.receive_status
     }
 
-    /// Makes the Terminate, with the headers of RFC 5040 figure 10: none for a local catastrophic error or an error of the LLP,
-    /// and the RDMA header only for a protection error of a Read Request.
+    /// Makes the Terminate, with the headers of RFC 5040 figure 10: none for a local catastrophic error or an error of the LLP.
+    /// The RDMA header goes with each error that RDMAP finds in a Read Request, as section 7.1 has it; the figure has it only
+    /// for protection errors.
     // rfc: 5040-20, 5040-s1 M: the DDP segment length is valid
     // rfc: 5040-21, 5040-22, 5040-s2 D: DDP segment length and DDP header are there
     // rfc: 5040-23, 5040-s3 R: the RDMA header is there
@@ -91,7 +92,8 @@ impl TerminateCause {
             layer, error_type, ..
         } = self.control;
         let with_segment = layer < 2 && error_type != 0 && self.header_len > 0;
-        let with_request = with_segment && (layer, error_type) == (0, 1);
+        // rfc: 5040-88c with each error in a Read Request
+        let with_request = with_segment && layer == 0;
         let request = self.read_request.filter(|_| with_request).map(|request| {
             request.emit(rdma_header);
             &rdma_header[..]
@@ -119,17 +121,24 @@ impl TerminateCause {
     }
 }
 
+/// A segment of ours in which the peer has found an error, as its Terminate quotes it (RFC 5040 section 4.8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotedSegment {
+    /// Its length in octets, DDP header included.
+    pub len: Option<u16>,
+    /// Its DDP header.
+    pub header: Option<DdpHeader>,
+    /// The Read Request in it, less what the peer has sent of the response.
+    pub read_request: Option<ReadRequest>,
+}
+
 /// A Terminate of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedTerminate {
     /// Layer, error type and error code (in the bit order that the peer used, where only one makes sense).
     pub control: TerminateControl,
-    /// The length of the segment in which the peer found the error.
-    pub segment_len: Option<u16>,
-    /// The DDP header of that segment.
-    pub header: Option<DdpHeader>,
-    /// The Read Request that it is about.
-    pub read_request: Option<ReadRequest>,
+    /// The segment in which the peer found the error.
+    pub segment: QuotedSegment,
 }
 
 impl ReceivedTerminate {
@@ -139,10 +148,19 @@ impl ReceivedTerminate {
         let request = |octets| ReadRequest::parse(octets).ok();
         Ok(Self {
             control: terminate.control,
-            segment_len: terminate.ddp_segment_length,
-            header: terminate.ddp_header.and_then(header),
-            read_request: terminate.rdma_header.and_then(request),
+            segment: QuotedSegment {
+                len: terminate.ddp_segment_length,
+                header: terminate.ddp_header.and_then(header),
+                read_request: terminate.rdma_header.and_then(request),
+            },
         })
+    }
+
+    /// Returns the segment that it is about, if it quotes one.
+    // rfc: 5040-67 the application is told all that the Terminate says
+    pub fn quoted(&self) -> Option<Box<QuotedSegment>> {
+        let says_something = self.segment != QuotedSegment::default();
+        says_something.then(|| Box::new(self.segment))
     }
 
     /// Reads a Terminate that arrives in place of an MPA Reply: a whole message in one segment.

@@ -53,6 +53,7 @@ pub use self::facts::TcpFacts;
 pub use self::fast::{
     Acknowledged, BurstSegments, CoalescedSegments, DataWithSoleAck, IdleSegment, NextData,
 };
+pub use self::reuse::Succession;
 pub use self::seq::Seq;
 pub use self::spilled_octets::SpilledOctets;
 pub use self::state::State;
@@ -344,23 +345,30 @@ impl Tcp {
         self.pacer.is_paused(now) && self.send.flight() > 0
     }
 
-    /// Returns the octets of payload that fit into a segment. They are final once the connection is established.
+    /// Returns the octets of payload that are [queued](Self::queue) at a time: as many as fit into a segment, unless the peer takes
+    /// very small ones. They are final once the connection is established.
     pub fn max_payload(&self) -> usize {
-        usize::from(self.options.max_payload())
+        usize::from(self.options.built_payload())
     }
 
     /// Limits segments to `mss` octets, as the path takes no larger ones. What is queued in larger ones is cut when it is sent
     /// (again).
     // rfc: 5041-4 what was handed down is not cut again by DDP
     pub fn limit_mss(&mut self, mss: u16) {
-        self.options.limit_mss(mss);
+        let limit = self.options.limit_mss(mss);
         if self.syn_sent_at.is_none() {
-            self.mss_to_offer = self.options.mss;
+            // What the peer takes, which is in the options once its SYN has come, is no limit of what we take.
+            self.mss_to_offer = self.mss_to_offer.min(limit);
             self.recovery
                 .agree(u64::from(self.options.max_payload()), self.options.sack);
         } else {
             self.recovery.set_mss(u64::from(self.options.max_payload()));
         }
+    }
+
+    /// Limits the segments that the peer is asked for. Behind our SYN it is too late.
+    pub fn limit_offered_mss(&mut self, mss: u16) {
+        self.mss_to_offer = self.mss_to_offer.min(mss.max(options::LEAST_MSS));
     }
 
     /// Returns the number of octets of the TCP header in front of a payload: the same for each data segment of an established connection.

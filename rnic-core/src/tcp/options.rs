@@ -9,9 +9,11 @@ use crate::wire::tcp::{TcpOptions, Timestamps};
 
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
-/// The least segment size, whatever the peer says: smaller segments would cost us time, and the smallest FPDU that
-/// MPA may be limited to (RFC 5044 section 4.3) must fit beside the timestamps.
-const LEAST_MSS: u16 = 160;
+/// The least segment size of ours, and of a path: the smallest FPDU that MPA may be limited to (RFC 5044 section 4.3) fits
+/// beside the timestamps.
+pub(super) const LEAST_MSS: u16 = 160;
+/// The least segment size of a peer, as in Linux: what says less is no host, as more headers than data would cost us time.
+const LEAST_PEER_MSS: u16 = 48;
 /// After this time without a segment the peer's clock may have wrapped (RFC 7323 section 5.5).
 const TIMESTAMP_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Octets of the timestamps option, padded.
@@ -55,14 +57,18 @@ impl Negotiated {
         }
     }
 
-    /// Segments may not be larger than `mss`.
-    pub(super) fn limit_mss(&mut self, mss: u16) {
-        self.mss = self.mss.min(mss.max(LEAST_MSS));
+    /// Segments may not be larger than `mss`. Returns the limit, of which the least is for headers.
+    pub(super) fn limit_mss(&mut self, mss: u16) -> u16 {
+        let limit = mss.max(LEAST_MSS);
+        self.mss = self.mss.min(limit);
+        limit
     }
 
     /// Keeps of the offer what the peer's SYN agrees to.
     pub(super) fn settle(&mut self, now: Instant, peer: &TcpOptions) {
-        self.mss = self.mss.min(peer.mss.unwrap_or(DEFAULT_MSS).max(LEAST_MSS));
+        // RFC 9293 section 3.7.1 (MUST-16): no segment is larger than the peer takes.
+        let theirs = peer.mss.unwrap_or(DEFAULT_MSS);
+        self.mss = self.mss.min(theirs.max(LEAST_PEER_MSS));
         self.sack &= peer.sack_permitted;
         self.scaling &= peer.window_scale.is_some();
         match (&mut self.timestamps, peer.timestamps) {
@@ -79,6 +85,18 @@ impl Negotiated {
             } else {
                 0
             }
+    }
+
+    /// Returns the octets of payload that are built at a time. Where the peer's segments are smaller, they are cut when they are
+    /// sent: an FPDU need not fit one (RFC 5044 section 4.5).
+    pub(super) fn built_payload(&self) -> u16 {
+        self.max_payload().max(LEAST_MSS - TIMESTAMPS_LEN)
+    }
+
+    /// Whether what is built fits a segment.
+    #[inline(always)]
+    pub(super) fn fits_whole(&self) -> bool {
+        self.mss >= LEAST_MSS
     }
 
     /// Returns the number of octets of the header of a data segment.
@@ -117,6 +135,11 @@ impl Negotiated {
             .wrapping_sub(state.recent)
             .cast_signed()
             .cmp(&0)
+    }
+
+    /// Returns when the peer's last timestamp arrived, if timestamps are in use.
+    pub(super) fn heard_at(&self) -> Option<Instant> {
+        self.timestamps.as_ref().map(|state| state.recent_at)
     }
 
     /// Remembers the timestamp to echo, from a segment that reaches the last acknowledged octet (RFC 7323

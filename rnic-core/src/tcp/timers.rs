@@ -81,6 +81,11 @@ impl Tcp {
     }
 
     fn retransmission_timeout(&mut self, now: Instant) {
+        if self.state == State::SynSent && self.syn_sent_at.is_none() && !self.syn_due {
+            // It was held back.
+            (self.syn_due, self.retransmit_at) = (true, None);
+            return;
+        }
         if !self.state.is_opening() && self.send.flight() == 0 && !self.send.has_unsent() {
             self.retransmit_at = None;
             return;

@@ -8,7 +8,9 @@ use std::task::{Wake, Waker};
 
 use crossbeam_channel::bounded;
 
-use crate::connection::{ConnectionOptions, EndReason, Event, NextHop, PortLease, Refusals};
+use crate::connection::{
+    AddressPair, ConnectionOptions, EndReason, Event, NextHop, PortLease, Refusals,
+};
 use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
     Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, Snapshot, link,
@@ -529,29 +531,40 @@ impl Host {
         self.driver.set_untagged(vlans.into_iter().collect());
     }
 
-    /// Sets the MTU of the route to a destination.
+    /// Sets the MTU of the route from this host's address to a destination.
     pub fn set_route(&mut self, destination: IpAddr, mtu: u16) {
+        self.set_path(
+            AddressPair {
+                local: self.address.into(),
+                remote: destination,
+            },
+            mtu,
+        );
+    }
+
+    fn set_path(&mut self, path: AddressPair, mtu: u16) {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let hop = NextHop {
             source_mac: mac,
             destination_mac: mac,
             vlan: None,
             mtu,
+            advertised_mss: None,
         };
-        self.driver.set_next_hop(destination, hop);
+        self.driver.set_next_hop(path, hop);
     }
 
     /// Resolves the next hops that the engine asks for. Returns whether there were any.
     fn resolve_next_hops(&mut self) -> bool {
         let mut any = false;
         while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(destination) = request else {
+            let NextHopRequest::Follow(path) = request else {
                 continue;
             };
             self.next_hop_requests += 1;
             match self.neighbours {
-                Neighbours::Known(mtu) => self.set_route(destination, mtu),
-                Neighbours::Unreachable => self.driver.set_unreachable(destination),
+                Neighbours::Known(mtu) => self.set_path(path, mtu),
+                Neighbours::Unreachable => self.driver.set_unreachable(path),
                 Neighbours::Unresolved => continue,
             }
             any = true;

@@ -189,7 +189,7 @@ impl InMemoryWorker {
         // Link addresses have no meaning here.
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(destination) = request else {
+            let NextHopRequest::Follow(path) = request else {
                 continue;
             };
             let hop = NextHop {
@@ -197,8 +197,9 @@ impl InMemoryWorker {
                 destination_mac: mac,
                 vlan: None,
                 mtu: 1500,
+                advertised_mss: None,
             };
-            self.driver.set_next_hop(destination, hop);
+            self.driver.set_next_hop(path, hop);
         }
     }
 }

@@ -10,8 +10,8 @@ use crate::time::Instant;
 use crate::wire::{
     checksum::sum,
     ethernet::EthernetHeader,
-    packet::{Checksums, parse},
-    tcp::{Flags, Seq},
+    packet::{Checksums, Packet, parse},
+    tcp::{Flags, Seq, TcpHeader},
     template::NetHeader,
 };
 
@@ -34,6 +34,9 @@ pub struct Impairments {
     pub cutting: u32,
 }
 
+/// A middlebox: sees each frame, and to which end it goes, may change it, and returns whether it goes on.
+pub type Middlebox = Box<dyn FnMut(Instant, usize, &mut Vec<u8>) -> bool>;
+
 /// A frame on the link.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct FrameInFlight {
@@ -54,6 +57,7 @@ pub struct Link {
     lost: u64,
     /// Frames sent so far, if they are captured.
     captured: Option<Vec<(Instant, Vec<u8>)>>,
+    middlebox: Option<Middlebox>,
 }
 
 impl Link {
@@ -68,7 +72,13 @@ impl Link {
             sent: 0,
             lost: 0,
             captured: None,
+            middlebox: None,
         }
+    }
+
+    /// Has a middlebox see all frames from now on that the link itself does not lose.
+    pub fn set_middlebox(&mut self, middlebox: Middlebox) {
+        self.middlebox = Some(middlebox);
     }
 
     /// Changes what the link does to frames from now on.
@@ -113,6 +123,12 @@ impl Link {
     fn send_piece(&mut self, now: Instant, to: usize, mut frame: Vec<u8>) {
         self.sent += 1;
         if self.happens(self.impairments.loss) {
+            self.lost += 1;
+            return;
+        }
+        if let Some(middlebox) = &mut self.middlebox
+            && !middlebox(now, to, &mut frame)
+        {
             self.lost += 1;
             return;
         }
@@ -166,6 +182,30 @@ fn cut(frame: &[u8], rng: &mut Rng) -> Option<(Vec<u8>, Vec<u8>)> {
         return None;
     }
     let at = rng.usize(1..payload.len());
+    let mut first = packet.segment.header;
+    let mut second = first;
+    first.flags = Flags(first.flags.0 & !(Flags::FIN.0 | Flags::PSH.0));
+    second.seq = Seq(second.seq.0.wrapping_add(at as u32));
+    let build = |header, piece| built(frame, &packet, header, piece);
+    Some((
+        build(first, &payload[..at])?,
+        build(second, &payload[at..])?,
+    ))
+}
+
+/// Changes the TCP header of a frame. Returns whether it has one.
+pub fn rewrite(frame: &mut Vec<u8>, change: impl FnOnce(&mut TcpHeader)) -> bool {
+    let Ok(packet) = parse(frame, Checksums::None) else {
+        return false;
+    };
+    let mut header = packet.segment.header;
+    change(&mut header);
+    let new = built(frame, &packet, header, packet.segment.payload);
+    new.map(|new| *frame = new).is_some()
+}
+
+/// Builds a frame like another one, with another TCP header and payload.
+fn built(frame: &[u8], packet: &Packet<'_>, header: TcpHeader, payload: &[u8]) -> Option<Vec<u8>> {
     let (link, _) = EthernetHeader::parse(frame).ok()?;
     let net = NetHeader {
         source_mac: link.source,
@@ -176,17 +216,9 @@ fn cut(frame: &[u8], rng: &mut Rng) -> Option<(Vec<u8>, Vec<u8>)> {
         hop_limit: 64,
         traffic_class: packet.ecn,
     };
-    let mut first = packet.segment.header;
-    let mut second = first;
-    first.flags = Flags(first.flags.0 & !(Flags::FIN.0 | Flags::PSH.0));
-    second.seq = Seq(second.seq.0.wrapping_add(at as u32));
-    let build = |header, piece: &[u8]| {
-        let header: crate::wire::tcp::TcpHeader = header;
-        let headers_len = net.len() + header.len();
-        let mut frame = vec![0; headers_len + piece.len()];
-        frame[headers_len..].copy_from_slice(piece);
-        net.write(&mut frame, &header, piece.len(), sum(piece));
-        frame
-    };
-    Some((build(first, &payload[..at]), build(second, &payload[at..])))
+    let headers_len = net.len() + header.len();
+    let mut frame = vec![0; headers_len + payload.len()];
+    frame[headers_len..].copy_from_slice(payload);
+    net.write(&mut frame, &header, payload.len(), sum(payload));
+    Some(frame)
 }

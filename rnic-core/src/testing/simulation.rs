@@ -41,7 +41,12 @@ pub struct Simulation {
     pub raw: Vec<RawPeer>,
     /// Sees every frame.
     pub tap: Option<Tap>,
+    /// What has arrived at hosts that are stopped.
+    stopped: [Option<Vec<Vec<u8>>>; 2],
 }
+
+/// As many frames as a stopped host keeps: its receive ring is full then.
+const RECEIVE_RING: usize = 64;
 
 impl Simulation {
     /// Makes two hosts that are not connected.
@@ -55,7 +60,21 @@ impl Simulation {
             link: Link::new(impairments, seed),
             raw: Vec::new(),
             tap: None,
+            stopped: [None, None],
         }
+    }
+
+    /// Stops a host, as SIGSTOP does a process: no timer of it fires until it goes on, and it answers nothing.
+    pub fn stop(&mut self, host: usize) {
+        self.stopped[host] = Some(Vec::new());
+    }
+
+    /// Lets a stopped host go on with what is in its receive ring.
+    pub fn resume(&mut self, host: usize) {
+        let arrived = self.stopped[host].take();
+        let mut all = [Vec::new(), Vec::new()];
+        all[host] = arrived.unwrap_or_default();
+        self.settle(all);
     }
 
     /// Runs all hosts until nothing is left to do at this time, then moves time to the next arrival or timer. Returns whether
@@ -73,7 +92,9 @@ impl Simulation {
             arrived[to].push(frame);
         }
         self.settle(arrived);
-        let timers = self.hosts.iter_mut().filter_map(|host| host.next_timeout());
+        let run = self.hosts.iter_mut().zip(&self.stopped);
+        let run = run.filter(|(_, stopped)| stopped.is_none());
+        let timers = run.filter_map(|(host, _)| host.next_timeout());
         timers.chain(self.link.next_arrival()).min()
     }
 
@@ -82,6 +103,11 @@ impl Simulation {
         for _ in 0..MOST_TURNS {
             let mut busy = false;
             for (index, frames) in std::mem::take(&mut arrived).into_iter().enumerate() {
+                if let Some(ring) = &mut self.stopped[index] {
+                    let room = RECEIVE_RING - ring.len();
+                    ring.extend(frames.into_iter().take(room));
+                    continue;
+                }
                 self.show(TapPoint::Arrived(index), &frames);
                 let (did, sent) = self.hosts[index].turn(self.now, &frames);
                 busy |= did;

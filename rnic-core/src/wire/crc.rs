@@ -62,7 +62,7 @@ mod way {
     }
 }
 
-/// Lengths and processors were measured: see ARCHITECTURE.
+/// Lengths and processors were measured: see docs/design/frames.md.
 #[cfg(target_arch = "x86_64")]
 mod way {
     use std::sync::LazyLock;

@@ -21,7 +21,7 @@ pub const VLAN_LEN: usize = 4;
 const VLAN_ID: u16 = 0x0fff;
 
 /// A link-layer address.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {

@@ -146,6 +146,19 @@ impl HeaderTemplate {
         }
     }
 
+    /// Changes the class, in which the bits for ECN are zero.
+    pub fn set_traffic_class(&mut self, class: u8) {
+        let ip = &mut self.octets[self.ip_at..self.len];
+        if self.v6 {
+            // It has the lower half of the first octet, and the upper of the second.
+            ip[0] = ip[0] & 0xf0 | class >> 4;
+            ip[ipv6::TRAFFIC_CLASS_AT] = ip[ipv6::TRAFFIC_CLASS_AT] & 0x0f | class << 4;
+        } else {
+            ip[ipv4::TRAFFIC_CLASS_AT] = class;
+            self.ip_sum = sum(ip);
+        }
+    }
+
     /// Returns the number of octets in front of the TCP header.
     #[inline]
     pub fn len(&self) -> usize {

@@ -303,7 +303,10 @@ fn reads_and_atomics_share_the_depths() {
     .unwrap();
     end.receive(&request(2, ONE, end.stag, BASE)).unwrap();
     let error = end.receive(&request(3, ONE, end.stag, BASE)).unwrap_err();
-    error.assert_is(RdmapError::TooManyReads { ird: 2 });
+    error.assert_is(RdmapError::TooManyReads {
+        ird: 2,
+        request: None,
+    });
     assert_eq!(error.numbers, (0, 2, 7));
     assert_eq!(value(&end, 0), 0);
 }

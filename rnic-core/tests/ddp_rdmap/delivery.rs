@@ -51,6 +51,15 @@ fn each_error_has_its_number() {
             (2, 4),
         ),
         (
+            DdpError::BeyondBuffer {
+                queue: QueueNumber::SEND,
+                offset: MessageOffset(1),
+                room: 1,
+            },
+            (2, 4),
+        ),
+        (DdpError::AfterClose, (0, 0)),
+        (
             DdpError::TooLong {
                 queue: QueueNumber::SEND,
                 length: 2,

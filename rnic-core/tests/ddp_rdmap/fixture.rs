@@ -382,7 +382,7 @@ impl End {
     pub(crate) fn told(&mut self) -> Option<TerminateControl> {
         self.work();
         match self.end_reason()? {
-            EndReason::TerminateReceived { control } => Some(control),
+            EndReason::TerminateReceived { control, .. } => Some(control),
             other => panic!("{other}"),
         }
     }

@@ -267,3 +267,45 @@ fn a_write_that_fails_half_way_has_no_immediate_data() {
     assert_eq!(terminate[1], 0x47);
     assert_eq!(end.sent_ids(), [(1, WcStatus::LocalProtectionError)]);
 }
+
+/// Whatever the peer says of its Write: what counts is what was placed of it.
+#[test]
+fn immediate_data_tell_how_much_was_written_before_them() {
+    let mut end = Settings::new(4, 4).connect();
+    (1..=7).for_each(|wr_id| end.post_receive(wr_id, 0, 64));
+    let write = |at, last, len| tagged(Opcode::Write, last, end.stag, BASE + at, &vec![1; len]);
+    let (first, second, third) = (
+        write(0, false, 100),
+        write(100, false, 60),
+        write(160, true, 3),
+    );
+    let (short, empty) = (write(0, true, 5), write(0, true, 0));
+    let send = |msn| untagged(Opcode::Send, true, QueueNumber::SEND, msn, 0, b"x");
+    let said = 0xdead_beef_u32.to_be_bytes();
+    let told = |msn| immediate(msn, &[[7; 4], said].concat());
+    let stream = [
+        // Nothing was written. A Write of three segments. None was written since.
+        told(1),
+        first,
+        second,
+        third,
+        told(2),
+        told(3),
+        // The last of several Writes, and one that is empty.
+        short.clone(),
+        short.clone(),
+        told(4),
+        short.clone(),
+        empty,
+        told(5),
+        // What came before a Send is not told.
+        short,
+        send(6),
+        told(7),
+    ];
+    for ulpdu in &stream {
+        end.receive(ulpdu).unwrap();
+    }
+    let lengths: Vec<_> = end.received().iter().map(|done| done.byte_len).collect();
+    assert_eq!(lengths, [0, 163, 0, 5, 0, 1, 0]);
+}

@@ -25,4 +25,5 @@ mod segments;
 mod short;
 mod stretch;
 mod terminate;
+mod versions;
 mod windows;

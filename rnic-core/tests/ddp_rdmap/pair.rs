@@ -94,6 +94,9 @@ struct Expected {
     received: Vec<(u32, u16, u32, [u8; 8])>,
 }
 
+/// Stands for the octets that Immediate Data tell: Writes of the fixture may have come before them.
+const IMMEDIATE: u32 = u32::MAX;
+
 /// Posts all requests of one end, and the receives that they need at the other. The requester uses local memory from `HALF`
 /// on, its peer from 0 on.
 fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
@@ -165,7 +168,7 @@ fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
             ask.operation,
             Operation::Immediate | Operation::WriteImmediate
         ) {
-            received = 0;
+            received = IMMEDIATE;
             immediate = (wr_id ^ seed).to_be_bytes();
             wc_flags |= completion_flags::WITH_IMMEDIATE;
         }
@@ -229,12 +232,11 @@ fn check(asker: &mut End, other: &mut End, expected: &Expected) {
         .iter()
         .map(|done| {
             assert_eq!(done.status(), WcStatus::Success);
-            (
-                done.byte_len,
-                done.flags,
-                done.invalidated_stag,
-                done.immediate,
-            )
+            let length = match done.flags & completion_flags::WITH_IMMEDIATE {
+                0 => done.byte_len,
+                _ => IMMEDIATE,
+            };
+            (length, done.flags, done.invalidated_stag, done.immediate)
         })
         .collect();
     assert_eq!(received, expected.received);

@@ -377,6 +377,44 @@ fn lengths_that_do_not_add_up() {
     assert_eq!(failure(&mut end, wr), WcStatus::LocalLengthError);
 }
 
+/// What the peer carries out completes as done in front of the request that failed by itself, and what is behind it is flushed.
+#[test]
+fn requests_in_front_of_one_that_fails_complete_first() {
+    // rfc: 5040-74, 5040-87, 5040-88a
+    let mut end = End::new(4, 4);
+    let bad = Sge {
+        offset: BASE,
+        length: 10,
+        lkey: 0,
+    };
+    end.post(send(1));
+    end.post(read(&end, 2, 0, 4));
+    end.post(write(&end, 3, 0, 8));
+    end.post(send(4).with_sges(&[bad]).unwrap());
+    end.post(send(5).with_inline(b"never sent").unwrap());
+    assert_eq!(end.segments().len(), 3);
+    assert_eq!(end.sent_ids(), []);
+    end.acked_all();
+    assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
+    // What is posted meanwhile is not sent either.
+    end.post(send(6));
+    assert_eq!(end.segments().len(), 0);
+    let refused = end.receive(&response(&end, true, 0, b"read")).unwrap_err();
+    assert_eq!(refused.numbers, (0, 0, 0));
+    let [terminate] = &end.segments()[..] else {
+        panic!("a Terminate, and nothing else");
+    };
+    assert_eq!(terminate[1], 0x47);
+    let expected = [
+        (2, WcStatus::Success),
+        (3, WcStatus::Success),
+        (4, WcStatus::LocalProtectionError),
+        (5, WcStatus::WrFlushed),
+        (6, WcStatus::WrFlushed),
+    ];
+    assert_eq!(end.sent_ids(), expected);
+}
+
 #[test]
 fn memory_revoked_in_the_middle_of_a_message() {
     let mut end = Settings::new(0, 0).small().connect();

@@ -62,31 +62,6 @@ fn response_lengths(end: &mut End) -> Vec<usize> {
 }
 
 #[test]
-fn rdmap_versions() {
-    // rfc: 5040-92, 5040-97, 5044-93
-    type Make = fn(&End) -> Vec<u8>;
-    let messages: [Make; 3] = [
-        |_| send(1, b"x"),
-        |end| read_request(1, request(end.stag, BASE, 1)),
-        |end| tagged(Opcode::Write, true, end.stag, BASE, b"x"),
-    ];
-    for (version, good) in [(0, false), (1, true), (2, false), (3, false)] {
-        for make in messages {
-            let mut end = End::new(1, 1);
-            end.post_receive(1, 0, 10);
-            let mut ulpdu = make(&end);
-            ulpdu[1] = version << 6 | ulpdu[1] & 0x3f;
-            if good {
-                end.receive(&ulpdu).unwrap();
-            } else {
-                assert_eq!(refused(&mut end, &ulpdu), (0, 2, 5));
-                assert_eq!(end.memory(0, 1), [0]);
-            }
-        }
-    }
-}
-
-#[test]
 fn reserved_bits_of_the_control_octet_are_ignored() {
     // rfc: 5040-11
     let mut end = End::new(1, 1);
@@ -130,7 +105,7 @@ fn each_opcode_is_accepted_in_its_own_queue_or_buffer_only() {
 
 #[test]
 fn a_read_response_goes_to_where_the_read_says() {
-    // rfc: 5040-15, 5040-29, 5040-33, 5040-34, 5040-41, 5040-45, 5040-46, 5040-50
+    // rfc: 5040-15, 5040-29, 5040-33, 5040-34, 5040-41, 5040-45, 5040-46
     let mut end = End::new(4, 0);
     end.fill(100, b"source");
     let ulpdu = read_request(1, request(end.stag, BASE + 100, 6));
@@ -143,6 +118,47 @@ fn a_read_response_goes_to_where_the_read_says() {
     assert_eq!(end.next_segment(), None);
     assert!(end.received().is_empty() && end.sent().is_empty());
     assert!(end.closes(), "nothing is left to be done");
+}
+
+/// It is cut into segments, and each of them goes on where the one before it ended: from one buffer to one buffer.
+#[test]
+fn a_read_response_of_many_segments_writes_to_one_buffer() {
+    // rfc: 5040-50
+    for length in [0, 1, LONG] {
+        let mut end = Settings::new(4, 0).small().connect();
+        let source: Vec<u8> = (0..length).map(|at| (at * 7 + at / 251) as u8).collect();
+        end.fill(0, &source);
+        // Another one behind it goes elsewhere.
+        let reads = [(0x5151_5151, 0x77), (0x6161_6161, 0x88_0000)];
+        for (msn, (stag, offset)) in (1..).zip(reads) {
+            let asked = ReadRequest {
+                sink_stag: Stag(stag),
+                sink_offset: TaggedOffset(offset),
+                ..request(end.stag, BASE, length)
+            };
+            end.receive(&read_request(msn, asked)).unwrap();
+        }
+        let mut segments = end.all_segments().into_iter();
+        for (stag, offset) in reads {
+            let mut written = Vec::new();
+            loop {
+                let ulpdu = segments.next().expect("more of the response");
+                let DdpHeader::Tagged(header) = header(&ulpdu) else {
+                    panic!("a Read Response is tagged");
+                };
+                let opcode = Control::from(header.ulp);
+                assert_eq!(opcode, Control::new(Opcode::ReadResponse));
+                let to = offset + written.len() as u64;
+                assert_eq!((header.stag, header.offset), (Stag(stag), TaggedOffset(to)));
+                written.extend_from_slice(payload(&ulpdu));
+                if header.last {
+                    break;
+                }
+            }
+            assert!(written == source, "{length} octets");
+        }
+        assert_eq!(segments.next(), None);
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use rnic_core::wire::ddp::{
 };
 
 use crate::fixture::{End, PD, STREAM, header, segment};
-use crate::requester::{read, send};
+use crate::requester::{read, response, send};
 
 fn tagged(offset: u64) -> DdpHeader {
     DdpHeader::Tagged(TaggedHeader {
@@ -156,8 +156,13 @@ fn messages_are_numbered_from_one_in_each_queue() {
     end.post(read(&end, 5, 0, 4));
     // It cannot be carried out.
     end.post(SendWr::new(6, WrOpcode::LocalInvalidate));
-    let numbers: Vec<_> = end
-        .segments()
+    let mut segments = end.segments();
+    // So the stream ends, once what is in front of it is done.
+    end.acked_all();
+    end.receive(&response(&end, true, 0, b"read")).unwrap();
+    end.receive(&response(&end, true, 0, b"read")).unwrap_err();
+    segments.extend(end.segments());
+    let numbers: Vec<_> = segments
         .iter()
         .map(|ulpdu| match header(ulpdu) {
             DdpHeader::Untagged(header) => (header.queue, header.msn.0),

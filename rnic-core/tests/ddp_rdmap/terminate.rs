@@ -153,8 +153,8 @@ fn a_terminate_carries_the_headers_of_figure_10() {
     };
     let outside = |end: &mut End| tagged(Opcode::Write, true, end.stag, 0, b"x");
     let too_long = |end: &mut End| {
-        end.post_receive(1, 0, 0);
-        send(1, b"x")
+        end.post_receive(1, 0, 1);
+        send(1, b"xy")
     };
     let misplaced = |_: &mut End| {
         let queue = QueueNumber::TERMINATE;
@@ -191,6 +191,8 @@ fn a_terminate_carries_the_headers_of_figure_10() {
     // Of MPA's errors there is none.
     let mut end = End::new(1, 0);
     end.post_receive(1, 0, 10);
+    end.receive(&tagged(Opcode::Write, true, end.stag, 0, b""))
+        .unwrap();
     let mut damaged = fpdu(&send(1, b"x"), true);
     damaged[20] ^= 1;
     assert!(end.receive_octets(&damaged).is_err());
@@ -267,7 +269,13 @@ fn error_numbers_are_those_of_figure_9() {
             RdmapError::UnexpectedOpcode(Control::new(Opcode::Send)),
             (0, 2, 0x06),
         ),
-        (RdmapError::TooManyReads { ird: 1 }, (0, 2, 0x07)),
+        (
+            RdmapError::TooManyReads {
+                ird: 1,
+                request: None,
+            },
+            (0, 2, 0x07),
+        ),
         (RdmapError::Malformed(malformed), (0, 2, 0xff)),
         (RdmapError::Request { wr_id: 1, status }, (0, 0, 0x00)),
         (RdmapError::Queues, (0, 0, 0x00)),

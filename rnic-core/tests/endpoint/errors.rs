@@ -200,6 +200,8 @@ fn a_layer_may_refuse_what_its_own_octets_say() {
 fn errors_of_the_layer_below_are_passed_upward() {
     // rfc: 5041-70b, 5041-s8
     let mut raw = ready();
+    // Behind one that is right: before that nothing could be sent.
+    raw.give(&ddp(tagged_to(Stag(0), 0), b""));
     let mut fpdu = raw.sim.raw[0].fpdu(&ddp(DdpHeader::Untagged(untagged_to(7, 1)), b"1"));
     let last = fpdu.len() - 1;
     fpdu[last] ^= 1;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use rnic_core::ddp::{DdpStream, DdpStreamError, EndpointUlp, ErrorReport, Llp, Placed, Teardown};
+use rnic_core::ddp::{
+    DdpError, DdpStream, DdpStreamError, EndpointUlp, ErrorReport, Llp, Placed, Teardown,
+};
 use rnic_core::ids::StreamId;
 use rnic_core::memory::{
     epoch::Worker,
@@ -366,6 +368,39 @@ fn a_stream_of_records_closes_by_halves() {
     layers[1].send(parcel(0, 1, 1), b"fourth");
     pair.run();
     assert_eq!(layers[0].take_arrived(), []);
+}
+
+/// DDP itself looks, whatever the LLP does with what comes behind the end that it has told of.
+#[test]
+fn ddp_takes_nothing_behind_the_peers_half_close() {
+    // rfc: 5041-68
+    let mut end = End::new();
+    let memory = end.share();
+    let buffer = rnic_core::verbs::RecvWr::new(0, &[sge(&memory, 10)]).unwrap();
+    end.layer.post(0, buffer);
+    let ddp = rnic_core::testing::raw_peer::ddp;
+    let message = |msn, octets| ddp(DdpHeader::Untagged(untagged_to(0, msn)), octets);
+    let page = ddp(write_header(memory.stag, 0), b"page");
+    let guard = end.worker.enter();
+    let early = end
+        .stream
+        .place(&message(1, b"early"), &mut end.layer, &guard);
+    let early = early.unwrap();
+    end.llp.peer_closed = true;
+    end.stream.follow_llp(&mut end.llp, &mut end.layer);
+    assert!(end.layer.state().half_closed);
+    let refused = DdpStreamError::Ddp(DdpError::AfterClose);
+    for late in [message(1, b"late"), message(1, b""), page] {
+        let received = end.stream.receive(&late, &mut end.layer, &guard);
+        assert_eq!(received, Err(refused.clone()));
+        let placed = end.stream.place(&late, &mut end.layer, &guard);
+        assert_eq!(placed, Err(refused.clone()));
+    }
+    let delivered = end.stream.deliver(early, &mut end.layer, &guard);
+    assert_eq!(delivered, Err(refused));
+    assert!(end.stream.writer(all_rights(), &guard).is_none());
+    assert_eq!(end.layer.take_arrived(), []);
+    assert_eq!(memory.content()[..5], *b"early");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use rnic_core::testing::raw_peer::{ddp, enhanced_startup};
 use rnic_core::verbs::RecvWr;
 use rnic_core::wire::ddp::{DdpHeader, Stag, UntaggedHeader};
 use rnic_core::wire::mpa::{Enhanced, StartupKind};
+use rnic_core::wire::rdmap::Terminate;
 
 use crate::common::*;
 use crate::flow::untagged_to;
@@ -246,7 +247,12 @@ fn an_endpoint_does_not_connect_peer_to_peer() {
         panic!("{:?}", sim.hosts[0].events);
     };
     assert!(reason.contains("message of RDMAP"), "{reason}");
-    assert!(sim.raw[0].reset);
+    // rfc: 6581-38 the peer has asked in the form of RFC 6581, and is told
+    let (_, payload) = sim.raw[0].take_ddp().expect("a Terminate");
+    let said = Terminate::parse(&payload).unwrap().control;
+    assert_eq!((said.layer, said.error_type, said.code), (2, 0, 5));
+    assert!(sim.raw[0].finished && !sim.raw[0].reset);
+    sim.raw[0].close();
     let gone = |event: &Event| matches!(event, Event::Established { .. });
     assert!(!sim.hosts[0].events.iter().any(gone));
     assert_nothing_left(&mut sim);

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason, Event, ReadDepths};
-use rnic_core::engine::Command;
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
 use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
@@ -294,6 +294,44 @@ fn crcs_are_used_if_either_side_asks() {
         // Taking a ULPDU checks that its FPDU is as negotiated.
         let (header, payload) = sim.raw[peer].take_ddp().unwrap();
         assert_eq!((header, &payload[..]), (send_header(1), &b"hello"[..]));
+    }
+}
+
+/// Where the administrator has not said that they may, applications do not do without.
+#[test]
+fn crcs_are_used_where_the_administrator_demands_them() {
+    // rfc: 5044-28b
+    let options = ConnectionOptions {
+        crc: false,
+        ..ConnectionOptions::default()
+    };
+    for needs_crcs in [false, true] {
+        let config = EngineConfig {
+            needs_crcs,
+            ..EngineConfig::default()
+        };
+        let mut sim = simulation_with(&config, 1);
+        let qps = [(); 2].map(|()| sim.hosts[0].create_qp());
+        sim.hosts[0].listen(4420);
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        let mut octets = request(4);
+        octets[16] &= !0x40;
+        sim.raw[peer].send(&octets);
+        sim.run_now();
+        let request = last_request(&sim, 0);
+        sim.hosts[0].accept(request, &qps[0], &options);
+        sim.run_now();
+        let (_, reply) = sim.raw[peer].take_startup().unwrap();
+        assert_eq!(reply.crc, needs_crcs);
+
+        let peer = sim.add_raw_peer(0, 0);
+        let address = sim.raw[peer].address();
+        sim.hosts[0].connect(&qps[1], 41_000, address, &options);
+        sim.run_now();
+        let (_, request) = sim.raw[peer].take_startup().unwrap();
+        assert_eq!(request.crc, needs_crcs);
     }
 }
 

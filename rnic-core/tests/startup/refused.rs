@@ -125,8 +125,6 @@ fn bad_replies_fail_the_attempt() {
     let cases = [
         ("no MPA", vec![b'H'; 40]),
         ("a Request", request(4)),
-        ("revision 1", changed(17, 1)),
-        ("not enhanced", changed(16, good[16] & !0x10)),
         ("too much private data", changed(18, 3)),
     ];
     for (name, octets) in cases {
@@ -137,6 +135,57 @@ fn bad_replies_fail_the_attempt() {
         assert!(sim.raw[peer].reset, "{name}");
         assert_nothing_left(&mut sim);
     }
+}
+
+/// These faults have no code of their own. The peer that has them may speak RFC 6581, so it gets a Terminate.
+#[test]
+fn a_reply_that_does_not_suit_an_enhanced_request_gets_a_terminate() {
+    // rfc: 5044-66, 6581-38, 6581-39
+    let good = reply(4);
+    let changed = |at: usize, octet: u8| {
+        let mut octets = good.clone();
+        octets[at] = octet;
+        octets
+    };
+    let cases = [
+        ("revision 1", changed(17, 1)),
+        ("revision 3", changed(17, 3)),
+        ("not enhanced", changed(16, good[16] & !0x10)),
+    ];
+    for (name, octets) in cases {
+        let (mut sim, qp, peer) = reply_with(&octets);
+        let reason = sim.hosts[0].failure_of(qp.number);
+        let told = match name {
+            "revision 3" => matches!(reason, Some(EndReason::Startup(_))),
+            _ => matches!(reason, Some(EndReason::NotEnhanced(_))),
+        };
+        assert!(told, "{name}: {reason:?}");
+        assert_eq!(sim.hosts[0].events.len(), 1, "{name}");
+        assert_said_and_closed(&mut sim, peer, name);
+        assert_nothing_left(&mut sim);
+    }
+    // A plain Request shows nothing of RFC 6581: no Terminate is sent behind it.
+    let plain = ConnectionOptions {
+        mpa_revision: 1,
+        ..ConnectionOptions::default()
+    };
+    let (mut sim, qp, peer) = reply_to(&plain, &good);
+    let reason = sim.hosts[0].failure_of(qp.number);
+    assert!(matches!(reason, Some(EndReason::Startup(_))), "{reason:?}");
+    let (_, ulpdu) = given_up();
+    let said = sim.raw[peer].received.ends_with(&fpdu(&ulpdu, true));
+    assert!(sim.raw[peer].reset && !said);
+    assert_nothing_left(&mut sim);
+}
+
+/// Checks that a host has told a peer that it gives up, and has closed the connection in order.
+#[track_caller]
+fn assert_said_and_closed(sim: &mut Simulation, peer: usize, name: &str) {
+    let (_, ulpdu) = given_up();
+    let raw = &mut sim.raw[peer];
+    assert!(raw.received.ends_with(&fpdu(&ulpdu, true)), "{name}");
+    assert!(raw.finished && !raw.reset, "{name}");
+    raw.close();
 }
 
 // rfc: 6581-16, 6581-18, 6581-19, 6581-32, 6581-33
@@ -239,7 +288,10 @@ fn a_terminate_in_the_place_of_a_reply_is_told() {
             assert!(sim.hosts[0].events.is_empty(), "{cut} octets of it");
             sim.raw[peer].send(&octets[cut..]);
             sim.run_now();
-            let told = Some(EndReason::TerminateReceived { control });
+            let told = Some(EndReason::TerminateReceived {
+                control,
+                quoted: None,
+            });
             assert_eq!(sim.hosts[0].failure_of(qp.number), told);
             let rdma = sim.hosts[0].snapshot(sim.now).rdma;
             assert_eq!((rdma.terminates_received, rdma.terminates_sent), (1, 0));
@@ -346,8 +398,30 @@ fn an_initiator_hears_that_the_responder_gives_up() {
         sim.hosts[1].unlisten(4420);
         sim.run_for(SECOND);
         let (control, _) = given_up();
-        let told = Some(EndReason::TerminateReceived { control });
+        let told = Some(EndReason::TerminateReceived {
+            control,
+            quoted: None,
+        });
         assert_eq!(sim.hosts[0].failure_of(qp.number), told);
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// A responder that knows RFC 5044 alone closes the connection.
+#[test]
+fn a_peer_that_closes_in_the_place_of_a_reply_may_know_revision_1_alone() {
+    // rfc: 6581-39
+    for (revision, octets) in [(2, 0), (2, 1), (1, 0)] {
+        let options = ConnectionOptions {
+            mpa_revision: revision,
+            ..ConnectionOptions::default()
+        };
+        let (mut sim, qp, peer) = reply_to(&options, &reply(4)[..octets]);
+        sim.raw[peer].close();
+        sim.run_now();
+        let reason = sim.hosts[0].failure_of(qp.number).unwrap();
+        let may_be = matches!(reason, EndReason::NotEnhanced(_));
+        assert_eq!(may_be, revision == 2 && octets == 0, "{reason}");
         assert_nothing_left(&mut sim);
     }
 }
@@ -415,10 +489,34 @@ fn an_fpdu_before_the_reply_ends_the_connection() {
             let gone = Event::RequestGone { request };
             assert!(sim.hosts[0].events.contains(&gone));
         }
-        assert!(sim.raw[peer].reset);
+        assert_said_and_closed(&mut sim, peer, "an enhanced Request");
         sim.hosts[0].unlisten(4420);
         assert_nothing_left(&mut sim);
     }
+}
+
+/// One that has asked in the form of RFC 5044 does not understand a Terminate before the Reply.
+#[test]
+fn an_fpdu_before_the_reply_to_a_plain_request_resets_the_connection() {
+    let mut sim = simulation();
+    sim.hosts[0].listen(4420);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    let mut octets = request(4);
+    octets[16] &= !0x10;
+    octets[17] = 1;
+    sim.raw[peer].send(&octets);
+    sim.run_now();
+    let gone = Event::RequestGone {
+        request: last_request(&sim, 0),
+    };
+    sim.raw[peer].send_ddp(nothing(), &[]);
+    sim.run_now();
+    assert!(sim.hosts[0].events.contains(&gone));
+    assert!(sim.raw[peer].reset && sim.raw[peer].received.is_empty());
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
 }
 
 #[test]
@@ -454,6 +552,80 @@ fn connections_beyond_the_limit_are_refused() {
     }
     sim.hosts[0].unlisten(4420);
     assert_nothing_left(&mut sim);
+}
+
+/// Where the peer's first FPDU is not one, it gets no Terminate: it may not be one that sends FPDUs at all.
+#[test]
+fn a_first_fpdu_that_mpa_refuses_gets_no_terminate() {
+    // rfc: 5044-77b
+    for (markers, first) in [(false, true), (false, false), (true, true)] {
+        let mut sim = simulation();
+        let options = ConnectionOptions {
+            markers,
+            ..ConnectionOptions::default()
+        };
+        let raw = accept_raw(&mut sim, &options);
+        if !first {
+            sim.raw[raw.peer].send_ddp(nothing(), &[]);
+        }
+        let mut octets = fpdu(&ddp(nothing(), &[]), true);
+        octets[10] ^= 1;
+        // With markers it is the first octets that are wrong.
+        octets.resize(if markers { 600 } else { octets.len() }, 7);
+        sim.raw[raw.peer].send(&octets);
+        sim.run_now();
+        let reason = sim.hosts[0].end_of(raw.qp.number).unwrap();
+        let said = sim.raw[raw.peer].take_ddp().is_some();
+        assert_eq!(said, !first, "{reason}");
+        assert_eq!(matches!(reason, EndReason::Startup(_)), first, "{reason}");
+        let rdma = sim.hosts[0].snapshot(sim.now).rdma;
+        assert_eq!(rdma.terminates_sent, u64::from(!first));
+        assert!(sim.raw[raw.peer].finished && !sim.raw[raw.peer].reset);
+        sim.raw[raw.peer].close();
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// RFC 9293 section 3.7.1 (MUST-16): no segment is larger than the peer says it takes, also if an FPDU does not fit one.
+#[test]
+fn segments_keep_to_what_the_peer_takes() {
+    for mss in [48, 100, 159, 160, 161, 536] {
+        for active in [true, false] {
+            let mut sim = simulation();
+            let qp = sim.hosts[0].create_qp();
+            let peer = sim.add_raw_peer(0, if active { 0 } else { RAW_PORT });
+            sim.raw[peer].mss = mss;
+            let options = ConnectionOptions::default();
+            if active {
+                let address = sim.raw[peer].address();
+                sim.hosts[0].connect(&qp, 41_000, address, &options);
+                sim.run_now();
+                sim.raw[peer].take_startup().expect("the host asks");
+                sim.raw[peer].send(&reply(16));
+                sim.run_now();
+            } else {
+                accept_peer(&mut sim, peer, &qp, &options);
+            }
+            let mut qp = qp;
+            let source = sim.hosts[0].share(&pattern(5_000), all_rights());
+            sim.raw[peer].send_ddp(nothing(), &[]);
+            sim.hosts[0].post_send(&mut qp, send(1, &source, 5_000));
+            sim.hosts[0].post_send(&mut qp, inline_send(2, &[9; 60]));
+            completions(&mut sim, &mut qp, 2, SECOND * 10);
+            let largest = sim.raw[peer].largest_packet;
+            let most = 40 + usize::from(mss);
+            assert!(largest <= most && largest > most - 16, "{mss}: {largest}");
+            let mut got = Vec::new();
+            while let Some((_, payload)) = sim.raw[peer].take_ddp() {
+                // The least MULPDU (RFC 5044 section 4.5), less its header.
+                assert!(payload.len() <= usize::from(mss).max(128));
+                got.extend(payload);
+            }
+            assert_eq!(got, [pattern(5_000), vec![9; 60]].concat(), "{mss}");
+            sim.hosts[0].command(Command::Abort(qp.number));
+            assert_nothing_left(&mut sim);
+        }
+    }
 }
 
 #[test]

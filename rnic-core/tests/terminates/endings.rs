@@ -3,10 +3,11 @@
 use crate::common::*;
 use crate::scene::{LEN, Quotes, at, scene};
 use rnic_core::connection::EndReason;
+use rnic_core::rdmap::QuotedSegment;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
-use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
-use rnic_core::wire::rdmap::{BitOrder, Opcode, Terminate, TerminateControl};
+use rnic_core::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag};
+use rnic_core::wire::rdmap::{BitOrder, Opcode, ReadRequest, Terminate, TerminateControl};
 
 #[test]
 fn an_fpdu_that_was_altered_above_tcp() {
@@ -17,7 +18,10 @@ fn an_fpdu_that_was_altered_above_tcp() {
     for at in 2..good.len() {
         let mut octets = good.clone();
         octets[at] ^= 0x04;
-        let scene = scene(1);
+        let mut scene = scene(1);
+        // The first FPDU of an initiator is another matter.
+        scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+        scene.sim.run_now();
         let content = scene.inbox.region.clone();
         scene.wrong_octets("altered", &octets, &ulpdu, (2, 0, 2), Quotes::Nothing);
         let mut placed = [0; LEN];
@@ -99,7 +103,13 @@ fn the_peers_terminate_is_told_and_answered_by_closing() {
         scene.sim.run_now();
         let number = scene.qp.number;
         let reason = scene.sim.hosts[0].end_of(number);
-        assert_eq!(reason, Some(EndReason::TerminateReceived { control }));
+        assert_eq!(
+            reason,
+            Some(EndReason::TerminateReceived {
+                control,
+                quoted: None
+            })
+        );
         assert_eq!(ends(&scene.sim, 0, &scene.qp), 1);
         let rdma = scene.sim.hosts[0].snapshot(scene.sim.now).rdma;
         assert_eq!((rdma.terminates_received, rdma.terminates_sent), (1, 0));
@@ -110,6 +120,45 @@ fn the_peers_terminate_is_told_and_answered_by_closing() {
         assert!(statuses.iter().all(|(.., s)| *s != WcStatus::Success));
         scene.assert_bystanders_unhurt("Terminate received");
     }
+}
+
+/// All that a Terminate says reaches the application.
+#[test]
+fn what_the_peers_terminate_quotes_is_told() {
+    // rfc: 5040-67
+    let mut scene = scene(0);
+    scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+    let wr = read(1, &scene.open, Stag(0x77), LEN);
+    scene.sim.hosts[0].post_send(&mut scene.qp, wr);
+    scene.sim.run_now();
+    let peer = &mut scene.sim.raw[scene.peer];
+    let asked = peer.take_ulpdu().expect("a Read Request");
+    let control = TerminateControl {
+        layer: 0,
+        error_type: 1,
+        code: 0,
+    };
+    let terminate = Terminate {
+        control,
+        ddp_segment_length: Some(asked.len() as u16),
+        ddp_header: Some(&asked[..18]),
+        rdma_header: Some(&asked[18..]),
+    };
+    let mut octets = vec![0; terminate.len()];
+    terminate.emit(&mut octets);
+    let header = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 1, true);
+    peer.send_ddp(DdpHeader::Untagged(header), &octets);
+    scene.sim.run_now();
+    let quoted = QuotedSegment {
+        len: Some(asked.len() as u16),
+        header: Some(DdpSegment::parse(&asked).unwrap().header),
+        read_request: Some(ReadRequest::parse(&asked[18..]).unwrap()),
+    };
+    let told = EndReason::TerminateReceived {
+        control,
+        quoted: Some(Box::new(quoted)),
+    };
+    assert_eq!(scene.sim.hosts[0].end_of(scene.qp.number), Some(told));
 }
 
 /// The peer acknowledges a Send together with a segment that ends the connection: the Send completes nevertheless.

@@ -351,7 +351,7 @@ fn a_read_request_of_the_wrong_length() {
 /// A peer fills the queue of its Read Requests. That of another stream still has all its room.
 #[test]
 fn the_reads_of_a_stream_take_no_room_from_those_of_another() {
-    // rfc: 5040-121, 5042-18 streams share no queue of Read Requests
+    // Streams share no queue of Read Requests.
     let mut scene = scene(1);
     scene.assert_bystanders_unhurt("before");
     let request = read_of(scene.open.stag, 0, LEN);
@@ -430,6 +430,8 @@ fn more_reads_than_agreed() {
     assert_eq!(terminate.control, control);
     let offending = read_request(terminate_msn(&terminate), &request);
     assert_eq!(terminate.ddp_header, Some(&offending[..18]));
+    // rfc: 5040-88c
+    assert_eq!(terminate.rdma_header, Some(&offending[18..]));
     scene.assert_bystanders_unhurt("too many Reads");
 }
 

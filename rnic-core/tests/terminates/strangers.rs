@@ -327,7 +327,7 @@ fn a_send_beyond_its_buffer() {
     first.last = false;
     let whole = ddp(DdpHeader::Untagged(first), &[0; LEN]);
     let more = ddp(DdpHeader::Untagged(at(0, 1, LEN as u32)), &[1]);
-    wrong_behind(scene(1), "one more", &[whole], &more, (1, 2, 5));
+    wrong_behind(scene(1), "one more", &[whole], &more, (1, 2, 4));
 }
 
 #[test]

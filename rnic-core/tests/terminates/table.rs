@@ -292,7 +292,7 @@ fn too_many_reads(name: &str, numbers: Numbers) {
     peer.acknowledge();
     scene.sim.run_for(SECOND * 2);
     let offending = read_request(last, &request);
-    scene.assert_terminated(name, &offending, numbers, Quotes::Segment);
+    scene.assert_terminated(name, &offending, numbers, Quotes::SegmentAndRead(request));
     scene.assert_bystanders_unhurt(name);
 }
 
@@ -373,7 +373,11 @@ fn an_fpdu_with_a_bad_crc(name: &str, numbers: Numbers) {
     let ulpdu = ddp(send_header(1), b"hello");
     let mut octets = fpdu(&ulpdu, true);
     octets[21] ^= 1;
-    scene(1).wrong_octets(name, &octets, &ulpdu, numbers, Quotes::Nothing);
+    let mut scene = scene(1);
+    // The first FPDU of an initiator is another matter.
+    scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+    scene.sim.run_now();
+    scene.wrong_octets(name, &octets, &ulpdu, numbers, Quotes::Nothing);
 }
 
 fn a_marker_that_points_elsewhere(name: &str, numbers: Numbers) {
@@ -386,7 +390,11 @@ fn a_marker_that_points_elsewhere(name: &str, numbers: Numbers) {
     (scene.peer, scene.qp) = (peer, qp);
     let target = scene.sim.hosts[0].share(&[0; 1000], all_rights());
     let ulpdu = ddp(write_header(target.stag, 0), &[0xee; 1000]);
-    let octets = Writer::new(true).fpdu_with(
+    let mut writer = Writer::new(true);
+    let first = writer.fpdu(&ddp(nothing(), &[]));
+    scene.sim.raw[peer].send(&first);
+    scene.sim.run_now();
+    let octets = writer.fpdu_with(
         &ulpdu,
         |at, distance| {
             if at == 0 { distance } else { distance + 4 }

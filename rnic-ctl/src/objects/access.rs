@@ -61,13 +61,53 @@ impl Access {
 
     /// Prints a list of objects.
     pub(super) fn print(&self, style: Style, lines: &[Line]) -> Outcome {
-        let style = self.style(style);
-        if style.json {
-            return style.value(&lines.iter().map(Line::json).collect());
+        let mut printer = self.printer(style);
+        lines.iter().try_for_each(|line| printer.print(line))?;
+        printer.end()
+    }
+
+    /// Prints a list of objects one by one: what is behind them need not be kept.
+    pub(super) fn printer(&self, style: Style) -> Printer {
+        Printer {
+            style: self.style(style),
+            is_empty: true,
         }
-        lines
-            .iter()
-            .try_for_each(|line| out::line(line.text(style.details)))
+    }
+}
+
+/// A list of objects that is printed. JSON is an array of them.
+pub(super) struct Printer {
+    style: Style,
+    is_empty: bool,
+}
+
+impl Printer {
+    /// Prints one more.
+    pub(super) fn print(&mut self, line: &Line) -> Outcome {
+        if !self.style.json {
+            return out::line(line.text(self.style.details));
+        }
+        let before = if self.is_empty { '[' } else { ',' };
+        self.is_empty = false;
+        let json = line.json();
+        match self.style.pretty {
+            // In strings, line ends are escaped.
+            true => out::write(&format!(
+                "{before}\n  {}",
+                format!("{json:#}").replace('\n', "\n  ")
+            )),
+            false => out::write(&format!("{before}{json}")),
+        }
+    }
+
+    /// Ends the list.
+    pub(super) fn end(self) -> Outcome {
+        match (self.style.json, self.is_empty, self.style.pretty) {
+            (false, ..) => Ok(()),
+            (true, true, _) => out::line("[]"),
+            (true, false, true) => out::line("\n]"),
+            (true, false, false) => out::line("]"),
+        }
     }
 }
 

@@ -164,7 +164,26 @@ impl Filter {
         administrator: &mut Administrator,
         what: &'static str,
     ) -> Outcome<Vec<PortState>> {
-        let mut ports = administrator.ports().map_err(failed(what))?;
+        let ports = administrator.ports().map_err(failed(what))?;
+        self.choose(ports, administrator, what)
+    }
+
+    /// Asks for the ports that pass, those included that have ended while somebody still has their sockets.
+    pub(super) fn all_ports(
+        &self,
+        administrator: &mut Administrator,
+        what: &'static str,
+    ) -> Outcome<Vec<PortState>> {
+        let ports = administrator.all_ports().map_err(failed(what))?;
+        self.choose(ports, administrator, what)
+    }
+
+    fn choose(
+        &self,
+        mut ports: Vec<PortState>,
+        administrator: &mut Administrator,
+        what: &'static str,
+    ) -> Outcome<Vec<PortState>> {
         self.check(&ports, what)?;
         if let Some(dev) = &self.dev
             && !ports.iter().any(|port| port.netdev == *dev)

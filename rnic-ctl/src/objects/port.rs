@@ -38,7 +38,7 @@ enum Verb {
 pub(crate) fn run(args: &PortArgs, style: Style) -> Outcome {
     let words = args.verb.as_ref().map(|Verb::Show { filter }| filter);
     let filter = PORTS.parse(words.map_or(&[], Vec::as_slice))?;
-    let ports = filter.ports(&mut args.access.connect()?, "show the ports")?;
+    let ports = filter.all_ports(&mut args.access.connect()?, "show the ports")?;
     let mut users = Users::default();
     let lines: Vec<_> = ports.iter().map(|port| line(port, &mut users)).collect();
     args.access.print(style, &lines)
@@ -52,7 +52,12 @@ fn line(port: &PortState, users: &mut Users) -> Line {
         .with("uid", port.uid)
         .with("program", port.program.as_str())
         .with("pid", port.pid)
-        .with("connected", port.connected)
+        .with("connected", port.connected);
+    let line = match port.ending {
+        true => line.with("state", "ending"),
+        false => line,
+    };
+    let line = line
         .with("leases", port.leases)
         .with("frames", port.frames)
         .with("hugepages", port.huge_octets)

@@ -11,7 +11,7 @@ use rnic_xdp::manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::access::{Access, Style, failed};
+use super::access::{Access, Printer, Style, failed};
 use super::filter::Filter;
 use super::line::Line;
 use super::words::Users;
@@ -20,6 +20,8 @@ use crate::out::{self, printable};
 
 /// The most characters of a word that a client says.
 const MOST_CHARACTERS: usize = 64;
+/// The most octets of a line: many times what any object takes.
+const MOST_OCTETS: usize = 64 << 10;
 
 /// How to ask.
 #[derive(Clone, Debug, Args)]
@@ -41,87 +43,101 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// A client and what it says.
-struct Client {
-    port: PortState,
-    said: Vec<Resource>,
-    /// Why that is not all, if it is not.
-    fault: Option<String>,
-}
-
-/// Asks clients, and prints a line for each object.
+/// Asks clients, and prints a line for each object as the answers come: what they say may be long.
 pub(super) fn show(
     asking: &Asking,
     style: Style,
     (what, filter): (&str, &Filter),
     line: impl Fn(Resource) -> Option<Line>,
 ) -> Outcome<ExitCode> {
+    const WHAT: &str = "ask clients";
     let mut administrator = asking.access.connect()?;
-    let mut users = Users::default();
+    let mut report = Report {
+        printer: asking.access.printer(style),
+        is_json: style.json,
+        code: ExitCode::SUCCESS,
+        users: Users::default(),
+    };
     let before = leases(&mut administrator)?;
-    let clients = ask(&mut administrator, asking.timeout, (what, filter))?;
-    // Connections come and go meanwhile: what was leased before or is leased now, is.
-    let leases = [before, leases(&mut administrator)?].concat();
-    let (mut lines, mut code) = (Vec::new(), ExitCode::SUCCESS);
-    for client in clients {
-        let known = known(&client.port, &mut users);
-        for resource in client.said.into_iter().filter(|one| filter.admits(one)) {
+    let ports = filter.ports(&mut administrator, WHAT)?;
+    let numbers: Vec<_> = ports.iter().map(|port| port.port).collect();
+    let mut printed = Ok(());
+    let print = |administrator: &mut Administrator, answers: Vec<Inspected>| {
+        // Connections come and go meanwhile: what was leased before or is leased now, is.
+        printed = leases(administrator).and_then(|now| {
+            let leases = [before.as_slice(), &now].concat();
+            answers.iter().try_for_each(|answer| {
+                let port = ports.iter().find(|port| port.port == answer.port);
+                let passes = |one: Resource| filter.admits(&one).then(|| line(one)).flatten();
+                port.map_or(Ok(()), |port| {
+                    report.client(port, answer, (what, asking.timeout), &leases, passes)
+                })
+            })
+        });
+        printed.is_ok()
+    };
+    let asked = administrator.inspect(&numbers, what, asking.timeout, print);
+    asked.map_err(failed(WHAT))?;
+    printed?;
+    report.printer.end()?;
+    Ok(report.code)
+}
+
+/// What is printed of clients.
+struct Report {
+    printer: Printer,
+    is_json: bool,
+    code: ExitCode,
+    users: Users,
+}
+
+impl Report {
+    /// Prints what a client says, beside what rnicd knows of it.
+    fn client(
+        &mut self,
+        port: &PortState,
+        answer: &Inspected,
+        (what, within): (&str, Duration),
+        leases: &[LeaseState],
+        line: impl Fn(Resource) -> Option<Line>,
+    ) -> Outcome {
+        let known = known(port, &mut self.users);
+        let mut printed = Ok(());
+        let fault = read(answer, (what, within), |resource| {
             let local = local(&resource);
-            let Some(said) = line(resource) else { continue };
-            let is_leased = |local| {
-                leases
-                    .iter()
-                    .any(|lease| has(lease, client.port.port, local))
+            let Some(said) = line(resource).filter(|_| printed.is_ok()) else {
+                return;
             };
+            let is_leased = |local| leases.iter().any(|lease| has(lease, port.port, local));
             let said = match local {
                 Some(local) if !is_leased(local) => said.with("leased", false),
                 _ => said,
             };
-            lines.push(known.clone().behind("client", said));
+            printed = self.printer.print(&known.clone().behind("client", said));
+        });
+        printed?;
+        let Some(fault) = fault else {
+            return Ok(());
+        };
+        self.code = ExitCode::FAILURE;
+        if self.is_json {
+            return self.printer.print(&known.with("error", fault));
         }
-        if let Some(fault) = client.fault {
-            code = ExitCode::FAILURE;
-            match style.json {
-                true => lines.push(known.with("error", fault)),
-                false => note(&client.port, &fault),
-            }
-        }
+        note(port, &fault);
+        Ok(())
     }
-    asking.access.print(style, &lines)?;
-    Ok(code)
 }
 
 fn leases(administrator: &mut Administrator) -> Outcome<Vec<LeaseState>> {
     administrator.leases().map_err(failed("show the leases"))
 }
 
-/// Asks the clients of the ports that the filter admits.
-fn ask(
-    administrator: &mut Administrator,
-    within: Duration,
-    (what, filter): (&str, &Filter),
-) -> Outcome<Vec<Client>> {
-    const WHAT: &str = "ask clients";
-    let ports = filter.ports(administrator, WHAT)?;
-    let numbers: Vec<_> = ports.iter().map(|port| port.port).collect();
-    let answers = administrator.inspect(&numbers, what, within);
-    let answers = answers.map_err(failed(WHAT))?;
-    let both = ports.into_iter().zip(answers);
-    Ok(both
-        .map(|(port, answer)| {
-            let (said, fault) = read(&answer, what, within);
-            Client { port, said, fault }
-        })
-        .collect())
-}
-
-/// Reads what a client says, and why it is not all.
+/// Reads what a client says, object by object, and returns why it is not all, if it is not.
 pub(super) fn read(
     answer: &Inspected,
-    what: &str,
-    within: Duration,
-) -> (Vec<Resource>, Option<String>) {
-    let mut said = Vec::new();
+    (what, within): (&str, Duration),
+    mut each: impl FnMut(Resource),
+) -> Option<String> {
     let mut fault = None;
     let mut lines = answer.said.split_inclusive(|&octet| octet == b'\n');
     let ended = loop {
@@ -129,6 +145,9 @@ pub(super) fn read(
         let Some(line) = lines.next().and_then(|line| line.strip_suffix(b"\n")) else {
             break false;
         };
+        if line.len() > MOST_OCTETS {
+            return Some("what it says of an object is too long".to_owned());
+        }
         match serde_json::from_slice(line) {
             Ok(Resource::End) => break true,
             Ok(Resource::Newer) => {}
@@ -136,18 +155,18 @@ pub(super) fn read(
                 fault = Some("its version of rnic does not know that".to_owned())
             }
             Ok(Resource::Idle { .. }) => fault = Some(idle(within)),
-            Ok(resource) if kind(&resource) == what => said.push(resource),
-            Ok(_) => return (said, Some("it says what it was not asked for".to_owned())),
+            Ok(resource) if kind(&resource) == what => each(resource),
+            Ok(_) => return Some("it says what it was not asked for".to_owned()),
             Err(error) => {
                 let error: String = error.to_string().chars().take(128).collect();
-                return (said, Some(format!("what it says is malformed: {error}")));
+                return Some(format!("what it says is malformed: {error}"));
             }
         }
     };
     if !ended {
         fault = Some(broken(answer, within));
     }
-    (said, fault)
+    fault
 }
 
 fn idle(within: Duration) -> String {
@@ -162,6 +181,9 @@ fn broken(answer: &Inspected, within: Duration) -> String {
     let seconds = within.as_secs_f64();
     match (&answer.end, answer.said.is_empty()) {
         (InspectionEnd::Refused(refused), _) => refused.message.clone(),
+        (InspectionEnd::NotAsked, _) => {
+            "it was not asked: other clients that do not answer took all the time".to_owned()
+        }
         (InspectionEnd::TimedOut, true) => {
             format!("no answer within {seconds} s; its process may be stopped")
         }
@@ -264,7 +286,9 @@ mod tests {
     fn heard(said: &[u8], end: InspectionEnd) -> (Vec<Resource>, Option<String>) {
         let said = said.to_vec();
         let answer = Inspected { port: 1, said, end };
-        read(&answer, "pd", SOON)
+        let mut heard = Vec::new();
+        let fault = read(&answer, ("pd", SOON), |one| heard.push(one));
+        (heard, fault)
     }
 
     #[test]
@@ -281,6 +305,7 @@ mod tests {
             (format!("{pd}{{\"type\":\"end\"}}"), "breaks off"),
             (format!("{pd}x\n"), "malformed"),
             (format!("{pd}\n"), "malformed"),
+            (format!("{pd}{}\n", "[".repeat(70_000)), "too long"),
             (format!("{pd}{{\"type\":\"pd\",\"pdn\":-1}}\n"), "malformed"),
             (format!("{pd}{{\"type\":\"mr\"}}\n"), "not asked for"),
             (

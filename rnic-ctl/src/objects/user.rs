@@ -33,7 +33,7 @@ enum Verb {
         /// The name or number of the user
         user: Option<String>,
     },
-    /// Change what a user may have: devices, ports, frames, listen, listeners, connections, rate, peers, hugepages
+    /// Change what a user may have: devices, ports, frames, listen, listeners, connections, rate, peers, hugepages, crc
     Set {
         /// The name or number of the user
         user: String,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::connect::local_address;
 use crate::device::DeviceArgs;
 use crate::failure::{Failure, Outcome};
 
@@ -137,7 +138,7 @@ pub(crate) struct PerfArgs {
     pub in_memory: bool,
 
     /// The local address to use or listen on; without it a server listens on all addresses of both families
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = local_address)]
     pub local: Option<IpAddr>,
 
     /// TCP port of the server

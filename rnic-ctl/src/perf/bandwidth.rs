@@ -85,6 +85,10 @@ pub(super) fn run(
         Length::Iterations(count) => run.until_all_complete(count, progress)?,
         Length::Time { duration, margin } => run.for_a_time(duration, margin, progress)?,
     };
+    let hello = run.session.hello;
+    if hello.verify && hello.test.operation() == Operation::Write {
+        run.until_placed(progress)?;
+    }
     Ok((row, run.bad))
 }
 
@@ -133,6 +137,31 @@ impl Run<'_> {
         let nothing = (Duration::ZERO, 0);
         let ((from, before), (to, after)) = (begin.unwrap_or(nothing), end.unwrap_or(nothing));
         Ok(self.figures(after - before, to - from))
+    }
+
+    /// Waits until the server's memory has what was written. A Write completes when TCP has delivered it, and a relay on the way may
+    /// have it still; a Read of nothing is answered when what was written ahead of it is placed (RFC 5040 section 5.5).
+    fn until_placed(&mut self, progress: &mut Progress) -> Outcome {
+        for flow in &mut self.session.flows {
+            let request = SendRequest::read(flow.remote(0)).memory(&[]);
+            flow.qp.post_send(&request).doing("post a request")?;
+        }
+        let mut left = self.session.flows.len();
+        while left > 0 {
+            let mut completions = [Completion::default(); BATCH];
+            let count = self.session.cq.poll(&mut completions);
+            for completion in &completions[..count] {
+                self.session.check(completion)?;
+                left -= 1;
+            }
+            let now = Instant::now();
+            if progress.is_due(now) {
+                progress.show(now, 1.0)?;
+                self.look_up(now)?;
+            }
+            self.idle.after(count, &self.session.cq)?;
+        }
+        Ok(())
     }
 
     /// Returns a number of messages at which every connection can stop: its last request makes a completion.

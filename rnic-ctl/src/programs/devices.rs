@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use rnic_xdp::device_name;
 use rnic_xdp::facts::{self, Verdict};
 use rnic_xdp::manager::Manager;
 use rnic_xdp::manager::channel::default_socket;
@@ -21,15 +22,17 @@ pub(super) struct Devices {
     pub(super) names: Vec<String>,
     /// What rnicd offers this user, or why it offers nothing.
     offered: Result<Vec<String>, String>,
+    /// Of these, what it is to offer and cannot now, with the reason.
+    withheld: Vec<(String, String)>,
 }
 
 impl Devices {
     /// Chooses those that the command line names, or else the environment, or else rnicd. Without any of these, all of this network
     /// namespace that can be used, if this user may.
     pub(super) fn choose(named: &[String]) -> Outcome<Self> {
-        let offered = Manager::connect(&default_socket())
-            .map(|manager| manager.devices().to_vec())
-            .map_err(|error| error.to_string());
+        let manager = Manager::connect(&default_socket());
+        let offered = manager.as_ref().map(|manager| manager.devices().to_vec());
+        let offered = offered.map_err(ToString::to_string);
         let mut names = named.to_vec();
         if names.is_empty() {
             names = in_environment();
@@ -44,7 +47,20 @@ impl Devices {
             let why = "no Ethernet interface here is up and has an address; `ip address` shows them, --netdev names one";
             return Err(Failure::environment("choose an interface", why));
         }
-        Ok(Self { names, offered })
+        for name in &mut names {
+            let is_offered = offered.iter().flatten().any(|offered| offered == name);
+            if let Some(first) = device_name(name).filter(|_| !is_offered) {
+                *name = first;
+            }
+        }
+        let why = |name: &String| manager.as_ref().ok()?.waits_for(name);
+        let withheld = names.iter();
+        let withheld = withheld.filter_map(|name| Some((name.clone(), why(name)?.to_owned())));
+        Ok(Self {
+            withheld: withheld.collect(),
+            names,
+            offered,
+        })
     }
 
     /// Fails where a program could not use one of them.
@@ -58,6 +74,10 @@ impl Devices {
             }
             let rights = facts::host().into_iter().find(|fact| fact.name == "rights");
             if let Some(rights) = rights.filter(|rights| rights.verdict == Verdict::Fail) {
+                let mut withheld = self.withheld.iter();
+                if let Some((_, why)) = withheld.find(|(withheld, _)| withheld == name) {
+                    return Err(failed(format!("rnicd cannot share it now: {why}")));
+                }
                 let without = match &self.offered {
                     Ok(_) => format!(
                         "rnicd does not share it with this user, who is {} to have it alone",
@@ -148,6 +168,7 @@ mod tests {
         let devices = Devices {
             names: vec!["rnic-nowhere".into()],
             offered: Err("rnicd is not there; start it".into()),
+            withheld: Vec::new(),
         };
         let why = devices.check().unwrap_err().to_string();
         assert!(why.contains("there is no such interface"), "{why}");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
-use crate::connect::resolve;
+use crate::connect::{local_address, resolve};
 use crate::device::DeviceArgs;
 use crate::failure::Outcome;
 use crate::out;
@@ -27,7 +27,7 @@ pub(crate) struct RpingArgs {
     pub address: Option<String>,
 
     /// The client's own address
-    #[arg(short = 'I', long, value_name = "ADDRESS")]
+    #[arg(short = 'I', long, value_name = "ADDRESS", value_parser = local_address)]
     pub source: Option<IpAddr>,
 
     /// TCP port of the server

@@ -48,7 +48,7 @@ fn in_words(control: TerminateControl) -> String {
 fn terminate(reason: &EndReason) -> Option<(bool, TerminateControl)> {
     match reason {
         EndReason::TerminateSent { control, .. } => Some((true, *control)),
-        EndReason::TerminateReceived { control } => Some((false, *control)),
+        EndReason::TerminateReceived { control, .. } => Some((false, *control)),
         _ => None,
     }
 }
@@ -114,7 +114,10 @@ mod tests {
             error_type: 1,
             code: 0,
         };
-        let failure = ended(&EndReason::TerminateReceived { control });
+        let failure = ended(&EndReason::TerminateReceived {
+            control,
+            quoted: None,
+        });
         let words = "Terminate received: layer 1, type 1, code 0x00: ";
         assert!(failure.why.starts_with(words), "{failure}");
         let json = failure.to_json();

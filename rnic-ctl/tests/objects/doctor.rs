@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-use rnic_xdp::testing::is_root;
 use serde_json::Value;
 
 use crate::common::text;
@@ -36,10 +35,8 @@ pub(crate) fn nobody(world: &World, line: &str) -> Command {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_user_learns_that_it_gets_ports() {
-    if !is_root("a_user_learns_that_it_gets_ports") {
-        return;
-    }
     let world = World::new("");
     for command in [nobody(&world, ASK), world.root(ASK)] {
         let (code, said) = doctor(command);
@@ -67,10 +64,8 @@ fn a_user_learns_that_it_gets_ports() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_user_learns_why_it_gets_none() {
-    if !is_root("a_user_learns_why_it_gets_none") {
-        return;
-    }
     let world = World::new("[[user]]\nname = \"nobody\"\nports = 0\n");
     let (code, said) = doctor(nobody(&world, ASK));
     assert_eq!(code, Some(1));

@@ -5,17 +5,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rnic_xdp::manager::states::Event;
 use rnic_xdp::manager::{Administrator, AskError};
-use rnic_xdp::testing::is_root;
 use serde_json::{Value, json};
 
 use crate::common::Running;
 use crate::world::{World, succeed};
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_monitor_shows_what_happens_in_order() {
-    if !is_root("the_monitor_shows_what_happens_in_order") {
-        return;
-    }
     let world = World::new("");
     let monitor = Running::start(world.root("-j monitor")).until_it_says("listening");
     let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
@@ -84,10 +81,8 @@ fn the_monitor_shows_what_happens_in_order() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_monitor_outlives_rnicd() {
-    if !is_root("the_monitor_outlives_rnicd") {
-        return;
-    }
     let mut world = World::new("");
     let monitor = Running::start(world.root("monitor")).until_it_says("event listening\n");
     world.stop();
@@ -105,10 +100,8 @@ fn the_monitor_outlives_rnicd() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_monitor_shows_changes_of_a_device_and_a_refused_reload() {
-    if !is_root("the_monitor_shows_changes_of_a_device_and_a_refused_reload") {
-        return;
-    }
     let world = World::new("");
     let monitor = Running::start(world.root("-j monitor")).until_it_says("listening");
     let (mac, address) = ("02:00:00:00:77:01", "10.77.0.9");
@@ -154,10 +147,8 @@ fn the_monitor_shows_changes_of_a_device_and_a_refused_reload() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_reader_that_is_too_slow_learns_how_much_it_missed() {
-    if !is_root("a_reader_that_is_too_slow_learns_how_much_it_missed") {
-        return;
-    }
     const EVENTS: u64 = 3000;
     let world = World::new("");
     let connect = || Administrator::connect(&world.socket()).unwrap();

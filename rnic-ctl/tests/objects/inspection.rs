@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-use rnic_xdp::testing::is_root;
 use serde_json::Value;
 
 use crate::common::text;
@@ -27,10 +26,8 @@ fn stdout(mut command: Command) -> String {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn clients_describe_their_objects_and_connections() {
-    if !is_root("clients_describe_their_objects_and_connections") {
-        return;
-    }
     let world = World::new("");
     let client = "rping -c -a 10.77.0.2 -C 1000000000";
     let (_server, client) = transfer(&world, "rping -s -a 10.77.0.2", client);

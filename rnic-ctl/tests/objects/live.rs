@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
-use rnic_xdp::testing::is_root;
 use serde_json::Value;
 
 use crate::common::{Running, text};
@@ -173,10 +172,8 @@ fn findings(said: &str) -> String {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn every_command_says_what_it_did_of_what_is_alive() {
-    if !is_root("every_command_says_what_it_did_of_what_is_alive") {
-        return;
-    }
     let world = World::new("");
     let mut transcript = String::new();
     let log = &mut transcript;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use rnic_xdp::testing::is_root;
 use serde_json::Value;
 
 use crate::common::{Running, text};
@@ -43,10 +42,8 @@ fn listening() -> (World, Running) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn metrics_are_those_of_the_transcript() {
-    if !is_root("metrics_are_those_of_the_transcript") {
-        return;
-    }
     let (world, _server) = listening();
     let printed = metrics(&world, "--by-port 1");
     Exposition::read(&printed);
@@ -73,10 +70,8 @@ fn metrics_are_those_of_the_transcript() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn counters_are_those_of_stat() {
-    if !is_root("counters_are_those_of_stat") {
-        return;
-    }
     let world = World::new("");
     let client = "rping -c -a 10.77.0.2 -C 1000000000";
     let _both = transfer(&world, "rping -s -a 10.77.0.2", client);
@@ -124,10 +119,8 @@ fn counters_are_those_of_stat() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn no_counter_of_a_user_goes_back() {
-    if !is_root("no_counter_of_a_user_goes_back") {
-        return;
-    }
     let mut world = World::new("");
     let users = |world: &World| Exposition::read(&metrics(world, ""));
     let (server, client) = (
@@ -179,10 +172,8 @@ fn no_counter_of_a_user_goes_back() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn scrapers_get_metrics_and_other_users_none() {
-    if !is_root("scrapers_get_metrics_and_other_users_none") {
-        return;
-    }
     let (world, _server) = listening();
     let refused = world.nobody("metrics").output().unwrap();
     assert_eq!(refused.status.code(), Some(3));
@@ -209,10 +200,8 @@ fn scrapers_get_metrics_and_other_users_none() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_guide_has_every_metric_and_no_other() {
-    if !is_root("the_guide_has_every_metric_and_no_other") {
-        return;
-    }
     let (world, _server) = listening();
     let metrics = read(&world);
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
@@ -275,10 +264,8 @@ fn selectors(expression: &str) -> Vec<(&str, Vec<&str>)> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_dashboard_asks_for_what_there_is() {
-    if !is_root("the_dashboard_asks_for_what_there_is") {
-        return;
-    }
     let (world, _server) = listening();
     let metrics = read(&world);
     let dashboard = fs::read_to_string(Path::new(DASHBOARD)).unwrap();

@@ -2,8 +2,6 @@
 
 use std::process::Command;
 
-use rnic_xdp::testing::is_root;
-
 use crate::ending::transfer;
 use crate::terminal::Terminal;
 use crate::world::{World, succeed};
@@ -17,10 +15,8 @@ fn client(terminal: &Terminal) -> Option<Vec<String>> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_screen_shows_who_sends_and_receives() {
-    if !is_root("the_screen_shows_who_sends_and_receives") {
-        return;
-    }
     let mut world = World::new("");
     let rping = "rping -c -a 10.77.0.2 -C 1000000000";
     let (_server, _client) = transfer(&world, "rping -s -a 10.77.0.2", rping);
@@ -80,10 +76,8 @@ fn the_screen_shows_who_sends_and_receives() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_terminal_is_as_before_however_it_ends() {
-    if !is_root("the_terminal_is_as_before_however_it_ends") {
-        return;
-    }
     let world = World::new("");
     let start = |line: &str| {
         let top = Terminal::start(&world.root(line), (80, 24));
@@ -113,10 +107,8 @@ fn the_terminal_is_as_before_however_it_ends() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn looks_can_be_printed() {
-    if !is_root("looks_can_be_printed") {
-        return;
-    }
     let world = World::new("");
     let rping = "rping -c -a 10.77.0.2 -C 1000000000";
     let (_server, _client) = transfer(&world, "rping -s -a 10.77.0.2", rping);

@@ -1,6 +1,7 @@
 //! A host with an rnicd, and a peer.
 
 use std::fs::{self, Permissions};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio, id};
@@ -32,8 +33,25 @@ fn rnicd_serves() {
         socket: Some(directory.join("socket")),
         state: directory.join("state"),
         pins: directory.join("bpf"),
+        // This program is not rnicd.
+        freer: [
+            "/proc/self/exe",
+            "--exact",
+            "world::memory_is_freed",
+            "--ignored",
+        ]
+        .map(Into::into)
+        .to_vec(),
     };
     serve(&places).unwrap();
+}
+
+/// The process by which rnicd frees memory.
+#[test]
+#[ignore = "a part of the other tests, whose rnicd runs it"]
+fn memory_is_freed() {
+    let file = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    rnicd::freer::free(&file).unwrap();
 }
 
 /// A host whose `nic` (10.77.0.1) rnicd shares, and a peer with `theirs` (10.77.0.2).
@@ -196,6 +214,12 @@ impl Drop for World {
             .arg(self.directory.join("bpf"))
             .status();
         let _ = fs::remove_dir_all(&self.directory);
+        // Those of its sockets for administrators and observers.
+        for other in ["-admin", "-observe"] {
+            let mut directory = self.directory.clone().into_os_string();
+            directory.push(other);
+            let _ = fs::remove_dir_all(directory);
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Addresses as C has them.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::libc::{self, AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use nix::sys::socket::{
@@ -11,8 +11,17 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 
+use rnic_verbs::PortLease;
+
 use crate::abi::rdma_sockaddr;
-use crate::errno::{Errno, lock};
+use crate::adapter::{self, Adapter, adapters};
+use crate::errno::Errno;
+
+/// How long a TCP port is waited for that belongs to a process which has ended, one that this process may just have released, and how
+/// often to look.
+const PATIENCE: Duration = Duration::from_secs(2);
+const RELEASED_WITHIN: Duration = Duration::from_millis(30);
+const TRY_EVERY: Duration = Duration::from_millis(5);
 
 /// Reads an address of the program. Returns `None` if its family is none that rdma_cm knows over iWARP.
 ///
@@ -77,34 +86,97 @@ pub(super) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Returns the local address from which the kernel would send to this one.
-pub(super) fn source_for(remote: SocketAddr) -> Result<IpAddr, Errno> {
+/// Returns the link of a link-local address, if the address names it.
+pub(super) fn link_of(address: SocketAddr) -> Option<u32> {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            (v6.scope_id() != 0).then_some(v6.scope_id())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the address as programs are to see it: with its link if it is link-local.
+pub(super) fn with_link(mut address: SocketAddr, adapter: &Adapter) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut address
+        && v6.ip().is_unicast_link_local()
+    {
+        v6.set_scope_id(adapter.interface().index);
+    }
+    address
+}
+
+/// Returns the local address from which the kernel would send to this one, with the link of a link-local one.
+pub(super) fn source_for(remote: SocketAddr) -> Result<SocketAddr, Errno> {
     let probe = open(remote, SockType::Datagram)?;
     let mut remote = remote;
     // Any port does: nothing is sent.
     remote.set_port(9);
     connect(probe.as_raw_fd(), &SockaddrStorage::from(remote))?;
-    Ok(name_of(&probe)?.ip())
+    name_of(&probe)
 }
 
-/// The addresses on which this process has listened and does no more. Connections that were accepted there may hold the port still.
-static FORMER: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
-
-/// Notes that nothing listens at an address any more.
-pub(super) fn is_former(address: SocketAddr) {
-    lock(&FORMER).insert(address);
+/// What keeps a port until the engine has it.
+pub(super) enum Reserved {
+    /// A socket of the kernel.
+    Socket { _bound: OwnedFd },
+    /// What earlier connections of this process keep reserved.
+    Shared(PortLease),
 }
 
-/// Reserves a TCP port in the kernel as [`reserve`] does. A port that connections of former listeners hold needs no socket: the engine
-/// shares it with them.
+impl Reserved {
+    /// Frees the port for the engine, which reserves it for itself. What it shares stays reserved as long as this is held.
+    pub(super) fn free(self) -> Option<PortLease> {
+        match self {
+            Self::Socket { .. } => None,
+            Self::Shared(lease) => Some(lease),
+        }
+    }
+}
+
+/// Reserves a TCP port as [`reserve`] does. One that earlier connections of this process have, until their TIME-WAIT ends, is shared with
+/// them. That no id has it any more, the caller knows.
 pub(super) fn reserve_again(
     wanted: SocketAddr,
     reuse: bool,
-) -> Result<(Option<OwnedFd>, SocketAddr), Errno> {
-    match reserve(wanted, reuse) {
-        Err(Errno::EADDRINUSE) if lock(&FORMER).contains(&plain(wanted)) => Ok((None, wanted)),
-        reserved => reserved.map(|(socket, bound)| (Some(socket), bound)),
+) -> Result<(Reserved, SocketAddr), Errno> {
+    let began = Instant::now();
+    let (soon, until) = (began + RELEASED_WITHIN, began + PATIENCE);
+    let mut is_last = false;
+    loop {
+        match reserve(wanted, reuse) {
+            Ok((bound, local)) => return Ok((Reserved::Socket { _bound: bound }, local)),
+            Err(Errno::EADDRINUSE) => {}
+            Err(errno) => return Err(errno),
+        }
+        if let Some(lease) = in_use(plain(wanted)) {
+            return Ok((Reserved::Shared(lease), wanted));
+        }
+        // With the kernel alone a port is free once its id is destroyed or its process has ended. rnicd frees it a moment later.
+        if is_last {
+            return Err(Errno::EADDRINUSE);
+        }
+        let now = Instant::now();
+        let may_be_near = now < soon && adapter::has_rnicd();
+        // It may become free while rnicd is asked.
+        is_last = now >= until || !(may_be_near || adapter::are_ports_ending());
+        thread::sleep(TRY_EVERY);
     }
+}
+
+/// Returns the lease of a port that a device of this process has at an address. Any address stands for those of each device: it listens
+/// there, or has connected from one of them.
+fn in_use(local: SocketAddr) -> Option<PortLease> {
+    adapters().iter().find_map(|adapter| {
+        let device = adapter.opened()?;
+        let own = match local.ip().is_unspecified() {
+            true => adapter.addresses(),
+            false => Vec::new(),
+        };
+        let own = own.into_iter().filter(|ip| ip.is_ipv4() == local.is_ipv4());
+        let mut places = [local.ip()].into_iter().chain(own);
+        places.find_map(|ip| device.port_in_use(SocketAddr::new(ip, local.port())))
+    })
 }
 
 /// Reserves a TCP port in the kernel, for as long as the socket lives. Returns it with the address.

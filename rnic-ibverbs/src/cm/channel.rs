@@ -9,6 +9,7 @@ use crate::cancellation::PutOff;
 use crate::cm::id::Queue;
 use crate::errno::{Errno, fail_ptr};
 use crate::event_queue::EventQueue;
+use crate::process;
 
 /// A channel in the program's hands.
 #[repr(C)]
@@ -34,7 +35,9 @@ pub(super) fn make() -> Result<(*mut rdma_event_channel, Queue), Errno> {
 /// It is NULL, or a channel that exists.
 pub(super) unsafe fn queue_of(channel: *mut rdma_event_channel) -> Result<Queue, Errno> {
     let made = channel.cast::<Made>().as_ref();
-    made.map(|made| made.queue.clone()).ok_or(Errno::EINVAL)
+    let queue = &made.ok_or(Errno::EINVAL)?.queue;
+    process::check(&queue.process)?;
+    Ok(queue.clone())
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_create_event_channel")]
@@ -52,7 +55,9 @@ pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
 #[unsafe(export_name = "rnic_cm_rdma_destroy_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     let _whole = PutOff::new();
-    if !channel.is_null() {
+    let made = channel.cast::<Made>().as_ref();
+    // What was inherited by a fork is left.
+    if made.is_some_and(|made| !made.queue.process.is_forked()) {
         drop(Box::from_raw(channel.cast::<Made>()));
     }
 }

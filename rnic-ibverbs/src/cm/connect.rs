@@ -1,19 +1,20 @@
 //! Connecting, answering, and ending connections.
 
 use std::ffi::c_void;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_verbs::{ConnectionOptions, Error, Keepalive};
+use rnic_verbs::{ConnectionOptions, Keepalive};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::cancellation::PutOff;
+use crate::cm::address::Reserved;
+use crate::cm::attempt::Attempt;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
 use crate::cm::table;
-use crate::cm::verbs::{MAX_READS, errno_of, with_number, with_queue_pair};
+use crate::cm::verbs::{MAX_READS, errno_of, show_state, with_number, with_queue_pair};
 use crate::errno::{Errno, fail};
 use crate::objects::Qp;
 
@@ -43,7 +44,7 @@ const PROMPT: Duration = Duration::from_millis(100);
 fn settle(adapter: &Adapter) {
     if let Some(device) = adapter.opened() {
         // Fails only where there is no engine any more.
-        let _ = device.snapshot(PROMPT);
+        let _ = device.barrier(PROMPT);
     }
 }
 
@@ -94,15 +95,6 @@ unsafe fn private_data(given: Option<&rdma_conn_param>) -> &[u8] {
     })
 }
 
-/// What a connection is begun with.
-struct Begun {
-    adapter: &'static Adapter,
-    local: SocketAddr,
-    remote: SocketAddr,
-    any_port: bool,
-    options: ConnectionOptions,
-}
-
 /// Connects an id whose route is resolved.
 ///
 /// # Safety
@@ -110,12 +102,13 @@ struct Begun {
 unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let given = checked(id, given)?;
-    let begun = begin(this, given)?;
+    let attempt = begin(this, given)?;
     let number = given.map_or(0, |given| given.qp_num);
-    let connected = with_queue_pair(id, begun.adapter, number, |qp| start(this, qp, &begun));
+    let connected = with_queue_pair(id, attempt.adapter, number, |qp| start(this, qp, &attempt));
     if let Err(errno) = connected {
-        table::forget_connection_of(begun.adapter, this);
-        this.state().phase = Phase::RouteResolved;
+        table::forget_connection_of(attempt.adapter, this);
+        let mut state = this.state();
+        (state.phase, state.attempt) = (Phase::RouteResolved, None);
         return Err(errno);
     }
     this.state().connect_data.clear();
@@ -126,7 +119,7 @@ unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<
 ///
 /// # Safety
 /// The private data are as long as the parameters say.
-unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Begun, Errno> {
+unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Attempt, Errno> {
     let mut state = this.state();
     if state.phase != Phase::RouteResolved {
         return Err(Errno::EINVAL);
@@ -143,36 +136,29 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Begun
         // Either program may send first, as over any other RDMA device.
         peer_to_peer: true,
         first_fpdu_delay: FIRST_FPDU_DELAY,
+        traffic_class: state.options.type_of_service,
         keepalive: Some(PROBES),
         ..ConnectionOptions::default()
     };
-    let begun = Begun {
+    // The engine reserves the port for itself.
+    let shared = state.reserved.take().and_then(Reserved::free);
+    let attempt = Attempt {
         adapter: state.adapter.ok_or(Errno::EINVAL)?,
         local: state.local.ok_or(Errno::EINVAL)?,
         remote: state.remote.ok_or(Errno::EINVAL)?,
         any_port: state.any_port,
         options,
+        _shared: shared.map(Arc::new),
     };
     state.phase = Phase::Connecting;
-    // The engine reserves the port for itself.
-    state.reserved = None;
-    Ok(begun)
+    state.attempt = Some(attempt.clone());
+    Ok(attempt)
 }
 
 /// Has the queue pair connect.
-fn start(this: &Arc<Id>, qp: &Qp, begun: &Begun) -> Result<(), Errno> {
-    table::remember_connection(begun.adapter, qp.number, this)?;
-    let connect = |local| {
-        let options = begun.options.clone();
-        qp.lock().connect(begun.remote, Some(local), options)
-    };
-    match connect(begun.local) {
-        // Somebody else got the port meanwhile, or may have another one only.
-        Err(Error::Net(_)) if begun.any_port => {
-            connect(SocketAddr::new(begun.local.ip(), 0)).map_err(errno_of)
-        }
-        done => done.map_err(errno_of),
-    }
+fn start(this: &Arc<Id>, qp: &Qp, attempt: &Attempt) -> Result<(), Errno> {
+    table::remember_connection(attempt.adapter, qp.number, this)?;
+    attempt.start(qp)
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_connect")]
@@ -203,6 +189,7 @@ unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(
             ird: depth(given.map(|given| given.responder_resources), ird),
             ord: depth(given.map(|given| given.initiator_depth), ord),
             private_data: private_data(given).to_vec(),
+            traffic_class: state.options.type_of_service,
             keepalive: Some(PROBES),
             ..ConnectionOptions::default()
         };
@@ -221,6 +208,8 @@ unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(
         this.state().phase = Phase::Over;
         return Err(errno);
     }
+    // As librdmacm does: over iWARP the move to RTS is the kernel's.
+    show_state((*id).qp, IBV_QPS_RTR);
     complete(id)
 }
 
@@ -286,6 +275,7 @@ unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
         let adapter = state.adapter.ok_or(Errno::EINVAL)?;
         (adapter, state.connection, state.knows_end)
     };
+    show_state((*id).qp, IBV_QPS_SQD);
     if let Some(number) = connection {
         with_number(adapter, number, |qp| {
             // Fails if the connection is over already.

@@ -77,6 +77,10 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
         return fail(Errno::EINVAL);
     }
     let counted: Arc<Id> = Given::take_back(event);
+    if counted.is_of_parent() {
+        std::mem::forget(counted);
+        return 0;
+    }
     counted.count_done(1);
     0
 }

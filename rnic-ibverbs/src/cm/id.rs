@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +13,13 @@ use rnic_verbs::{ConnectRequest, QpNumber};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::cm::address::Reserved;
+use crate::cm::attempt::Attempt;
+use crate::cm::claims::Claim;
 use crate::cm::event::What;
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
+use crate::process::{self, Process};
 
 /// The events of a channel.
 pub(super) type Queue = Arc<EventQueue<Waiting>>;
@@ -38,6 +41,7 @@ struct Made {
 
 /// What is kept of an id.
 pub(super) struct Id {
+    process: Process,
     /// The program's part, which is there as long as an event of the id is not acknowledged.
     public: Public,
     pub(super) qp_type: u32,
@@ -48,8 +52,8 @@ pub(super) struct Id {
     over: Condvar,
     /// Connection requests that wait in the channel.
     pub(super) requests: AtomicUsize,
-    /// A peer has asked for a connection.
-    pub(super) was_asked: AtomicBool,
+    /// How often peers have asked for a connection.
+    pub(super) asked: AtomicUsize,
 }
 
 /// A pointer to the program's part.
@@ -76,6 +80,8 @@ pub(super) enum Phase {
     #[default]
     Idle,
     Bound,
+    /// It waits for the way to its peer.
+    Resolving,
     AddressResolved,
     RouteResolved,
     Listening,
@@ -100,12 +106,16 @@ pub(super) struct State {
     /// The program left the port to us.
     pub(super) any_port: bool,
     /// Keeps the port until the engine has it.
-    pub(super) reserved: Option<OwnedFd>,
+    pub(super) reserved: Option<Reserved>,
+    /// Keeps other ids of this process from the address until the id is destroyed.
+    pub(super) claim: Option<Claim>,
     pub(super) remote: Option<SocketAddr>,
     pub(super) request: Option<ConnectRequest>,
     /// What a peer asked for, or what was asked of it.
     pub(super) initiator_depth: u16,
     pub(super) responder_resources: u16,
+    /// How it connects, until the outcome is there.
+    pub(super) attempt: Option<Attempt>,
     /// The queue pair that it has connected, or is connecting.
     pub(super) connection: Option<QpNumber>,
     /// It has begun to connect, or was accepted.
@@ -134,6 +144,8 @@ pub(super) struct Options {
     pub(super) reuse_address: bool,
     /// `[::]` does not stand for IPv4 as well.
     pub(super) one_family: bool,
+    /// The class of what is sent.
+    pub(super) type_of_service: u8,
 }
 
 /// The outcome of a lookup.
@@ -189,6 +201,7 @@ impl Id {
         let made: *mut Made = Box::into_raw(Box::<Made>::new_uninit()).cast();
         let public: *mut rdma_cm_id = made.cast();
         let id = Arc::new(Self {
+            process: Process::this(),
             public: Public(public),
             qp_type,
             state: Mutex::new(state),
@@ -196,7 +209,7 @@ impl Id {
             acknowledged: Condvar::new(),
             over: Condvar::new(),
             requests: AtomicUsize::new(0),
-            was_asked: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
         });
         // SAFETY: zeros are numbers, null pointers, and addresses of no family.
         let mut zeros: rdma_cm_id = unsafe { std::mem::zeroed() };
@@ -214,8 +227,23 @@ impl Id {
     /// # Safety
     /// `id` is NULL or an id of the program.
     pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a Arc<Self>, Errno> {
+        let made = id.cast::<Made>().as_ref().ok_or(Errno::EINVAL)?;
+        process::check(&made.id.process)?;
+        Ok(&made.id)
+    }
+
+    /// Returns whether this process was forked from the one that made an id. Then it is not destroyed, but left.
+    ///
+    /// # Safety
+    /// `id` is NULL or an id of the program.
+    pub(super) unsafe fn is_inherited(id: *mut rdma_cm_id) -> bool {
         let made = id.cast::<Made>().as_ref();
-        made.map(|made| &made.id).ok_or(Errno::EINVAL)
+        made.is_some_and(|made| made.id.is_of_parent())
+    }
+
+    /// Returns whether this process was forked from the one that made it.
+    pub(super) fn is_of_parent(&self) -> bool {
+        self.process.is_forked()
     }
 
     /// Frees the program's part.

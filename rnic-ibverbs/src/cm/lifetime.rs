@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::abi::*;
 use crate::adapter::adapters;
 use crate::cancellation::PutOff;
-use crate::cm::address::is_former;
 use crate::cm::channel::{self, rdma_destroy_event_channel};
+use crate::cm::children;
 use crate::cm::deliver::{next_of, rdma_ack_cm_event};
 use crate::cm::id::{Id, Phase, QpAttributes, State, rdma_freeaddrinfo};
 use crate::cm::table;
@@ -32,6 +32,7 @@ pub(super) unsafe fn create(
     if adapters().is_empty() {
         return Err(Errno::ENODEV);
     }
+    children::register();
     let is_sync = channel.is_null();
     let (channel, queue) = if is_sync {
         channel::make()?
@@ -71,6 +72,9 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 #[unsafe(export_name = "rnic_cm_rdma_destroy_id")]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32 {
     let _whole = PutOff::new();
+    if Id::is_inherited(id) {
+        return 0;
+    }
     let this = match Id::of(id) {
         Ok(this) => this.clone(),
         Err(errno) => return fail(errno),
@@ -90,7 +94,6 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> i32 {
     end_connection(&last);
     if last.phase == Phase::Listening {
         stop_listening(&this);
-        last.local.into_iter().for_each(is_former);
     }
     // A peer that waits for an answer is rejected.
     drop(last.request.take());
@@ -118,14 +121,14 @@ fn end_connection(last: &State) {
     }
 }
 
-/// Stops listening. Unless a peer has connected there, the port is free when this returns.
+/// Stops listening. Unless connections have the port, it is free when this returns.
 fn stop_listening(this: &std::sync::Arc<Id>) {
     for adapter in adapters() {
         if table::forget_listeners(adapter, this)
             && let Ok(device) = adapter.device()
         {
             // Workers carry out commands in their order, so this one's answer comes behind the end of listening.
-            let _ = device.snapshot(LONGEST_UNLISTEN);
+            let _ = device.barrier(LONGEST_UNLISTEN);
         }
     }
 }
@@ -157,8 +160,10 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
     } else {
         (channel, channel::queue_of(channel)?)
     };
-    let (was_sync, moved) = {
+    let (was, was_sync, moved) = {
         let mut state = this.state();
+        // Both at once: the ids of peers that ask have both.
+        let was = std::mem::replace(&mut (*id).channel, channel);
         let before = state.queue.replace(queue.clone());
         let waiting = before.map(|before| this.take_waiting(&before));
         let mut moved = 0;
@@ -170,13 +175,13 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
             queue.push(one);
             moved += 1;
         }
-        (std::mem::replace(&mut state.is_sync, to_own), moved)
+        let was_sync = std::mem::replace(&mut state.is_sync, to_own);
+        (was, was_sync, moved)
     };
     if was_sync {
         acknowledge_kept(id);
-        rdma_destroy_event_channel((*id).channel);
+        rdma_destroy_event_channel(was);
     }
-    (*id).channel = channel;
     this.wait_acknowledged(moved);
     Ok(())
 }

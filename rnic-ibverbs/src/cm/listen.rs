@@ -10,7 +10,7 @@ use rnic_verbs::{Device, Error, Listener, Peers, Prefix};
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::cancellation::PutOff;
-use crate::cm::address;
+use crate::cm::address::{self, Reserved};
 use crate::cm::deliver::next_of;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime;
@@ -49,7 +49,7 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
             return Err(Errno::last());
         }
     }
-    let (local, adapter, reserved, one_family) = {
+    let (local, adapter, _shared, one_family) = {
         let mut state = this.state();
         if state.phase != Phase::Bound {
             return Err(Errno::EINVAL);
@@ -60,11 +60,10 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
             1..BACKLOG => backlog as usize,
             _ => BACKLOG as usize,
         };
-        let reserved = state.reserved.take();
-        (local, state.adapter, reserved, state.options.one_family)
+        // The engine reserves the port for itself.
+        let shared = state.reserved.take().and_then(Reserved::free);
+        (local, state.adapter, shared, state.options.one_family)
     };
-    // The engine reserves the port for itself.
-    drop(reserved);
     let shown = address::read(&raw const (*id).route.addr.src_addr.addr);
     let is_loopback = shown.is_some_and(|shown| shown.ip().to_canonical().is_loopback());
     let listening = match adapter {
@@ -101,7 +100,7 @@ fn listen_on(
     let listener = Arc::new(listener.map_err(errno_of)?);
     table::remember_listener(adapter, listener, id)?;
     // Peers may come once this returns: workers carry out commands in their order, so that this one's answer comes when they listen.
-    device.snapshot(LONGEST_LISTEN).map_err(errno_of)?;
+    device.barrier(LONGEST_LISTEN).map_err(errno_of)?;
     Ok(())
 }
 

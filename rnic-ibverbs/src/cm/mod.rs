@@ -3,11 +3,14 @@
 //! What the kernel does for others is done here: ids go through its states, and their events are those of an iWARP device there. The
 //! manual pages of librdmacm describe the functions.
 
-// From the ground up; each file imports only from those below it: address, event < id < given, verbs < outcome, channel < request
-// < deliver, table < addrinfo, devices, lifetime, options, qp < resolve < listen, connect < endpoint
+// From the ground up; each file imports only from those below it: address, claims, event, verbs < attempt < id < given, next_hop < outcome,
+// channel < request < deliver, table < addrinfo, children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
 mod address;
 mod addrinfo;
+mod attempt;
 mod channel;
+mod children;
+mod claims;
 mod connect;
 mod deliver;
 mod devices;
@@ -17,6 +20,7 @@ mod given;
 mod id;
 mod lifetime;
 mod listen;
+mod next_hop;
 mod options;
 mod outcome;
 mod qp;

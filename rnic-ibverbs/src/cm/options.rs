@@ -36,8 +36,13 @@ unsafe fn set(
     let mut state = this.state();
     let is_idle = state.phase == Phase::Idle;
     match (level, name, len) {
-        // TCP has timers of its own, and what is sent is not marked.
-        (LEVEL_ID, ID_TOS | ID_ACK_TIMEOUT, 1) => Ok(()),
+        // For the connections that begin behind this.
+        (LEVEL_ID, ID_TOS, 1) => {
+            state.options.type_of_service = value.cast::<u8>().read();
+            Ok(())
+        }
+        // TCP has timers of its own.
+        (LEVEL_ID, ID_ACK_TIMEOUT, 1) => Ok(()),
         (LEVEL_ID, ID_REUSEADDR, 4) => {
             let reuse = value.cast::<i32>().read_unaligned() != 0;
             let may = is_idle || (reuse && state.phase != Phase::Listening);

@@ -2,34 +2,52 @@
 
 use std::sync::Arc;
 
-use rnic_verbs::{ConnectionEvent, EndReason};
+use rnic_verbs::{ConnectionEvent, EndReason, ReadDepths};
 
 use crate::abi::*;
 use crate::cm::event::What;
 use crate::cm::id::{Id, Phase};
+use crate::cm::verbs;
 use crate::errno::Errno;
 
 /// Tells an id of an event of its queue pair.
 pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
+    if let ConnectionEvent::Failed(reason) = &event
+        && tries_again(id, reason)
+    {
+        return;
+    }
     let mut state = id.state();
+    state.attempt = None;
+    // One event says how it ended. What follows comes of the queue pair, which the program or rdma_cm has failed since.
+    if !matches!(state.phase, Phase::Connecting | Phase::Connected) {
+        return;
+    }
     let what = match event {
         ConnectionEvent::Established(established) => {
             state.phase = Phase::Connected;
             state.local = Some(established.local);
+            // rfc: 6581-14 the peer's depths, where it states them
+            let agreed = (established.ird, established.ord);
+            let (ird, ord) = stated(established.peer_depths).unwrap_or((agreed.1, agreed.0));
             What {
                 private_data: established.private_data,
-                initiator_depth: established.ord,
-                responder_resources: established.ird,
+                initiator_depth: ird,
+                responder_resources: ord,
                 ..What::new(RDMA_CM_EVENT_ESTABLISHED, 0)
             }
         }
         ConnectionEvent::Rejected {
             private_data,
-            peer_depths: _,
+            peer_depths,
         } => {
             state.phase = Phase::Over;
+            // rfc: 6581-20 of a rejection too
+            let (ird, ord) = stated(peer_depths).unwrap_or_default();
             What {
                 private_data,
+                initiator_depth: ird,
+                responder_resources: ord,
                 ..What::new(RDMA_CM_EVENT_REJECTED, -(Errno::ECONNRESET as i32))
             }
         }
@@ -59,13 +77,44 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
     id.notify_over();
 }
 
+/// Returns the IRD and ORD that a peer has stated, unless it leaves them to the programs.
+fn stated(peer: Option<ReadDepths>) -> Option<(u16, u16)> {
+    const NOT_NEGOTIATED: u16 = 0x3fff;
+    let peer = peer.filter(|peer| peer.ird != NOT_NEGOTIATED && peer.ord != NOT_NEGOTIATED)?;
+    Some((peer.ird, peer.ord))
+}
+
+/// Asks the peer again in the form of RFC 5044, if it seems to know no other. Returns whether that has begun: then its
+/// outcome is that of the id.
+fn tries_again(id: &Arc<Id>, reason: &EndReason) -> bool {
+    let (again, number) = {
+        let mut state = id.state();
+        let waits = state.phase == Phase::Connecting && !state.disconnected;
+        let again = state.attempt.take().filter(|_| waits);
+        let again = again.and_then(|attempt| attempt.plainer(reason));
+        match (again, state.connection) {
+            (Some(again), Some(number)) => (again, number),
+            _ => return false,
+        }
+    };
+    let mut begun = false;
+    // The program may have destroyed the queue pair meanwhile.
+    verbs::with_number(again.adapter, number, |qp| {
+        begun = again.start(qp).is_ok();
+    });
+    begun
+}
+
 /// Returns how the kernel would report that connecting has failed.
 fn failure(reason: &EndReason) -> (u32, Errno) {
     match reason {
         EndReason::Refused => (RDMA_CM_EVENT_REJECTED, Errno::ECONNREFUSED),
-        EndReason::Reset | EndReason::Peer | EndReason::CutOff => {
-            (RDMA_CM_EVENT_REJECTED, Errno::ECONNRESET)
-        }
+        // A Terminate before the connection stands is how a peer gives up.
+        EndReason::Reset
+        | EndReason::Peer
+        | EndReason::CutOff
+        | EndReason::NotEnhanced(_)
+        | EndReason::TerminateReceived { .. } => (RDMA_CM_EVENT_REJECTED, Errno::ECONNRESET),
         EndReason::TimedOut => (RDMA_CM_EVENT_UNREACHABLE, Errno::ETIMEDOUT),
         EndReason::Unreachable => (RDMA_CM_EVENT_UNREACHABLE, Errno::EHOSTUNREACH),
         EndReason::Startup(_) => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EPROTO),
@@ -74,9 +123,9 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
             (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ENODEV)
         }
         EndReason::QpNotIdle => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EINVAL),
-        EndReason::Local
-        | EndReason::TerminateSent { .. }
-        | EndReason::TerminateReceived { .. } => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ECONNABORTED),
+        EndReason::Local | EndReason::TerminateSent { .. } => {
+            (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ECONNABORTED)
+        }
     }
 }
 

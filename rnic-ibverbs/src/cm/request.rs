@@ -17,7 +17,7 @@ use crate::cm::verbs;
 /// Tells an id that a peer asks for a connection. Rejects the peer if too many wait already.
 pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
     let backlog = id.state().backlog;
-    id.was_asked.store(true, Ordering::Relaxed);
+    id.asked.fetch_add(1, Ordering::Relaxed);
     if id.requests.load(Ordering::Relaxed) >= backlog {
         debug!("{}: {backlog} peers wait already", asked.peer());
         return;
@@ -41,17 +41,19 @@ pub(super) unsafe fn make_id(
     what: &What,
 ) -> Option<*mut rdma_cm_id> {
     let parent = listening.public();
-    let (queue, is_sync, options, bound_to) = {
+    let (channel, is_sync, options, bound_to) = {
         let state = listening.state();
-        let queue = state.queue.clone()?;
-        (queue, state.is_sync, state.options, state.adapter)
+        // `rdma_migrate_id` changes both with the lock.
+        let channel = ((*parent).channel, state.queue.clone()?);
+        (channel, state.is_sync, state.options, state.adapter)
     };
     let adapter = bound_to.or_else(|| adapter_of(&asked))?;
     let (local, peer) = (asked.local(), asked.peer());
+    let shown = [local, peer].map(|address| address::with_link(address, adapter));
     let (channel, queue) = if is_sync {
         channel::make().ok()?
     } else {
-        ((*parent).channel, queue)
+        channel
     };
     let state = State {
         phase: Phase::Requested,
@@ -69,8 +71,8 @@ pub(super) unsafe fn make_id(
     };
     let kind = ((*parent).ps, listening.qp_type);
     let child = Id::make(channel, (*parent).context, kind, state);
-    address::write(local, &raw mut (*child).route.addr.src_addr);
-    address::write(peer, &raw mut (*child).route.addr.dst_addr);
+    address::write(shown[0], &raw mut (*child).route.addr.src_addr);
+    address::write(shown[1], &raw mut (*child).route.addr.dst_addr);
     verbs::show_gid(&raw mut (*child).route.addr.addr.sgid, local.ip());
     verbs::show_gid(&raw mut (*child).route.addr.addr.dgid, peer.ip());
     if let Err(errno) = verbs::attach(child, adapter) {

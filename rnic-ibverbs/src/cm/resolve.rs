@@ -2,18 +2,26 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::libc::sockaddr;
 
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::cancellation::PutOff;
-use crate::cm::address::{self, any_like, plain, reserve, reserve_again, source_for};
+use crate::cm::address::{
+    self, Reserved, any_like, link_of, plain, reserve, reserve_again, source_for,
+};
+use crate::cm::claims::Claim;
 use crate::cm::event::What;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
+use crate::cm::next_hop;
 use crate::cm::verbs;
 use crate::errno::{Errno, fail};
+
+/// The most TCP ports that are tried where any will do.
+const MOST_TRIES: usize = 256;
 
 /// Where an id is bound.
 struct Place {
@@ -23,12 +31,13 @@ struct Place {
     ip: IpAddr,
 }
 
-/// Returns the adapter that has an address.
-fn adapter_with(ip: IpAddr) -> Option<&'static Adapter> {
-    let ip = ip.to_canonical();
-    adapters()
-        .iter()
-        .find(|adapter| adapter.addresses().contains(&ip))
+/// Returns the adapter that has an address. Several links may have the same link-local one.
+fn adapter_with(address: SocketAddr) -> Option<&'static Adapter> {
+    let (ip, link) = (address.ip().to_canonical(), link_of(address));
+    adapters().iter().find(|adapter| {
+        let interface = adapter.interface();
+        interface.addresses.contains(&ip) && link.is_none_or(|link| link == interface.index)
+    })
 }
 
 /// Returns the device that stands for the loopback device: the first that is active, and its first address of a family.
@@ -47,11 +56,12 @@ fn loopback(ip: IpAddr) -> Result<Place, Errno> {
 }
 
 /// Returns where an address is.
-fn place_of(ip: IpAddr) -> Result<Place, Errno> {
+fn place_of(address: SocketAddr) -> Result<Place, Errno> {
+    let ip = address.ip();
     if ip.to_canonical().is_loopback() {
         return loopback(ip);
     }
-    let adapter = match adapter_with(ip) {
+    let adapter = match adapter_with(address) {
         None if !ip.is_unspecified() => return Err(Errno::ENODEV),
         adapter => adapter,
     };
@@ -77,7 +87,7 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
             ip: wanted.ip(),
         }
     } else {
-        match place_of(wanted.ip()) {
+        match place_of(wanted) {
             Ok(place) => {
                 local.set_ip(place.ip);
                 place
@@ -89,7 +99,15 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
             }
         }
     };
-    let (socket, bound) = reserve_again(local, state.options.reuse_address)?;
+    let reuse = state.options.reuse_address;
+    let (reserved, bound, claimed) = match local.port() {
+        0 => any_port(local, reuse)?,
+        _ => {
+            let claimed = Claim::new(plain(local), reuse)?;
+            let (reserved, bound) = reserve_again(local, reuse)?;
+            (reserved, bound, claimed)
+        }
+    };
     // The kernel shows no device for the loopback address. libfabric takes the one it sees there for the only one.
     if let Some(adapter) = place.adapter
         && !wanted.ip().to_canonical().is_loopback()
@@ -99,13 +117,28 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
     state.adapter = place.adapter;
     state.local = Some(plain(bound));
     state.any_port = wanted.port() == 0;
-    state.reserved = socket;
+    state.reserved = Some(reserved);
+    state.claim = Some(claimed);
     state.phase = Phase::Bound;
     let mut shown = wanted;
     shown.set_port(bound.port());
     address::write(shown, &raw mut (*id).route.addr.src_addr);
     verbs::show_gid(&raw mut (*id).route.addr.addr.sgid, place.ip);
     Ok(())
+}
+
+/// Reserves any TCP port of an address that no id has. The kernel may have one for free whose connection has ended, and whose id is
+/// still there.
+fn any_port(local: SocketAddr, reuse: bool) -> Result<(Reserved, SocketAddr, Claim), Errno> {
+    let mut not_these = Vec::new();
+    loop {
+        let (reserved, bound) = reserve_again(local, reuse)?;
+        match Claim::new(plain(bound), reuse) {
+            Ok(claimed) => return Ok((reserved, bound, claimed)),
+            Err(Errno::EADDRINUSE) if not_these.len() < MOST_TRIES => not_these.push(reserved),
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_bind_addr")]
@@ -139,17 +172,17 @@ unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Res
     }
     let mut local = state.local.ok_or(Errno::EINVAL)?;
     if state.adapter.is_none() {
-        let source = if is_loopback {
-            there.ip()
+        let mut shown = if is_loopback {
+            there
         } else {
             source_for(remote)?
         };
-        let place = place_of(source)?;
+        let place = place_of(shown)?;
         let adapter = place.adapter.ok_or(Errno::ENODEV)?;
         verbs::attach(id, adapter)?;
         state.adapter = Some(adapter);
         local.set_ip(place.ip);
-        let mut shown = SocketAddr::new(source, local.port());
+        shown.set_port(local.port());
         if is_loopback && !remote.ip().is_unspecified() {
             shown.set_ip(remote.ip());
         }
@@ -158,6 +191,10 @@ unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Res
     } else if let (Some(adapter), true) = (state.adapter, (*id).verbs.is_null()) {
         // Bound to the loopback address.
         verbs::attach(id, adapter)?;
+    } else if let (Some(adapter), Some(link)) = (state.adapter, link_of(remote))
+        && link != adapter.interface().index
+    {
+        return Err(Errno::ENETUNREACH);
     }
     state.local = Some(local);
     state.remote = Some(there);
@@ -174,6 +211,7 @@ unsafe fn resolve(
     id: *mut rdma_cm_id,
     source: *const sockaddr,
     remote: *const sockaddr,
+    most: Duration,
 ) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let remote = address::read(remote).ok_or(Errno::EINVAL)?;
@@ -196,16 +234,25 @@ unsafe fn resolve(
         Err(errno @ (Errno::ENETUNREACH | Errno::EHOSTUNREACH)) => return Err(errno),
         found => found,
     };
-    let mut state = this.state();
-    let what = match found {
-        Ok(()) => {
-            state.phase = Phase::AddressResolved;
-            What::new(RDMA_CM_EVENT_ADDR_RESOLVED, 0)
+    let (adapter, path) = {
+        let mut state = this.state();
+        if let Err(errno) = found {
+            let what = What::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32));
+            this.tell_in(&state, what);
+            drop(state);
+            return complete(id);
         }
-        Err(errno) => What::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32)),
+        state.phase = Phase::Resolving;
+        (
+            state.adapter.ok_or(Errno::EINVAL)?,
+            (
+                state.local.ok_or(Errno::EINVAL)?.ip(),
+                state.remote.ok_or(Errno::EINVAL)?.ip(),
+            ),
+        )
     };
-    this.tell_in(&state, what);
-    drop(state);
+    let finding = next_hop::find(this, adapter, path, most);
+    finding.inspect_err(|_| this.state().phase = Phase::Bound)?;
     complete(id)
 }
 
@@ -222,9 +269,11 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src_addr: *mut sockaddr,
     dst_addr: *mut sockaddr,
-    _timeout_ms: i32,
+    timeout_ms: i32,
 ) -> i32 {
-    resolve(id, src_addr, dst_addr).map_or_else(fail, |()| 0)
+    // The kernel takes the number for one without a sign.
+    let most = Duration::from_millis(timeout_ms.cast_unsigned().into());
+    resolve(id, src_addr, dst_addr, most).map_or_else(fail, |()| 0)
 }
 
 /// Resolves the route to an address.

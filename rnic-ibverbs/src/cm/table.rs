@@ -6,26 +6,31 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rnic_verbs::{ConnectionEvent, ConnectionEvents, EndReason, Listener, QpNumber};
+use rnic_verbs::{ConnectionEvent, ConnectionEvents, EndReason, Listener, Peers, Prefix, QpNumber};
 use tracing::debug;
 
 use crate::abi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 use crate::adapter::Adapter;
 use crate::cm::event::What;
-use crate::cm::id::Id;
+use crate::cm::id::{Id, Phase};
 use crate::cm::outcome;
 use crate::cm::request;
 use crate::dispatch::spawn;
 use crate::errno::{Errno, lock};
 use crate::objects::Qp;
+use crate::process::renew;
 use crate::registry::on_leaving;
 
-/// How long a connection that the program has ended may take to be over before its queue pair is destroyed.
+/// How long a connection that the program has ended may take to be over before its queue pair is destroyed, if there are requests that the
+/// peer has not acknowledged. If there are none, the engine ends the connection in order without a queue pair, but for the moment in which
+/// the connection begins.
 const LONGEST_END: Duration = Duration::from_secs(2);
+const PROMPT_END: Duration = Duration::from_millis(100);
 
-/// How long a listener that was destroyed goes on if a peer has connected to it. Programs such as perftest agree on something over the
-/// first connection, and then listen again at the same port. Their peers come back at once: they wait for the next listener, or are
-/// rejected in the end. perftest's server sleeps for a second before it listens again.
+/// How long a listener that was destroyed goes on for the one peer that has connected to it, while that connection lives. perftest's two
+/// sides agree on their test over a first connection, and then the server listens again at the same port, a second later. Its client does
+/// not wait for that, and dies if it is refused: it waits for the next listener, or is rejected in the end. All others are refused at once,
+/// as by the kernel.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The connections and listeners on an adapter.
@@ -37,7 +42,7 @@ struct Table {
     connections: Mutex<HashMap<QpNumber, Arc<Id>>>,
     listeners: Mutex<Vec<Listening>>,
     /// Listeners that were destroyed and [linger](LINGER).
-    lingering: Mutex<Vec<Arc<Listener>>>,
+    lingering: Mutex<Vec<Lingering>>,
     /// Held while listeners are asked, so that who removes one knows when it is not used any more.
     asking: Mutex<()>,
     /// Ids on the device.
@@ -50,8 +55,22 @@ struct Listening {
     id: Arc<Id>,
 }
 
+/// A listener that goes on for the peer of a connection.
+struct Lingering {
+    listener: Arc<Listener>,
+    connection: Arc<Id>,
+}
+
 /// The tables of this process.
 static TABLES: Mutex<Vec<Arc<Table>>> = Mutex::new(Vec::new());
+
+/// Forgets the tables of the parent.
+///
+/// # Safety
+/// As of [`renew`].
+pub(super) unsafe fn renew_tables() {
+    renew(&TABLES);
+}
 
 /// Returns the table of an adapter, if there is one.
 fn known(adapter: &Adapter) -> Option<Arc<Table>> {
@@ -91,6 +110,12 @@ fn dispatch(adapter: &'static Adapter) {
     }
 }
 
+/// Whether a connection has begun and is not over.
+fn is_alive(connection: &Id) -> bool {
+    let phase = connection.state().phase;
+    matches!(phase, Phase::Connecting | Phase::Connected)
+}
+
 impl Table {
     fn new(adapter: &Adapter, events: ConnectionEvents) -> Self {
         Self {
@@ -121,6 +146,7 @@ impl Table {
         if is_gone {
             self.tell_removal();
         }
+        self.end_lingering_of_ended();
     }
 
     fn ask_listeners(&self) {
@@ -143,20 +169,54 @@ impl Table {
         }
     }
 
-    /// Keeps a listener for a while.
-    fn linger(self: &Arc<Self>, listener: Arc<Listener>) {
-        lock(&self.lingering).push(listener.clone());
+    /// Returns the connection that came by the listener at this port, if there is one only.
+    fn sole_connection_at(&self, port: u16) -> Option<Arc<Id>> {
+        let ids: Vec<_> = lock(&self.connections).values().cloned().collect();
+        let came = ids.into_iter().filter(|id| {
+            let state = id.state();
+            state.is_passive && state.local.is_some_and(|local| local.port() == port)
+        });
+        let came: Vec<_> = came.collect();
+        let [sole] = <[_; 1]>::try_from(came).ok()?;
+        is_alive(&sole).then_some(sole)
+    }
+
+    /// Keeps a listener for a while, for the peer of a connection.
+    fn linger(self: &Arc<Self>, listener: Arc<Listener>, connection: Arc<Id>) {
+        let peer = connection.state().remote.map(|remote| remote.ip());
+        let only = Peers::only(peer.map(|peer| Prefix::new(peer, u8::MAX)));
+        if listener.limit(&only).is_err() {
+            return;
+        }
+        // Whoever asks already is rejected.
+        while let Ok(Some(asked)) = listener.next_request(Duration::ZERO) {
+            drop(asked);
+        }
         let (table, weak) = (self.clone(), Arc::downgrade(&listener));
+        lock(&self.lingering).push(Lingering {
+            listener,
+            connection,
+        });
         let expire = move || {
             std::thread::sleep(LINGER);
             if let Some(listener) = weak.upgrade() {
-                lock(&table.lingering).retain(|one| !Arc::ptr_eq(one, &listener));
+                table.end_lingering(|one| Arc::ptr_eq(&one.listener, &listener));
             }
         };
         // Without a thread it ends now.
         if spawn("rnic-linger", expire).is_err() {
-            lock(&self.lingering).retain(|one| !Arc::ptr_eq(one, &listener));
+            self.end_lingering(|_| true);
         }
+    }
+
+    /// Ends listeners that linger.
+    fn end_lingering(&self, ends: impl Fn(&Lingering) -> bool) {
+        lock(&self.lingering).retain(|one| !ends(one));
+    }
+
+    /// Ends the listeners that linger for a connection that is over.
+    fn end_lingering_of_ended(&self) {
+        self.end_lingering(|one| !is_alive(&one.connection));
     }
 
     /// Tells all connections that the device is gone.
@@ -176,10 +236,17 @@ fn leaving(qp: &Qp) {
             .cloned()
     };
     let Some(id) = find() else { return };
-    // Destroying it would cut the end in order short.
-    id.wait_over(LONGEST_END);
+    // Destroying it would cut short what is still to be sent.
+    let most = match qp.lock() {
+        inner if inner.send_room() < inner.caps().max_send_wr => LONGEST_END,
+        _ => PROMPT_END,
+    };
+    id.wait_over(most);
     forget_connection(qp.adapter, qp.number);
     outcome::tell_destroyed(&id);
+    if let Some(table) = known(qp.adapter) {
+        table.end_lingering_of_ended();
+    }
 }
 
 /// Has an id told of the events of a queue pair. To be called before the queue pair connects.
@@ -205,6 +272,7 @@ pub(super) fn remember_connection(
 pub(super) fn forget_connection(adapter: &Adapter, qp: QpNumber) {
     if let Some(table) = known(adapter) {
         lock(&table.connections).remove(&qp);
+        table.end_lingering_of_ended();
     }
 }
 
@@ -236,17 +304,19 @@ pub(super) fn remember_listener(
     Ok(())
 }
 
-/// Returns the listener at an address that was destroyed a moment ago, and has gone on since.
+/// Returns the listener at an address that was destroyed a moment ago and [lingers](LINGER). All may connect to it again.
 pub(super) fn take_lingering(adapter: &Adapter, local: SocketAddr) -> Option<Arc<Listener>> {
     let table = known(adapter)?;
     let mut lingering = lock(&table.lingering);
     let at = lingering
         .iter()
-        .position(|one| one.local_address() == local)?;
-    Some(lingering.swap_remove(at))
+        .position(|one| one.listener.local_address() == local)?;
+    let Lingering { listener, .. } = lingering.swap_remove(at);
+    listener.limit(&Peers::all()).ok()?;
+    Some(listener)
 }
 
-/// Drops the listeners of an id, unless they [linger](LINGER). Returns whether there were any that do not.
+/// Drops the listeners of an id, unless they [linger](LINGER). Returns whether there were any.
 pub(super) fn forget_listeners(adapter: &Adapter, id: &Arc<Id>) -> bool {
     let Some(table) = known(adapter) else {
         return false;
@@ -257,11 +327,14 @@ pub(super) fn forget_listeners(adapter: &Adapter, id: &Arc<Id>) -> bool {
         listeners.extract_if(.., of_id).collect()
     };
     drop(lock(&table.asking));
-    if id.was_asked.load(Ordering::Relaxed) {
-        for one in forgotten {
-            table.linger(one.listener);
-        }
-        return false;
+    let any = !forgotten.is_empty();
+    if id.asked.load(Ordering::Relaxed) != 1 {
+        return any;
     }
-    !forgotten.is_empty()
+    for Listening { listener, .. } in forgotten {
+        if let Some(connection) = table.sole_connection_at(listener.local_address().port()) {
+            table.linger(listener, connection);
+        }
+    }
+    any
 }

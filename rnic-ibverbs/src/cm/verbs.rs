@@ -13,6 +13,7 @@ use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
 use crate::objects::Qp;
 use crate::pd::ibv_alloc_pd;
+use crate::process::renew;
 use crate::qp::{create_qp_ex as make_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
 
@@ -30,6 +31,14 @@ struct Shared {
 unsafe impl Send for Shared {}
 
 static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+
+/// Forgets the domains of the parent.
+///
+/// # Safety
+/// As of [`renew`].
+pub(super) unsafe fn renew_domains() {
+    renew(&SHARED);
+}
 
 /// Shows the program the device that an id is bound to.
 ///
@@ -180,11 +189,22 @@ pub(super) unsafe fn destroy_srq(srq: *mut ibv_srq) {
     }
 }
 
+/// Shows the program the state to which librdmacm has moved its queue pair, if there is one.
+///
+/// # Safety
+/// It is NULL, or exists.
+pub(super) unsafe fn show_state(qp: *mut ibv_qp, state: u32) {
+    if let Some(qp) = qp.as_mut() {
+        qp.state = state;
+    }
+}
+
 /// Moves a queue pair to the error state, if there is one.
 ///
 /// # Safety
 /// It is NULL, or exists.
 pub(super) unsafe fn fail_queue_pair(qp: *mut ibv_qp) {
+    show_state(qp, IBV_QPS_ERR);
     if !qp.is_null() {
         // Fails only where there is no engine any more, which has completed everything.
         let _ = Qp::of(qp).lock().fail();

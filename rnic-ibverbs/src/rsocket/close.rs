@@ -39,12 +39,14 @@ impl Flow {
             SHUT_RDWR => (self.readable, self.writable) = (false, false),
             _ => return Err(Errno::EINVAL),
         }
-        Ok(match (self.readable, self.writable) {
+        let message = match (self.readable, self.writable) {
             after if after == before => None,
             (false, false) => Some(Message::Disconnect),
             (true, false) => Some(Message::Shutdown),
             (_, true) => None,
-        })
+        };
+        self.to_say += u16::from(message.is_some());
+        Ok(message)
     }
 }
 
@@ -64,20 +66,24 @@ fn say(socket: &Socket, message: Message, end: Option<Instant>) -> Result<(), Er
         Work::Control
     };
     let mut flow = lock(&socket.flow);
-    endpoint
-        .post_message(message, work)
-        .inspect_err(|_| flow.lose())
+    flow.to_say -= 1;
+    // If it cannot be posted, the connection has ended: how, say the completions that have come.
+    endpoint.post_message(message, work)
 }
 
 /// Tells the peer that this is the end, and waits until the peer's host has all that was sent.
 fn disconnect(socket: &Socket, end: Option<Instant>) -> Result<(), Errno> {
     say(socket, Message::Disconnect, end)?;
-    // The completion of this message changes the phase.
-    wait_until(socket, end, |flow| {
-        (flow.phase != Phase::Connected).then_some(Ok(()))
-    })?;
+    wait_until_sent(socket, end)?;
     lock(&socket.identifier).disconnect();
     Ok(())
+}
+
+/// Waits until the peer's host has all that was sent, which changes the phase.
+fn wait_until_sent(socket: &Socket, end: Option<Instant>) -> Result<(), Errno> {
+    wait_until(socket, end, |flow| {
+        (flow.phase != Phase::Connected).then_some(Ok(()))
+    })
 }
 
 /// Waits, whatever signals arrive.
@@ -105,10 +111,11 @@ pub(super) fn close(socket: &Arc<Socket>) {
         let last = flow.shut(SHUT_RDWR);
         drop(flow);
         let end = linger.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
-        if !matches!(last, Ok(None)) {
-            // What fails here, fails because the connection ends by itself.
-            let _ = disconnect(socket, end);
-        }
+        // What fails here, fails because the connection ends by itself.
+        let _ = match last {
+            Ok(None) => wait_until_sent(socket, end),
+            _ => disconnect(socket, end),
+        };
     }
     let _ = keepalive::set(socket, None);
     let waiting = {

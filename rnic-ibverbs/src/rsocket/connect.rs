@@ -79,10 +79,14 @@ fn asked(listener: &Arc<Socket>, event: &Event) {
     let Some(peer) = ConnectData::from_octets(&event.private_data) else {
         return refuse(event.id);
     };
+    let Some(place) = listener.backlog.take() else {
+        return refuse(event.id);
+    };
     let Ok(identifier) = Identifier::adopt(event.id) else {
         return;
     };
     let socket = Arc::new(Socket::accepting(identifier, listener));
+    *lock(&socket.place) = Some(place);
     let accepted = {
         let identifier = lock(&socket.identifier);
         let accepted = socket.make_endpoint(&identifier).and_then(|ours| {

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::mem;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::buffer::Buffer;
@@ -12,7 +13,9 @@ use super::config::{LONGEST_QUEUE, SHORTEST_QUEUE, Sizes};
 use super::identifier::{Identifier, check, set_nonblocking};
 use super::incoming::Incoming;
 use super::layout::{ConnectData, Iomap, MESSAGE_OCTETS, Message, Sge, TARGETS};
+use super::waiter::Watchers;
 use crate::abi::*;
+use crate::channel::on_notification;
 use crate::errno::Errno;
 
 /// The longest data that are sent without a copy in the send buffer.
@@ -113,7 +116,12 @@ impl Drop for Queue {
 }
 
 impl Queue {
-    fn new(context: *mut ibv_context, entries: i32) -> Result<Self, Errno> {
+    /// Makes one whose notifications wake those who watch the socket.
+    fn new(
+        context: *mut ibv_context,
+        entries: i32,
+        watchers: Arc<Watchers>,
+    ) -> Result<Self, Errno> {
         // SAFETY: the context is that of an id, which stays open.
         let channel = unsafe { ibv_create_comp_channel(context) };
         if channel.is_null() {
@@ -124,6 +132,8 @@ impl Queue {
             cq: null_mut(),
         };
         set_nonblocking(queue.fd())?;
+        // SAFETY: the channel was made just now.
+        unsafe { on_notification(channel, move || watchers.wake()) };
         // SAFETY: as above, and the channel was made just now.
         queue.cq = unsafe { ibv_create_cq(context, entries, null_mut(), channel, 0) };
         if queue.cq.is_null() {
@@ -141,7 +151,11 @@ impl Queue {
 
 impl Endpoint {
     /// Makes the objects on the device of the identifier, and posts the receives.
-    pub(super) fn new(identifier: &Identifier, mut sizes: Sizes) -> Result<Self, Errno> {
+    pub(super) fn new(
+        identifier: &Identifier,
+        mut sizes: Sizes,
+        watchers: Arc<Watchers>,
+    ) -> Result<Self, Errno> {
         let id = identifier.raw();
         // SAFETY: the identifier is borrowed, and so its id is there. The socket has locked it.
         let context = unsafe { (*id).verbs };
@@ -153,7 +167,8 @@ impl Endpoint {
         sizes.receive_queue = sizes.receive_queue.clamp(SHORTEST_QUEUE, longest);
         let receives = Incoming::receives(sizes.receive_queue);
 
-        let queue = Queue::new(context, i32::from(sizes.send_queue) + i32::from(receives))?;
+        let entries = i32::from(sizes.send_queue) + i32::from(receives);
+        let queue = Queue::new(context, entries, watchers)?;
         let pair = Pair::new(id, &queue, &mut sizes, receives)?;
         // SAFETY: as above.
         let pd = unsafe { (*id).pd };

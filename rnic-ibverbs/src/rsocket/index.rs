@@ -5,18 +5,26 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::socket::Socket;
 use crate::errno::Errno;
+use crate::process::{self, renew_shared};
 
 static SOCKETS: RwLock<Vec<Option<Arc<Socket>>>> = RwLock::new(Vec::new());
 
-/// Returns the socket of this number.
-pub(super) fn find(fd: RawFd) -> Option<Arc<Socket>> {
+/// Returns the socket of this number, also one of a process from which this one was forked.
+pub(super) fn find_any(fd: RawFd) -> Option<Arc<Socket>> {
     let sockets = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
     sockets.get(usize::try_from(fd).ok()?)?.clone()
 }
 
+/// Returns the socket of this number, if this process has made it.
+pub(super) fn find(fd: RawFd) -> Option<Arc<Socket>> {
+    find_any(fd).filter(|socket| !socket.process.is_forked())
+}
+
 /// Returns the socket of this number, or what calls fail with that are given another.
 pub(super) fn get(fd: RawFd) -> Result<Arc<Socket>, Errno> {
-    find(fd).ok_or(Errno::EBADF)
+    let socket = find_any(fd).ok_or(Errno::EBADF)?;
+    process::check(&socket.process)?;
+    Ok(socket)
 }
 
 /// Adds a socket by all numbers that it has.
@@ -29,6 +37,15 @@ pub(super) fn insert(socket: &Arc<Socket>) {
         }
         sockets[at] = Some(socket.clone());
     }
+}
+
+/// Keeps the sockets of the parent, whose numbers are taken, unless another thread was about to change them.
+///
+/// # Safety
+/// As of [`renew_shared`].
+pub(super) unsafe fn renew_index() {
+    // SAFETY: says the caller.
+    unsafe { renew_shared(&SOCKETS) };
 }
 
 /// Removes a socket, which is gone when all calls on it have returned.

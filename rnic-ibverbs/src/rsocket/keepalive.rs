@@ -8,6 +8,7 @@ use super::layout::Sge;
 use super::reactor::Reactor;
 use super::socket::{Phase, Socket};
 use crate::errno::{Errno, lock};
+use crate::process::renew;
 
 /// What Linux has by default.
 const DEFAULT_IDLE: u32 = 7200;
@@ -20,6 +21,15 @@ struct Probed {
 }
 
 static PROBED: Mutex<Vec<Probed>> = Mutex::new(Vec::new());
+
+/// Forgets the connections of the parent.
+///
+/// # Safety
+/// As of [`renew`].
+pub(super) unsafe fn renew_probed() {
+    // SAFETY: says the caller.
+    unsafe { renew(&PROBED) };
+}
 
 /// Returns the time after which the kernel probes its own connections.
 pub(super) fn system_idle() -> u32 {

@@ -7,10 +7,11 @@
 
 // From the ground up; each file imports only from those below it:
 // address, calls, inside, layout, pieces, reactor, waiter < outgoing < config, incoming < identifier < buffer, mapping < endpoint < socket
-// < index, progress < connect, keepalive, poll, receive, send < close, options, repoll, service < symbols < repoll_symbols
+// < index, progress < connect, keepalive, poll, receive, send < close, options, repoll, service < children < symbols < repoll_symbols
 mod address;
 mod buffer;
 mod calls;
+mod children;
 mod close;
 mod config;
 mod connect;

@@ -16,6 +16,8 @@ pub(super) struct Outgoing {
     /// The requests that are left for data, and for control messages.
     requests: u16,
     controls: u16,
+    /// The former, when all are left.
+    most_requests: u16,
     /// Octets that are free in the send buffer.
     free: u32,
     /// Messages that were sent, and the number up to which the peer takes them.
@@ -39,6 +41,7 @@ impl Outgoing {
         Self {
             requests: requests.saturating_sub(CONTROLS),
             controls: CONTROLS,
+            most_requests: requests.saturating_sub(CONTROLS),
             free,
             seq: 0,
             limit: 0,
@@ -149,6 +152,11 @@ impl Outgoing {
             self.controls -= requests;
         }
         enough
+    }
+
+    /// Returns whether the peer's host has all that was sent.
+    pub(super) fn is_done(&self) -> bool {
+        self.requests == self.most_requests && self.controls == CONTROLS
     }
 
     /// Takes in that a request with `octets` of the send buffer is done.

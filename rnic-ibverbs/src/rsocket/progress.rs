@@ -72,6 +72,8 @@ impl Socket {
         let _watch = self.watchers.add(&waiter);
         loop {
             waiter.clear();
+            // One that came before this thread watched has woken nobody.
+            self.take_event(&waiter);
             if let Some(answer) = self.look(true, &mut ready) {
                 return answer;
             }
@@ -79,7 +81,7 @@ impl Socket {
             if left == Some(Duration::ZERO) {
                 return Err(Errno::EAGAIN);
             }
-            self.sleep(&waiter, left)?;
+            Self::sleep(&waiter, left)?;
         }
     }
 
@@ -103,12 +105,12 @@ impl Socket {
     }
 
     /// Sleeps until something may have changed.
-    fn sleep(&self, waiter: &Waiter, most: Option<Duration>) -> Result<(), Errno> {
-        let channel = self.endpoint.get().map_or(-1, Endpoint::fd);
-        let mut fds = [entry(waiter.fd(), POLLIN), entry(channel, POLLIN)];
-        poll_fds(&mut fds, most)?;
-        if fds[1].revents != 0 {
-            self.take_event(waiter);
+    fn sleep(waiter: &Waiter, most: Option<Duration>) -> Result<(), Errno> {
+        match most {
+            None => waiter.sleep()?,
+            Some(_) => {
+                poll_fds(&mut [entry(waiter.fd(), POLLIN)], most)?;
+            }
         }
         Ok(())
     }
@@ -197,10 +199,19 @@ impl Flow {
                 self.lose();
             }
         }
+        self.end_when_done();
         if self.phase == Phase::Connected {
             endpoint.post_receives(&places[..received])
         } else {
             Ok(())
+        }
+    }
+
+    /// Ends the connection once both sides have said that they send nothing more, and the peer's host has all of this side's.
+    fn end_when_done(&mut self) {
+        let said_all = !self.writable && self.to_say == 0 && self.outgoing.is_done();
+        if self.phase == Phase::Connected && self.peer_has_ended && said_all {
+            self.phase = Phase::Disconnected;
         }
     }
 
@@ -220,8 +231,8 @@ impl Flow {
                 self.incoming.arrive_without_data();
             }
             Message::KeepAlive => {}
-            Message::Shutdown if self.writable => self.readable = false,
-            Message::Shutdown | Message::Disconnect => self.phase = Phase::Disconnected,
+            Message::Shutdown => (self.readable, self.peer_has_ended) = (false, true),
+            Message::Disconnect => self.phase = Phase::Disconnected,
             Message::Unknown(_) => return Err(Violation),
         }
         Ok(())
@@ -240,7 +251,8 @@ impl Flow {
         }
         let grant = self.incoming.grant();
         let message = Message::Credits(grant.limit);
-        let posted = match grant.half {
+        // If it cannot be posted, the connection has ended: how, say the completions that have come.
+        let _ = match grant.half {
             Some(offset) => {
                 let to = self.peer.target(self.outgoing.next_peer_entry());
                 let half = endpoint.half(offset).to_octets();
@@ -253,8 +265,5 @@ impl Flow {
             }
             None => endpoint.post_message(message, Work::Control),
         };
-        if posted.is_err() {
-            self.lose();
-        }
     }
 }

@@ -11,6 +11,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::errno::{Errno, lock};
+use crate::process::renew;
 
 /// Descriptors that are reported at once.
 const BATCH: usize = 32;
@@ -27,6 +28,15 @@ pub(super) struct Reactor {
 }
 
 static REACTOR: Mutex<Option<&'static Reactor>> = Mutex::new(None);
+
+/// Forgets the reactor of the parent.
+///
+/// # Safety
+/// As of [`renew`].
+pub(super) unsafe fn renew_reactor() {
+    // SAFETY: says the caller.
+    unsafe { renew(&REACTOR) };
+}
 
 impl Reactor {
     /// Returns that of this process. A forked child makes its own, because the thread of its parent's is not there.

@@ -69,7 +69,8 @@ impl Flow {
             Phase::Connected if self.readable => None,
             Phase::Connecting => None,
             Phase::Connected => Some(Ok(None)),
-            Phase::Disconnected if self.lost => Some(Err(Errno::ECONNRESET)),
+            // Behind the end of what the peer sends nothing is missing.
+            Phase::Disconnected if self.lost && self.readable => Some(Err(Errno::ECONNRESET)),
             Phase::Disconnected => Some(Ok(None)),
         }
     }

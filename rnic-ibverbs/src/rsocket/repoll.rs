@@ -11,6 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::poll;
 use super::waiter::entry;
 use crate::errno::{Errno, lock};
+use crate::process::{self, Process, renew_shared};
 
 /// What a program may wait for; errors and the end are always told. poll(2) and epoll(7) have the same numbers.
 const EVENTS: u32 = (POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP) as u32;
@@ -20,6 +21,7 @@ static SETS: RwLock<Vec<Arc<Repoll>>> = RwLock::new(Vec::new());
 /// A set of descriptors that are waited for.
 #[derive(Debug)]
 pub(super) struct Repoll {
+    process: Process,
     /// The set's number. It holds a token for each thread that waits for descriptors which are no longer those of the set.
     changed: EventFd,
     state: Mutex<State>,
@@ -56,6 +58,7 @@ pub(super) fn create(close_on_exec: bool) -> Result<RawFd, Errno> {
     let mut flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_SEMAPHORE;
     flags.set(EfdFlags::EFD_CLOEXEC, close_on_exec);
     let set = Arc::new(Repoll {
+        process: Process::this(),
         changed: EventFd::from_value_and_flags(0, flags)?,
         state: Mutex::default(),
     });
@@ -69,7 +72,18 @@ pub(super) fn create(close_on_exec: bool) -> Result<RawFd, Errno> {
 pub(super) fn get(number: RawFd) -> Result<Arc<Repoll>, Errno> {
     let sets = SETS.read().unwrap_or_else(PoisonError::into_inner);
     let found = sets.iter().find(|set| set.number() == number);
-    found.cloned().ok_or(Errno::EINVAL)
+    let set = found.cloned().ok_or(Errno::EINVAL)?;
+    process::check(&set.process)?;
+    Ok(set)
+}
+
+/// Keeps the sets of the parent, whose numbers are taken, unless another thread was about to change them.
+///
+/// # Safety
+/// As of [`renew_shared`].
+pub(super) unsafe fn renew_sets() {
+    // SAFETY: says the caller.
+    unsafe { renew_shared(&SETS) };
 }
 
 /// Closes the set of this number. Its number is free when no thread waits for it any more.
@@ -78,6 +92,9 @@ pub(super) fn close(number: RawFd) -> Result<(), Errno> {
     let place = sets.iter().position(|set| set.number() == number);
     let set = sets.swap_remove(place.ok_or(Errno::EBADF)?);
     drop(sets);
+    if set.process.is_forked() {
+        return Ok(());
+    }
     let mut state = lock(&set.state);
     state.closed = true;
     set.wake_all(&mut state);

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use nix::libc::{EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 
+use super::children;
 use super::repoll::{self, Change};
 use super::symbols::run;
 use crate::errno::{Errno, result};
 
 #[unsafe(export_name = "rnic_cm_repoll_create")]
 pub(super) extern "C-unwind" fn repoll_create(flags: i32) -> i32 {
+    children::register();
     run(|| match flags & !EPOLL_CLOEXEC {
         0 => repoll::create(flags & EPOLL_CLOEXEC != 0),
         _ => Err(Errno::EINVAL),

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use nix::libc;
@@ -23,6 +23,51 @@ use super::mapping::Mappings;
 use super::outgoing::Outgoing;
 use super::waiter::Watchers;
 use crate::errno::{Errno, lock};
+use crate::process::Process;
+
+/// The most connections that wait to be accepted, as the kernel has it by default.
+const MOST_WAITING: usize = 1024;
+
+/// The places of a listener for connections that are not accepted yet, whether they are established or not: each costs
+/// descriptors and buffers.
+#[derive(Debug, Default)]
+pub(super) struct Backlog(Arc<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    taken: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// A place that a connection has until this is dropped.
+#[derive(Debug)]
+pub(super) struct Place(Arc<Places>);
+
+impl Backlog {
+    /// Sets how many places there are. 0 and less stand for the most, as in rdma_cm.
+    pub(super) fn set(&self, backlog: i32) {
+        let most = match usize::try_from(backlog) {
+            Ok(most @ 1..MOST_WAITING) => most,
+            _ => MOST_WAITING,
+        };
+        self.0.most.store(most, Ordering::Relaxed);
+    }
+
+    /// Takes a place, if there is one.
+    pub(super) fn take(&self) -> Option<Place> {
+        let most = self.0.most.load(Ordering::Relaxed);
+        let one_more = |taken| (taken < most).then_some(taken + 1);
+        let taken = &self.0.taken;
+        let was = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        was.ok().map(|_| Place(self.0.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Where the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +92,10 @@ pub(super) struct Flow {
     pub(super) readable: bool,
     /// The application has not shut this direction down.
     pub(super) writable: bool,
+    /// The peer has said that it sends nothing more.
+    pub(super) peer_has_ended: bool,
+    /// Last words of this side that are decided on, and not posted yet.
+    pub(super) to_say: u16,
     /// The connection ended without a word of the peer.
     pub(super) lost: bool,
     /// The application has closed the socket.
@@ -117,6 +166,7 @@ pub(super) struct Options {
 /// The socket. Dropping it destroys its objects.
 #[derive(Debug)]
 pub(super) struct Socket {
+    pub(super) process: Process,
     /// The descriptor of its event channel, and its number unless it was accepted.
     pub(super) fd: RawFd,
     /// The number of one that was accepted.
@@ -127,10 +177,14 @@ pub(super) struct Socket {
     pub(super) receive: Mutex<()>,
     pub(super) mappings: Mutex<Mappings>,
     pub(super) flow: Mutex<Flow>,
-    pub(super) watchers: Watchers,
+    pub(super) watchers: Arc<Watchers>,
     pub(super) nonblocking: AtomicBool,
     pub(super) sizes: Mutex<Sizes>,
     pub(super) options: Mutex<Options>,
+    /// How many connections that came in may wait to be accepted.
+    pub(super) backlog: Backlog,
+    /// Its own place among those, until it is accepted.
+    pub(super) place: Mutex<Option<Place>>,
     /// Where the connection came in, if it did.
     pub(super) listener: Option<Weak<Socket>>,
     /// Made when connecting begins. Destroyed before the identifier.
@@ -185,6 +239,8 @@ impl Socket {
             phase: Phase::Opened,
             readable: true,
             writable: true,
+            peer_has_ended: false,
+            to_say: 0,
             lost: false,
             closed: false,
             armed: false,
@@ -196,6 +252,7 @@ impl Socket {
             accepted: VecDeque::new(),
         };
         Self {
+            process: Process::this(),
             fd: identifier.fd(),
             accepted_as: OnceLock::new(),
             domain,
@@ -203,7 +260,9 @@ impl Socket {
             receive: Mutex::default(),
             mappings: Mutex::default(),
             flow: Mutex::new(flow),
-            watchers: Watchers::default(),
+            watchers: Arc::default(),
+            backlog: Backlog::default(),
+            place: Mutex::default(),
             nonblocking: AtomicBool::new(false),
             sizes: Mutex::new(sizes),
             options: Mutex::new(options),
@@ -242,7 +301,7 @@ impl Socket {
 
     /// Makes the endpoint, and returns what the peer must know of it.
     pub(super) fn make_endpoint(&self, identifier: &Identifier) -> Result<ConnectData, Errno> {
-        let endpoint = Endpoint::new(identifier, *lock(&self.sizes))?;
+        let endpoint = Endpoint::new(identifier, *lock(&self.sizes), self.watchers.clone())?;
         *lock(&self.sizes) = endpoint.sizes;
         let endpoint = self.endpoint.get_or_init(|| endpoint);
         let sizes = &endpoint.sizes;
@@ -273,9 +332,12 @@ impl Socket {
         self.watchers.wake();
     }
 
-    /// Notes that connecting has failed.
+    /// Notes that connecting has failed. The first reason counts.
     pub(super) fn fail(&self, why: Errno) {
         let mut flow = lock(&self.flow);
+        if flow.phase == Phase::Failed {
+            return;
+        }
         flow.phase = Phase::Failed;
         flow.error = Some(why);
         drop(flow);
@@ -284,10 +346,14 @@ impl Socket {
 }
 
 impl Flow {
-    /// Notes that the connection has ended without a word of the peer.
+    /// Notes that the connection has ended without a word of the peer. Where both directions were shut down before, none is missing: the
+    /// peer may end the connection before the last word of this side completes.
     pub(super) fn lose(&mut self) {
-        if self.phase == Phase::Connected {
-            self.phase = Phase::Disconnected;
+        if self.phase != Phase::Connected {
+            return;
+        }
+        self.phase = Phase::Disconnected;
+        if self.readable || self.writable {
             self.lost = true;
             self.error = Some(Errno::ECONNRESET);
         }

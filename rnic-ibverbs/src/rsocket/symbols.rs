@@ -15,7 +15,7 @@ use super::identifier::Identifier;
 use super::pieces::Pieces;
 use super::poll::Set;
 use super::socket::{Phase, Socket};
-use super::{address, close, connect, index, inside, options, poll, repoll, service};
+use super::{address, children, close, connect, index, inside, options, poll, repoll, service};
 use crate::errno::{Errno, lock};
 
 /// The octets of an option at most: those of `struct linger`.
@@ -48,6 +48,7 @@ pub(super) extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32)
         if !is_known || within {
             return Err(Errno::EOPNOTSUPP);
         }
+        children::register();
         let reactor = service::start()?;
         let socket = Arc::new(Socket::new(Identifier::new()?, domain));
         socket
@@ -85,6 +86,7 @@ pub(super) unsafe extern "C-unwind" fn rbind(
 #[unsafe(export_name = "rnic_cm_rlisten")]
 pub(super) extern "C-unwind" fn rlisten(socket: i32, backlog: i32) -> i32 {
     on(socket, |socket| {
+        socket.backlog.set(backlog);
         let mut flow = lock(&socket.flow);
         match flow.phase {
             Phase::Listening => return Ok(0),
@@ -114,6 +116,7 @@ pub(super) unsafe extern "C-unwind" fn raccept(
             // Somebody can accept it later, when there are descriptors again.
             lock(&socket.flow).accepted.push_front(accepted.clone());
         })?;
+        drop(lock(&accepted.place).take());
         index::insert(&accepted);
         if !addr.is_null() && !addrlen.is_null() {
             let peer = lock(&accepted.identifier).peer();
@@ -146,7 +149,12 @@ pub(super) extern "C-unwind" fn rshutdown(socket: i32, how: i32) -> i32 {
 #[unsafe(export_name = "rnic_cm_rclose")]
 pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
     run(|| {
-        match index::find(socket) {
+        match index::find_any(socket) {
+            Some(socket) if socket.process.is_forked() => {
+                index::remove(&socket);
+                // It is the parent's: nothing of it is destroyed here.
+                std::mem::forget(socket);
+            }
             Some(socket) => close::close(&socket),
             None => repoll::close(socket)?,
         }

@@ -2,9 +2,12 @@
 //!
 //! A completion channel wakes those who poll its descriptor, but one of them takes the event, and the others may find the descriptor
 //! unreadable when they look. What a connection manager's event changes shows at no descriptor of theirs at all. So each sleeper has an
-//! eventfd of its own, and whoever changes something, or takes an event, writes to those of all who watch the socket.
+//! eventfd of its own, and a thread that changes something, takes an event, or notifies the completion channel writes to the eventfds of all that
+//! watch the socket. A sleeper has nothing else to wait for, so that it can wait in read(2), which goes on behind a signal whose handler has
+//! SA_RESTART, as recv(2) and its like do.
 
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::os::fd::{AsRawFd, RawFd};
 use std::process;
 use std::sync::{Arc, Mutex};
@@ -13,11 +16,14 @@ use std::time::Duration;
 use nix::libc::{nfds_t, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::cancellation::PutOff;
 use crate::errno::{Errno, lock};
+use crate::event_queue::read_now;
 
 unsafe extern "C-unwind" {
     /// A thread that waits here can be cancelled, which unwinds.
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: i32) -> i32;
+    fn read(fd: RawFd, buffer: *mut c_void, count: usize) -> isize;
 }
 
 /// What wakes a thread.
@@ -37,8 +43,7 @@ impl Waiter {
     pub(super) fn current() -> Result<Arc<Self>, Errno> {
         let process = process::id();
         let make = || {
-            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-            let bell = EventFd::from_value_and_flags(0, flags)?;
+            let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
             Ok(Arc::new(Self { bell, process }))
         };
         let kept = WAITER.try_with(|kept| {
@@ -57,14 +62,24 @@ impl Waiter {
         self.bell.as_raw_fd()
     }
 
+    /// Sleeps until the thread has been woken. Fails with EINTR behind a signal whose handler has no SA_RESTART.
+    pub(super) fn sleep(&self) -> Result<(), Errno> {
+        let mut count = 0u64;
+        // SAFETY: 8 octets can be written there, which are this thread's own.
+        let got = unsafe { read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        if got < 0 { Err(Errno::last()) } else { Ok(()) }
+    }
+
     fn wake(&self) {
+        // A cancellation would unwind from here.
+        let _whole = PutOff::new();
         // Fails only if it has been woken 2^64 - 2 times.
         let _ = self.bell.write(1);
     }
 
     /// Forgets that the thread was woken: it looks at everything now.
     pub(super) fn clear(&self) {
-        let _ = self.bell.read();
+        read_now(self.fd());
     }
 }
 

@@ -84,6 +84,8 @@ unsafe extern "C" {
     pub(crate) fn rdma_freeaddrinfo(res: *mut rdma_addrinfo);
     #[link_name = "rnic_cm_rdma_get_src_port"]
     pub(crate) fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
+    #[link_name = "ibv_close_device"]
+    pub(crate) fn ibv_close_device(context: *mut ibv_context) -> i32;
     #[link_name = "ibv_get_cq_event"]
     fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel,
@@ -134,6 +136,7 @@ impl Address {
                 there.sin6.sin6_family = nix::libc::AF_INET6 as u16;
                 there.sin6.sin6_port = v6.port().to_be();
                 there.sin6.sin6_addr.s6_addr = v6.ip().octets();
+                there.sin6.sin6_scope_id = v6.scope_id();
             }
         }
         Self(there)

@@ -8,8 +8,9 @@ use nix::libc;
 
 use crate::calls::*;
 use crate::hosts::{CLIENT, READY, SERVER};
+use crate::plain;
 
-const PORT: u16 = 7471;
+pub(crate) const PORT: u16 = 7471;
 
 pub(crate) const IDLE: &str = "idle";
 pub(crate) const SYNC_SERVER: &str = "sync-server";
@@ -19,6 +20,8 @@ pub(crate) const ASYNC_CLIENT: &str = "async-client";
 pub(crate) const REJECT_SERVER: &str = "reject-server";
 pub(crate) const REJECT_CLIENT: &str = "reject-client";
 pub(crate) const MIGRATE_SERVER: &str = "migrate-server";
+pub(crate) const PLAIN_SERVER: &str = "plain-server";
+pub(crate) const PLAIN_CLIENT: &str = "plain-client";
 pub(crate) const BIND: &str = "bind";
 pub(crate) const ACKNOWLEDGE: &str = "acknowledge";
 pub(crate) const HASTY_CLIENT: &str = "hasty-client";
@@ -36,6 +39,8 @@ pub(crate) fn play(role: &str) {
             ASYNC_CLIENT => async_client(),
             REJECT_SERVER => reject_server(),
             REJECT_CLIENT => reject_client(),
+            PLAIN_SERVER => plain::server(PORT),
+            PLAIN_CLIENT => plain_client(),
             BIND => bind(),
             ACKNOWLEDGE => acknowledge(),
             HASTY_CLIENT => hasty_client(),
@@ -77,8 +82,11 @@ unsafe fn sync_server() {
     assert_eq!(asked.depths, (5, 3));
     let mut message = [0; 16];
     receive(id, &mut message);
-    ok(rdma_accept(id, &mut parameters(b"welcome", (255, 255))));
-    assert_eq!((*(*id).event).event, RDMA_CM_EVENT_ESTABLISHED);
+    ok(rdma_accept(id, &mut parameters(b"welcome", (7, 2))));
+    let event = copy((*id).event);
+    assert_eq!(event.event, RDMA_CM_EVENT_ESTABLISHED);
+    // rfc: 6581-14 what the peer stated, and not what came of it
+    assert_eq!(event.depths, (5, 3));
     assert_eq!(completion(id, (*id).recv_cq, (*id).recv_cq_channel), (0, 5));
     assert_eq!(message[..5], *b"hello");
     // The passive side may send as well.
@@ -107,6 +115,8 @@ unsafe fn sync_client() {
     let event = copy((*id).event);
     assert_eq!(event.event, RDMA_CM_EVENT_ESTABLISHED);
     assert_eq!(event.data, b"welcome");
+    // rfc: 6581-14, 6581-20 the peer's ORD and IRD, and not what came of them
+    assert_eq!(event.depths, (2, 7));
     send(id, b"hello");
     assert_eq!(completion(id, (*id).send_cq, (*id).send_cq_channel).0, 0);
     assert_eq!(completion(id, (*id).recv_cq, (*id).recv_cq_channel), (0, 3));
@@ -115,8 +125,8 @@ unsafe fn sync_client() {
     rdma_destroy_ep(id);
 }
 
-/// Listens with a channel.
-unsafe fn listen(channel: *mut rdma_event_channel) -> *mut rdma_cm_id {
+/// Listens at an address.
+pub(crate) unsafe fn listen_at(channel: *mut rdma_event_channel, at: &str) -> *mut rdma_cm_id {
     let mut listening = null_mut();
     let context = (0x77 as *mut u8).cast();
     ok(rdma_create_id(
@@ -125,9 +135,14 @@ unsafe fn listen(channel: *mut rdma_event_channel) -> *mut rdma_cm_id {
         context,
         RDMA_PS_TCP,
     ));
-    let address = Address::new(&format!("{SERVER}:{PORT}"));
-    ok(rdma_bind_addr(listening, address.pointer()));
+    ok(rdma_bind_addr(listening, Address::new(at).pointer()));
     ok(rdma_listen(listening, 10));
+    listening
+}
+
+/// Listens with a channel.
+unsafe fn listen(channel: *mut rdma_event_channel) -> *mut rdma_cm_id {
+    let listening = listen_at(channel, &format!("{SERVER}:{PORT}"));
     println!("\n{READY}");
     listening
 }
@@ -174,8 +189,21 @@ unsafe fn async_server(migrating: bool) {
     rdma_destroy_event_channel(channel);
 }
 
+/// Resolves an address and makes a queue pair.
+pub(crate) unsafe fn resolved_to(channel: *mut rdma_event_channel, to: &str) -> *mut rdma_cm_id {
+    let mut id = null_mut();
+    ok(rdma_create_id(channel, &mut id, null_mut(), RDMA_PS_TCP));
+    let there = Address::new(to);
+    ok(rdma_resolve_addr(id, null_mut(), there.pointer(), 2000));
+    assert_eq!(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED).id, id);
+    ok(rdma_create_qp(id, null_mut(), &mut qp_attributes()));
+    ok(rdma_resolve_route(id, 2000));
+    next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    id
+}
+
 /// Resolves the server's address and makes a queue pair.
-unsafe fn resolved(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {
+pub(crate) unsafe fn resolved(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {
     let mut id = null_mut();
     ok(rdma_create_id(channel, &mut id, null_mut(), RDMA_PS_TCP));
     let server = Address::new(&format!("{SERVER}:{port}"));
@@ -232,6 +260,31 @@ unsafe fn hasty_client() {
     rdma_destroy_event_channel(channel);
 }
 
+/// Connects to peers that know RFC 5044 alone, and sends something first, as that demands.
+// rfc: 6581-39
+unsafe fn plain_client() {
+    let channel = rdma_create_event_channel();
+    for answer in plain::ANSWERS {
+        let id = resolved(channel, PORT);
+        ok(rdma_connect(id, &mut parameters(b"hello", (3, 5))));
+        let event = next(channel, RDMA_CM_EVENT_ESTABLISHED);
+        assert_eq!((event.id, event.status), (id, 0), "{answer:?}");
+        assert_eq!(event.data, b"welcome", "{answer:?}");
+        ok(rdma_disconnect(id));
+        next(channel, RDMA_CM_EVENT_DISCONNECTED);
+        rdma_destroy_qp(id);
+        ok(rdma_destroy_id(id));
+    }
+    // One that hangs up on everybody is asked twice, and no more.
+    let id = resolved(channel, PORT);
+    ok(rdma_connect(id, &mut parameters(b"hello", (3, 5))));
+    let rejected = next(channel, RDMA_CM_EVENT_REJECTED);
+    assert_eq!(rejected.status, -libc::ECONNRESET);
+    rdma_destroy_qp(id);
+    ok(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+}
+
 unsafe fn reject_server() {
     let channel = rdma_create_event_channel();
     let listening = listen(channel);
@@ -267,14 +320,10 @@ unsafe fn reject_client() {
     let mut id = null_mut();
     ok(rdma_create_id(channel, &mut id, null_mut(), RDMA_PS_TCP));
     let nobody = Address::new("10.78.0.99:1");
-    ok(rdma_resolve_addr(id, null_mut(), nobody.pointer(), 2000));
-    next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
-    ok(rdma_resolve_route(id, 2000));
-    next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
-    ok(rdma_create_qp(id, null_mut(), &mut qp_attributes()));
-    ok(rdma_connect(id, null_mut()));
-    assert!(next(channel, RDMA_CM_EVENT_UNREACHABLE).status < 0);
-    rdma_destroy_qp(id);
+    ok(rdma_resolve_addr(id, null_mut(), nobody.pointer(), 300));
+    let nothing = next(channel, RDMA_CM_EVENT_ADDR_ERROR);
+    assert_eq!((nothing.id, nothing.status), (id, -libc::ETIMEDOUT));
+    fails(rdma_resolve_route(id, 2000), libc::EINVAL);
     ok(rdma_destroy_id(id));
     rdma_destroy_event_channel(channel);
 }
@@ -307,6 +356,11 @@ unsafe fn bind() {
     let (any, done) = bound(&format!("0.0.0.0:{port}"));
     ok(done);
     ok(rdma_listen(any, 0));
+    // And taken again, although a listener was there before.
+    fails(
+        rdma_bind_addr(taken, Address::new(&format!("0.0.0.0:{port}")).pointer()),
+        libc::EADDRINUSE,
+    );
     // An id that could not be bound can be bound elsewhere, and no other twice.
     ok(rdma_bind_addr(
         taken,

@@ -123,8 +123,12 @@ impl Socket {
     pub(crate) fn listening(address: &str) -> Self {
         let socket = Self::new();
         socket.bind(address).unwrap();
-        done(rnic_cm_rlisten(socket.0, 16)).unwrap();
+        socket.listen(16).unwrap();
         socket
+    }
+
+    pub(crate) fn listen(&self, backlog: i32) -> io::Result<i32> {
+        done(rnic_cm_rlisten(self.0, backlog))
     }
 
     pub(crate) fn bind(&self, address: &str) -> io::Result<i32> {

@@ -9,8 +9,8 @@ use nix::sys::eventfd::EventFd;
 use crate::calls::{RDMA_IOMAPSIZE, RDMA_SQSIZE, Repoll, SOL_RDMA, Socket, errno, poll};
 use crate::hosts::{CLIENT, READY, SERVER};
 
-const PORT: u16 = 7471;
-const UNUSED: u16 = 7472;
+pub(crate) const PORT: u16 = 7471;
+pub(crate) const UNUSED: u16 = 7472;
 
 pub(crate) fn play(role: &str) {
     match role {
@@ -31,11 +31,11 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-fn server() -> String {
+pub(crate) fn server() -> String {
     format!("{SERVER}:{PORT}")
 }
 
-fn listen() -> Socket {
+pub(crate) fn listen() -> Socket {
     let listener = Socket::listening(&server());
     // Behind what the test harness prints without an end of line.
     println!("\n{READY}");
@@ -53,7 +53,7 @@ fn pattern(length: usize) -> Vec<u8> {
         .collect()
 }
 
-fn receive_exactly(socket: &Socket, length: usize) -> Vec<u8> {
+pub(crate) fn receive_exactly(socket: &Socket, length: usize) -> Vec<u8> {
     let mut received = vec![0; length];
     assert_eq!(socket.recv(&mut received, MSG_WAITALL).unwrap(), length);
     received

@@ -201,6 +201,29 @@ pub(crate) unsafe fn wrong() {
     );
     let readable = made(ibv_reg_mr(pd, code, 16, 0));
     ok(ibv_dereg_mr(readable));
+    let last = std::ptr::without_provenance_mut(usize::MAX - 4095);
+    for access in [0, IBV_ACCESS_ON_DEMAND] {
+        refused(ibv_reg_mr(pd, last, 8192, access as i32), libc::EINVAL);
+    }
+    // Where no program has memory, an access could not be told from a fault of the program's own.
+    let on_demand = IBV_ACCESS_ON_DEMAND as i32;
+    refused(
+        ibv_reg_mr(pd, null_mut(), usize::MAX, on_demand),
+        libc::EINVAL,
+    );
+    let behind = std::ptr::without_provenance_mut(1 << 47);
+    refused(ibv_reg_mr(pd, behind, 4096, on_demand), libc::EINVAL);
+    refused(ibv_reg_mr(pd, behind, 4096, 0), libc::EFAULT);
+    // Memory on demand need not be there: what is never accessed takes nothing.
+    let much = 64 << 30;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = libc::mmap(null_mut(), much, rights, kind, -1, 0);
+    assert_ne!(start, libc::MAP_FAILED);
+    let access = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND) as i32;
+    ok(ibv_dereg_mr(made(ibv_reg_mr(pd, start, much, access))));
+    assert_eq!(libc::munmap(start, much), 0);
+    ok(ibv_dereg_mr(made(ibv_reg_mr(pd, low, 4096, access))));
     // Optional rights may be ignored.
     let relaxed = made(register(
         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING,

@@ -10,9 +10,11 @@
 mod alone;
 mod calls;
 mod end;
+mod forks;
 #[path = "../cm/hosts.rs"]
 mod hosts;
 mod pair;
+mod sections;
 mod shared;
 mod there;
 mod threads;
@@ -29,51 +31,91 @@ fn role() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn objects_are_made_and_destroyed_in_order() {
     play("alone", pair::IDLE, "objects");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_says_what_it_is() {
     play("says", pair::IDLE, "attributes");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn wrong_arguments_have_their_errno() {
     play("wrong", pair::IDLE, "wrong");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn requests_of_every_kind_are_carried_out() {
     play("kinds", pair::SERVER_ROLE, "kinds");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn requests_are_built_by_calls_and_completions_read_by_calls() {
     play("ex", pair::SERVER_ROLE, "extended");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_channel_serves_several_queues() {
     play("chan", pair::SERVER_ROLE, "channel");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn events_of_queue_pairs_are_told_and_acknowledged() {
     play("event", pair::SERVER_ROLE, "events");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn windows_are_bound_and_memory_is_registered_anew() {
     play("window", pair::SERVER_ROLE, "windows");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn any_thread_uses_any_object() {
     play("thread", pair::SERVER_ROLE, "threads");
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn between_two_calls_all_others_go_on() {
+    play("within", pair::SERVER_ROLE, "sections");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn threads_build_batches_and_poll_by_calls() {
+    play("batch", pair::SERVER_ROLE, "sections-of-threads");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_batch_is_posted_in_whole_or_not_at_all() {
+    play("whole", pair::SERVER_ROLE, "whole");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn what_a_forked_process_inherits_does_nothing_and_says_so() {
+    play("fork", pair::SERVER_ROLE, "forks");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_child_that_lives_does_not_keep_the_interface() {
+    play("heir", pair::SERVER_ROLE, "heirs");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn events_of_a_shared_receive_queue_are_told() {
     play("shared", pair::SERVER_ROLE, "shared");
 }

@@ -7,7 +7,9 @@ use std::thread;
 use crate::alone;
 use crate::calls::*;
 use crate::end::{ALL, End, MESSAGE, Memory};
+use crate::forks;
 use crate::hosts::{READY, SERVER};
+use crate::sections;
 use crate::shared::{next_event, shared};
 use crate::there::{There, connect, number};
 use crate::threads::threads;
@@ -31,6 +33,11 @@ pub(crate) fn play(role: &str) {
             "windows" => windows(),
             "threads" => threads(),
             "shared" => shared(),
+            "sections" => sections::sections(),
+            "sections-of-threads" => sections::sections_of_threads(),
+            "whole" => sections::whole(),
+            "forks" => forks::forks(),
+            "heirs" => forks::heirs(),
             unknown => panic!("no role {unknown}"),
         }
     }

@@ -94,7 +94,7 @@ fn memory_without_the_right_stays_as_it_is() {
     near.qp.post_send(&request.memory(&sink)).unwrap();
     assert!(matches!(
         near.end(),
-        EndReason::TerminateReceived { control }
+        EndReason::TerminateReceived { control, .. }
             if (control.layer, control.error_type, control.code) == (0, 1, 2)
     ));
     assert_eq!(near.completion().status(), WcStatus::RemoteAccessError);

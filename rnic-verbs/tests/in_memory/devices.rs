@@ -151,7 +151,7 @@ fn doomed(inline: bool) -> (Device, Side, Arc<AtomicBool>) {
     let device = Device::new(end.host, end.net, driver);
     let side = Side::new(&device);
     // Takes up the commands so far.
-    device.snapshot(SOON).unwrap().unwrap();
+    assert!(device.barrier(SOON).unwrap());
     (device, side, now)
 }
 
@@ -167,6 +167,7 @@ fn nothing_waits_for_a_worker_that_has_died() {
     let completions = std::thread::spawn(move || [cq.wait(SOON), cq.wait(SOON)]);
     now.store(true, Ordering::Relaxed);
     assert!(is_gone(device.snapshot(Duration::MAX)));
+    assert!(is_gone(device.barrier(Duration::MAX)));
     assert!(is_gone(events.join().unwrap()));
     assert!(completions.join().unwrap().into_iter().all(is_gone));
 }
@@ -182,5 +183,6 @@ fn nothing_drives_a_worker_that_has_died() {
     assert!(is_gone(cq.wait_notified(SOON)));
     assert!(is_gone(qp.next_event(SOON)));
     assert!(is_gone(device.snapshot(Duration::MAX)));
+    assert!(is_gone(device.barrier(Duration::MAX)));
     assert!(!device.drive());
 }

@@ -95,7 +95,7 @@ fn a_window_lends_memory_until_the_peer_gives_it_back() {
             .unwrap();
         assert!(matches!(
             near.end(),
-            EndReason::TerminateReceived { control }
+            EndReason::TerminateReceived { control, .. }
                 if (control.layer, control.error_type, control.code) == (1, 1, 0)
         ));
         assert_eq!(content(&mr, 4000, 4), [5; 4]);

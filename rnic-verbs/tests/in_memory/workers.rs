@@ -30,6 +30,20 @@ fn open(end: InMemoryWorkers, turn: fn((usize, InMemoryWorker)) -> Box<dyn Turn>
     Device::with_workers(end.hosts, end.net, driver)
 }
 
+#[test]
+fn a_thread_that_cannot_be_pinned_is_an_error() {
+    let absent = 1023;
+    let shift = Arc::default();
+    let config = EngineConfig::default();
+    let (near, _far) = pair_of_workers(&config, [[1; 32], [2; 32]], 1, &shift);
+    let turns = near.workers.into_iter();
+    let turns = turns.map(|worker| Box::new(worker) as Box<dyn Turn>);
+    let driver = Driver::spawn_all(turns.collect(), Duration::from_millis(1), &[absent]);
+    let error = driver.err().unwrap();
+    assert!(matches!(error, Error::Pin { cpu, .. } if cpu == absent));
+    assert!(error.to_string().contains("taskset"), "{error}");
+}
+
 fn rig() -> Rig {
     let shift = Arc::new(AtomicUsize::new(0));
     let config = EngineConfig::default();

@@ -148,7 +148,7 @@ mod tests {
         entry[0] = 5;
         entry[8..12].copy_from_slice(&90_u32.to_ne_bytes());
         entry[12..16].copy_from_slice(&3_u32.to_ne_bytes());
-        entry[24..27].copy_from_slice(&[SENT, 1, 15]);
+        entry[24..27].copy_from_slice(&[SENT, 1, 16]);
         entry[32..].copy_from_slice(b"abcdefg");
         let found = frame(&entry).unwrap();
         let expected = Frame {

@@ -1,7 +1,7 @@
 //! A network device: driver, queues, XDP modes, offloads.
 
-use super::fact::Fact;
-use super::offloads::offloads;
+use super::fact::{Fact, Verdict};
+use super::offloads::{kernels, offloads};
 use crate::drivers::{Driver, driver_name};
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
@@ -16,6 +16,8 @@ use crate::steering::{Below, Mode, Owner, above};
 const DEVICE: &str = "device";
 const NATIVE_XDP: &str = "native XDP";
 const ZERO_COPY: &str = "zero-copy";
+const NO_ETHERNET: &str =
+    "choose a device with Ethernet frames: tunnels, WireGuard and loopback have none";
 
 pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, netdev));
@@ -46,6 +48,10 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     facts.push(mtu(&link, &features));
     facts.extend(checksums(&features));
     facts.extend(offloads(&link));
+    let is_generic = facts
+        .iter()
+        .any(|fact| fact.name == NATIVE_XDP && fact.verdict != Verdict::Ok);
+    facts.extend(kernels(&link, is_generic));
     facts.extend(numa(&link));
     facts.extend(interrupts(&link));
     facts
@@ -117,6 +123,10 @@ fn device(link: &Link) -> Fact {
         let remedy = format!("open {master}, or take {} out of it", link.name);
         let found = format!("{found}, a part of {master}, which has its addresses and neighbours");
         return Fact::warn(DEVICE, found, remedy);
+    }
+    if !link.is_ethernet {
+        let found = format!("{found}: no Ethernet device, so that nothing can arrive");
+        return Fact::fail(DEVICE, found, NO_ETHERNET);
     }
     if link.up {
         Fact::ok(DEVICE, found)
@@ -358,9 +368,8 @@ pub(super) fn find<'a>(facts: &'a [Fact], name: &str) -> &'a Fact {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Verdict;
     use crate::steering::ModeChoice;
-    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+    use crate::testing::{Namespace, VethEnd, veth_pair};
 
     fn opened(netdev: &str) -> Fact {
         let mut facts = facts(netdev);
@@ -369,10 +378,8 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn a_veth_is_described() {
-        if !is_root("a_veth_is_described") {
-            return;
-        }
         let namespace = Namespace::new("facts").unwrap();
         let end = |name| VethEnd {
             namespace: &namespace,
@@ -417,10 +424,8 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn a_port_in_use_is_not_taken_for_another_program() {
-        if !is_root("a_port_in_use_is_not_taken_for_another_program") {
-            return;
-        }
         let namespace = Namespace::new("facts").unwrap();
         namespace.ip("link add bridge0 type bridge").unwrap();
         namespace.ip("link set dev bridge0 up").unwrap();

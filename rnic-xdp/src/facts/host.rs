@@ -7,6 +7,7 @@ use nix::sys::utsname::uname;
 
 use super::fact::Fact;
 use crate::netlink::{Groups, Policies, PolicySocket, firewall_tables};
+use crate::process::{CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, has};
 
 pub(super) fn facts() -> Vec<Fact> {
     let capabilities = effective_capabilities();
@@ -62,19 +63,6 @@ fn jit() -> Fact {
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
 const CAP_IPC_LOCK: u32 = 14;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_BPF: u32 = 39;
-
-fn effective_capabilities() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0)
-}
-
-fn has(capabilities: u64, bit: u32) -> bool {
-    capabilities >> bit & 1 != 0
-}
 
 fn rights(capabilities: u64) -> Fact {
     let name = "rights";
@@ -82,11 +70,15 @@ fn rights(capabilities: u64) -> Fact {
         (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
         (CAP_NET_RAW, "CAP_NET_RAW"),
         (CAP_BPF, "CAP_BPF"),
+        (CAP_PERFMON, "CAP_PERFMON"),
         (CAP_SYS_ADMIN, "CAP_SYS_ADMIN"),
     ];
+    // The last one stands for those that were made of it.
+    let comes_with =
+        |bit| [CAP_BPF, CAP_PERFMON].contains(&bit) && has(capabilities, CAP_SYS_ADMIN);
     let missing = needed
         .into_iter()
-        .filter(|(bit, _)| !has(capabilities, *bit));
+        .filter(|(bit, _)| !has(capabilities, *bit) && !comes_with(*bit));
     let missing: Vec<_> = missing.map(|(_, name)| name).collect();
     if missing.is_empty() {
         return Fact::ok(
@@ -258,5 +250,13 @@ mod tests {
         }
         assert_eq!(rights(u64::MAX).verdict, super::super::Verdict::Ok);
         assert_eq!(rights(0).verdict, super::super::Verdict::Fail);
+        let of = |bits: &[u32]| rights(bits.iter().map(|bit| 1 << bit).sum());
+        let fails = of(&[CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF]);
+        assert!(fails.found.contains("CAP_PERFMON"), "{fails:?}");
+        assert_eq!(fails.verdict, super::super::Verdict::Fail);
+        let warns = of(&[CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON]);
+        assert_eq!(warns.verdict, super::super::Verdict::Warn);
+        let all = of(&[CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN]);
+        assert_eq!(all.verdict, super::super::Verdict::Ok);
     }
 }

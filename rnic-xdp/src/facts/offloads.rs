@@ -3,18 +3,21 @@
 use super::fact::Fact;
 use crate::drivers::{Driver, Merging};
 use crate::netlink::{Generic, Link, RouteSocket, addresses, links};
-use crate::steering::Below;
+use crate::steering::{Stack, for_kernels, joins_kernels};
 use crate::vlans::{REMOVES_TAGS, first_confused, places};
 
 const NONE: &str = "none that merges received segments";
 
 pub(super) fn offloads(link: &Link) -> Vec<Fact> {
     let name = "offloads";
-    // The kernel turns LRO off for a generic program.
-    if let Ok(Some(below)) = Below::of(link) {
-        return vec![match below.losses() {
-            Some((lost, remedy)) => Fact::fail(name, lost, remedy),
-            None => Fact::ok(name, NONE),
+    // The kernel turns LRO off for a generic program, and does not merge on the device of one.
+    if let Ok(stack) = Stack::below(link)
+        && !stack.is_empty()
+    {
+        return vec![match (stack.losses(), stack.doubts()) {
+            (Some((lost, remedy)), _) => Fact::fail(name, lost, remedy),
+            (None, Some((doubt, remedy))) => Fact::warn(name, doubt, remedy),
+            (None, None) => Fact::ok(name, NONE),
         }];
     }
     let active = Generic::open().and_then(|mut socket| socket.active_features(link.index));
@@ -60,6 +63,14 @@ pub(super) fn offloads(link: &Link) -> Vec<Fact> {
     facts
 }
 
+/// Reports what kernels on this host have to do to reach a device with a generic program.
+pub(super) fn kernels(link: &Link, is_generic: bool) -> Option<Fact> {
+    (is_generic && joins_kernels(link)).then(|| {
+        let (found, remedy) = for_kernels(&link.name);
+        Fact::warn("local kernels", found, remedy)
+    })
+}
+
 /// Returns an address that is in several places of a device, in words.
 fn confused(link: &Link) -> Option<String> {
     let mut socket = RouteSocket::open().ok()?;
@@ -70,11 +81,11 @@ fn confused(link: &Link) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::facts::Verdict;
     use crate::facts::device::{facts, find};
+    use crate::facts::{Fact, Verdict};
     use crate::port::{PortConfig, XdpPort};
     use crate::steering::ModeChoice;
-    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+    use crate::testing::{Namespace, VethEnd, veth_pair};
 
     /// Makes a bridge "above" over a device "one".
     fn below_a_bridge() -> Namespace {
@@ -92,10 +103,8 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn the_master_of_other_devices_gets_no_native_program() {
-        if !is_root("the_master_of_other_devices_gets_no_native_program") {
-            return;
-        }
         let namespace = below_a_bridge();
         let reason = "it is the master of one, where its frames arrive";
         let found = namespace.run(|| facts("above"));
@@ -129,10 +138,8 @@ mod tests {
 
     /// A bond has LRO on, whatever the devices below it have, and the kernel turns it off.
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn what_is_merged_below_a_master_is_lost() {
-        if !is_root("what_is_merged_below_a_master_is_lost") {
-            return;
-        }
         let namespace = below_a_bridge();
         let gro = |state| {
             let mut ethtool = namespace.command("ethtool");
@@ -161,5 +168,98 @@ mod tests {
         let (offloads, mode) = look();
         assert_eq!(offloads.verdict, Verdict::Ok, "{offloads:?}");
         assert!(!mode.contains("lost"), "{mode}");
+    }
+
+    /// Says what `doctor` finds of the offloads below a device, and what the report of its port has on the mode.
+    fn look(namespace: &Namespace, netdev: &str) -> (Fact, String) {
+        let found = namespace.run(|| facts(netdev));
+        let config = PortConfig::new(netdev);
+        let port = namespace.run(|| XdpPort::open(&config)).unwrap();
+        assert!(port.has_partial_checksums(), "{netdev}");
+        let kernels = find(&found, "local kernels");
+        assert!(kernels.found.contains("on this host"), "{kernels:?}");
+        (
+            find(&found, "offloads").clone(),
+            port.report().mode.to_string(),
+        )
+    }
+
+    /// The device does not do what it carries: merging is a matter of the one below.
+    #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+    fn what_is_merged_below_a_macvlan_or_a_tunnel_is_lost() {
+        let namespace = Namespace::new("facts").unwrap();
+        let other = Namespace::new("facts").unwrap();
+        let end = |namespace, name| VethEnd {
+            namespace,
+            name,
+            addresses: "10.77.0.1/24",
+        };
+        veth_pair(end(&namespace, "one"), end(&other, "other"), 1).unwrap();
+        let make = |kind: &str| namespace.ip(&format!("link add {kind}")).unwrap();
+        make("above link one type macvlan mode bridge");
+        make("inside type vxlan id 7 remote 10.77.0.2 dstport 4789 dev one");
+        make("routed type vxlan id 8 remote 10.77.0.2 dstport 4790");
+        make("double link routed type macvlan mode bridge");
+        make("away link one type macvlan mode bridge");
+        for netdev in ["above", "inside", "routed", "double"] {
+            let up = format!("link set dev {netdev} up");
+            namespace.ip(&up).unwrap();
+        }
+        let gro = |netdev: &str, state: &str| {
+            let mut ethtool = namespace.command("ethtool");
+            let done = ethtool.args(["-K", netdev, "gro", state]).status();
+            assert!(done.unwrap().success());
+        };
+        gro("routed", "off");
+        for (state, verdict) in [("on", Verdict::Fail), ("off", Verdict::Ok)] {
+            gro("one", state);
+            for netdev in ["above", "inside", "routed", "double"] {
+                let (offloads, mode) = look(&namespace, netdev);
+                assert_eq!(offloads.verdict, verdict, "{netdev}: {offloads:?}");
+                let remedy = "ethtool -K one gro off";
+                let is_merging = verdict == Verdict::Fail;
+                assert_eq!(offloads.remedy.is_some(), is_merging);
+                assert_eq!(mode.contains(remedy), is_merging, "{netdev}: {mode}");
+            }
+        }
+        // The end of a tunnel merges what it takes out.
+        gro("routed", "on");
+        let (offloads, _) = look(&namespace, "double");
+        assert_eq!(offloads.remedy.unwrap(), "ethtool -K routed gro off");
+
+        // What carries it is in another network namespace, where we cannot look.
+        let there = other.name();
+        namespace
+            .ip(&format!("link set dev away netns {there}"))
+            .unwrap();
+        other.ip("link set dev away up").unwrap();
+        let (offloads, mode) = look(&other, "away");
+        assert_eq!(offloads.verdict, Verdict::Warn, "{offloads:?}");
+        assert!(offloads.found.contains("another network namespace"));
+        assert!(mode.contains("carries away"), "{mode}");
+    }
+
+    /// Frames of tunnels and of the loopback device are not for us: no Ethernet header, no MAC address.
+    #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+    fn a_device_without_ethernet_is_refused_with_the_remedy() {
+        let namespace = Namespace::new("facts").unwrap();
+        namespace.ip("tuntap add dev tun0 mode tun").unwrap();
+        namespace.ip("tuntap add dev tap0 mode tap").unwrap();
+        for netdev in ["tun0", "tap0"] {
+            namespace.ip(&format!("link set dev {netdev} up")).unwrap();
+        }
+        for netdev in ["tun0", "lo"] {
+            let error = namespace.run(|| XdpPort::open(&PortConfig::new(netdev)));
+            let error = error.err().unwrap().to_string();
+            assert!(error.contains("is no Ethernet device"), "{error}");
+            let found = namespace.run(|| facts(netdev));
+            let device = find(&found, "device");
+            assert_eq!(device.verdict, Verdict::Fail, "{device:?}");
+            assert!(device.remedy.is_some());
+        }
+        let port = namespace.run(|| XdpPort::open(&PortConfig::new("tap0")));
+        assert!(port.unwrap().has_partial_checksums());
     }
 }

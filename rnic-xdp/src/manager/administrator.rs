@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-use super::channel::{ChannelError, io_error};
+use super::channel::{ChannelError, administration_socket, io_error, observation_socket};
 use super::dialogue::{Dialogue, program};
 use super::inspected::{self, Inspected, InspectionEnd};
 use super::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
@@ -23,6 +23,8 @@ const MOST_PAGES: usize = 4096;
 
 /// Inspections at a time: each takes a descriptor, and memory for what the client says.
 const INSPECTIONS: usize = 16;
+/// How many times as long as for one client all are waited for.
+const ALL_TOGETHER: u32 = 8;
 
 /// Why rnicd did not do what an administrator asked for.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,8 @@ pub enum AskError {
 /// An event, and when it happened: milliseconds since 1970-01-01 UTC.
 pub type TimedEvent = (u64, Event);
 
-/// A connection to rnicd that holds nothing there. Root may ask for all of this; other users see their own ports and leases.
+/// A connection to rnicd that holds nothing there. Administrators may ask for all of this, observers may see all; other users see
+/// their own ports and leases.
 pub struct Administrator {
     dialogue: Dialogue,
     /// Events that came ahead of an answer.
@@ -49,8 +52,25 @@ pub struct Administrator {
 }
 
 impl Administrator {
-    /// Connects to the rnicd that listens at a path.
-    pub fn connect(path: &Path) -> Result<Self, AskError> {
+    /// Connects to the rnicd that listens for clients at a path: as an administrator if this process may, else as an observer, else as
+    /// any client.
+    pub fn connect(clients: &Path) -> Result<Self, AskError> {
+        for path in [administration_socket(clients), observation_socket(clients)] {
+            match Self::connect_at(&path) {
+                // That this process may not, or that there is none: the directory may be hidden, or rnicd an older one.
+                Err(AskError::Channel(
+                    ChannelError::NoDaemon { .. }
+                    | ChannelError::NotPermitted { .. }
+                    | ChannelError::Path { .. },
+                )) => {}
+                Err(AskError::Refused(refused)) if refused.reason == Reason::NotPermitted => {}
+                connected => return connected,
+            }
+        }
+        Self::connect_at(clients)
+    }
+
+    fn connect_at(path: &Path) -> Result<Self, AskError> {
         let (dialogue, welcome) = Dialogue::connect(path, &program())?;
         let events = VecDeque::new();
         match welcome {
@@ -71,8 +91,15 @@ impl Administrator {
         })
     }
 
-    /// Returns the ports, by number.
+    /// Returns the ports that have not ended, by number.
     pub fn ports(&mut self) -> Result<Vec<PortState>, AskError> {
+        let mut ports = self.all_ports()?;
+        ports.retain(|port| !port.ending);
+        Ok(ports)
+    }
+
+    /// Returns the ports, by number, those included that have ended while somebody still has their sockets.
+    pub fn all_ports(&mut self) -> Result<Vec<PortState>, AskError> {
         let show = |last: Option<&PortState>| Show::Ports {
             after: last.map(|port| port.port),
         };
@@ -177,33 +204,58 @@ impl Administrator {
         self.done(Ask::Monitor)
     }
 
-    /// Asks the clients of ports what they say of themselves, and waits for their answers, some at a time, for each as long as stated (a
-    /// minute at most). What they say is theirs, and may be anything.
+    /// Asks the clients of ports what they say of themselves, some at a time, and passes on what these say, by number of the port, until
+    /// `each` wants no more. A client is waited for as long as stated (a minute at most), and all together eight times as long. What
+    /// they say is theirs, and may be anything.
     pub fn inspect(
         &mut self,
         ports: &[u32],
         what: &str,
         within: Duration,
-    ) -> Result<Vec<Inspected>, AskError> {
-        let mut all = Vec::new();
+        mut each: impl FnMut(&mut Self, Vec<Inspected>) -> bool,
+    ) -> Result<(), AskError> {
+        let until = Instant::now() + ALL_TOGETHER * within;
+        let mut ports = ports.to_vec();
+        ports.sort_unstable();
         for ports in ports.chunks(INSPECTIONS) {
-            let mut sockets = Vec::new();
-            for &port in ports {
-                match self.ask_for_socket(port, what, within) {
-                    Ok(socket) => sockets.push((port, socket)),
-                    // An rnicd that knows no inspections.
-                    Err(AskError::Refused(refused)) if refused.reason != Reason::Malformed => {
-                        all.push(Inspected {
-                            port,
-                            said: Vec::new(),
-                            end: InspectionEnd::Refused(refused),
-                        });
-                    }
-                    Err(error) => return Err(error),
-                }
+            let within = within.min(until.saturating_duration_since(Instant::now()));
+            let some = self.inspect_some(ports, what, within)?;
+            if !each(self, some) {
+                break;
             }
-            all.extend(inspected::read(sockets, within));
         }
+        Ok(())
+    }
+
+    fn inspect_some(
+        &mut self,
+        ports: &[u32],
+        what: &str,
+        within: Duration,
+    ) -> Result<Vec<Inspected>, AskError> {
+        let silent = |port, end| Inspected {
+            port,
+            said: Vec::new(),
+            end,
+        };
+        if within.is_zero() {
+            let ports = ports.iter();
+            return Ok(ports
+                .map(|&port| silent(port, InspectionEnd::NotAsked))
+                .collect());
+        }
+        let (mut all, mut sockets) = (Vec::new(), Vec::new());
+        for &port in ports {
+            match self.ask_for_socket(port, what, within) {
+                Ok(socket) => sockets.push((port, socket)),
+                // An rnicd that knows no inspections.
+                Err(AskError::Refused(refused)) if refused.reason != Reason::Malformed => {
+                    all.push(silent(port, InspectionEnd::Refused(refused)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        all.extend(inspected::read(sockets, within));
         all.sort_by_key(|inspected| inspected.port);
         Ok(all)
     }
@@ -217,7 +269,7 @@ impl Administrator {
         let ask = Ask::Inspect {
             port,
             what: what.to_owned(),
-            within: within.as_millis().try_into().unwrap_or(u32::MAX),
+            within: within.as_millis().try_into().unwrap_or(u32::MAX).max(1),
         };
         match self.ask_for(ask)? {
             (Answer::Inspecting, sockets) => {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc::{self, c_int};
+use nix::sys::socket::sockopt::SetBool;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::time::TimeVal;
 use rustix::net::{
@@ -16,15 +18,29 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::groups::peer_groups;
-use super::protocol::{DecodeError, MAX_MESSAGE, Message, SOCKET};
+use super::closer::Closer;
+use super::peer;
+use super::protocol::{DecodeError, MAX_MESSAGE, Message, OLDEST, SOCKET};
+pub use super::sockets::{administration_socket, default_socket, observation_socket};
+use crate::private::PrivateFd;
 
 /// The most descriptors that come with a message.
 pub const MAX_DESCRIPTORS: usize = 4;
 
-/// Returns where rnicd listens: what `RNICD_SOCKET` of the environment says, or [`SOCKET`].
-pub fn default_socket() -> PathBuf {
-    std::env::var_os("RNICD_SOCKET").map_or_else(|| SOCKET.into(), Into::into)
+/// The most that the kernel lets anybody send with a message.
+const SCM_MAX_FD: usize = 253;
+/// Whether a Unix socket takes descriptors (`SO_PASSRIGHTS`, Linux 6.16).
+const PASS_RIGHTS: c_int = 83;
+
+nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, PASS_RIGHTS, bool, SetBool);
+
+/// The option as nix sets options.
+#[derive(Clone, Copy, Debug)]
+struct PassRights;
+
+/// Has the kernel refuse descriptors that others send to a socket, or to those that connect to it, from now on. Returns whether it can.
+pub fn refuse_descriptors(socket: impl AsFd) -> bool {
+    socket::setsockopt(&socket, PassRights, &false).is_ok()
 }
 
 /// The process at the other end.
@@ -102,6 +118,14 @@ pub enum ChannelError {
         /// How many belong to it.
         expected: usize,
     },
+    /// The other side speaks versions of the protocol that are too old.
+    #[error(
+        "rnicd speaks version {version} of the protocol, and this program {OLDEST} at least; upgrade rnicd"
+    )]
+    Outdated {
+        /// The newest that it speaks.
+        version: u32,
+    },
     /// What came is no message. The connection can be used on.
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -149,9 +173,11 @@ fn state(path: &Option<PathBuf>) -> String {
 
 /// One end of a connection. Dropping it closes the connection.
 pub struct Channel {
-    socket: OwnedFd,
+    socket: PrivateFd,
     /// Where rnicd is, if this is a client's end.
     path: Option<PathBuf>,
+    /// Who closes descriptors that should not have come, if this thread must not wait for that.
+    closer: Option<Closer>,
 }
 
 impl fmt::Debug for Channel {
@@ -169,7 +195,11 @@ impl AsFd for Channel {
 /// Takes over a connected socket, as `accept` returns it.
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
-        Self { socket, path: None }
+        Self {
+            socket: socket.into(),
+            path: None,
+            closer: None,
+        }
     }
 }
 
@@ -183,8 +213,9 @@ impl Channel {
         let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|error| io_error("make a Unix socket", error))?;
         let channel = Self {
-            socket,
+            socket: socket.into(),
             path: Some(path.to_owned()),
+            closer: None,
         };
         channel.limit(limit)?;
         loop {
@@ -224,6 +255,38 @@ impl Channel {
             .map_err(|error| io_error("limit the time to wait for rnicd", error))
     }
 
+    /// Refuses all descriptors, for an end whose messages have none: the kernel does, or the thread of `closer` closes them, which can
+    /// take as long as their sender likes.
+    pub fn without_descriptors(self, closer: &Closer) -> Self {
+        // Some may have been sent before the kernel refused them.
+        refuse_descriptors(&self.socket);
+        self.closing_by(closer)
+    }
+
+    /// Refuses all descriptors as a kernel needs it that does not: what comes is closed by the thread of `closer`.
+    pub fn closing_by(self, closer: &Closer) -> Self {
+        let closer = Some(closer.clone());
+        Self { closer, ..self }
+    }
+
+    /// Ends the connection, and waits for nothing.
+    pub fn close(self) {
+        if let Some(closer) = self.closer {
+            closer.close([self.socket.into()]);
+        }
+    }
+
+    /// Returns whether the other end has read all that was sent. Then it has all descriptors, too.
+    pub fn is_read(&self) -> bool {
+        // The kernel always says it of a Unix socket.
+        peer::unread(&self.socket).is_ok_and(|octets| octets == 0)
+    }
+
+    /// Returns whether the process at the other end lives in this process's user namespace. What cannot be found out is not so.
+    pub fn shares_user_namespace(&self) -> bool {
+        peer::shares_user_namespace(&self.socket).unwrap_or(false)
+    }
+
     /// Makes sending and receiving return [`ChannelError::TimedOut`] at once instead of waiting.
     pub fn set_nonblocking(&self) -> Result<(), ChannelError> {
         let set = || {
@@ -239,7 +302,7 @@ impl Channel {
         let doing = "find out who has connected";
         let process = socket::getsockopt(&self.socket, sockopt::PeerCredentials)
             .map_err(|error| io_error(doing, error))?;
-        let groups = peer_groups(&self.socket).map_err(|error| io_error(doing, error))?;
+        let groups = peer::groups(&self.socket).map_err(|error| io_error(doing, error))?;
         let mut gids = vec![process.gid()];
         gids.extend(groups.into_iter().filter(|gid| *gid != process.gid()));
         Ok(Peer {
@@ -284,17 +347,31 @@ impl Channel {
     pub fn receive<M: Message>(&self) -> Result<(M, Vec<OwnedFd>), ChannelError> {
         let mut octets = vec![0; MAX_MESSAGE];
         let (len, descriptors) = self.receive_octets(&mut octets)?;
+        let came = descriptors.len();
+        if let Some(closer) = self.closer.as_ref().filter(|_| came > 0) {
+            closer.close(descriptors);
+            return Err(ChannelError::Descriptors { came, expected: 0 });
+        }
         let message = M::decode(&octets[..len])?;
-        let (came, expected) = (descriptors.len(), message.descriptors());
+        let expected = message.descriptors();
         if came != expected {
             return Err(ChannelError::Descriptors { came, expected });
         }
         Ok((message, descriptors))
     }
 
+    /// Closes descriptors that came with what is no message.
+    fn discard(&self, descriptors: Vec<OwnedFd>) {
+        match &self.closer {
+            Some(closer) => closer.close(descriptors),
+            None => drop(descriptors),
+        }
+    }
+
     /// Receives a datagram; returns its length and the descriptors that came with it.
     fn receive_octets(&self, octets: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), ChannelError> {
-        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        // Those that find no room the kernel closes, while this thread waits.
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut control = RecvAncillaryBuffer::new(&mut room);
         let received = loop {
             let mut data = [IoSliceMut::new(octets)];
@@ -317,18 +394,18 @@ impl Channel {
                 descriptors.extend(rights);
             }
         }
-        if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(ChannelError::Truncated);
-        }
-        // The padding of the control buffer has room for another one.
         let too_many = descriptors.len() > MAX_DESCRIPTORS;
-        if too_many || received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(ChannelError::DescriptorsLost);
-        }
-        if received.bytes == 0 {
-            return Err(ChannelError::Closed);
-        }
-        Ok((received.bytes, descriptors))
+        let error = if received.flags.contains(ReturnFlags::TRUNC) {
+            ChannelError::Truncated
+        } else if too_many || received.flags.contains(ReturnFlags::CTRUNC) {
+            ChannelError::DescriptorsLost
+        } else if received.bytes == 0 {
+            ChannelError::Closed
+        } else {
+            return Ok((received.bytes, descriptors));
+        };
+        self.discard(descriptors);
+        Err(error)
     }
 }
 

@@ -26,6 +26,9 @@ const MAX_TEXT: usize = 4096;
 const MAX_LIST: usize = MAX_OBJECTS;
 /// The numbers of frames and ring entries that a port can have, as in `PortConfig`.
 const FRAMES: std::ops::RangeInclusive<u32> = 32..=1 << 20;
+/// Entries that a transmit ring may have with any number of frames. Longer ones are no longer than there are frames, so that the
+/// quota of frames counts rings as well.
+const SMALL_RING: u32 = 128;
 /// The most chunks of a UMEM's half: eight times the most frames that circulate at first.
 const MAX_CHUNKS: u32 = 8 << 20;
 /// The most letters of what an inspection wants.
@@ -167,7 +170,13 @@ impl Message for Request {
                 within("queue", queue.unwrap_or(0), 0..=MAX_QUEUE)?;
                 frames("rx_frames", *rx_frames)?;
                 frames("tx_frames", *tx_frames)?;
-                frames("tx_ring", *tx_ring)
+                frames("tx_ring", *tx_ring)?;
+                let most = (*tx_frames).max(SMALL_RING);
+                rule(*tx_ring <= most, || {
+                    format!(
+                        "tx_ring is {tx_ring}; at most {most} is of use with {tx_frames} tx_frames"
+                    )
+                })
             }
             Ask::Listen { peers, .. } => {
                 let limits = peers.limits().unwrap_or_default();
@@ -233,9 +242,10 @@ impl Message for FromDaemon {
         match self {
             Self::Answer(Reply { answer, .. }) => match answer {
                 Answer::Port(_) => 2,
-                Answer::Lease { .. } | Answer::Inspecting => 1,
+                Answer::Inspecting => 1,
                 Answer::Welcome { .. }
                 | Answer::Adopted
+                | Answer::Lease { .. }
                 | Answer::Released
                 | Answer::Devices(_)
                 | Answer::Ports(_)

@@ -18,6 +18,7 @@ impl From<NextHop> for Hop {
             destination_mac: hop.destination_mac.0,
             vlan: hop.vlan,
             mtu: hop.mtu,
+            advertised_mss: hop.advertised_mss,
         }
     }
 }
@@ -29,6 +30,7 @@ impl From<Hop> for NextHop {
             destination_mac: MacAddr(hop.destination_mac),
             vlan: hop.vlan,
             mtu: hop.mtu,
+            advertised_mss: hop.advertised_mss,
         }
     }
 }
@@ -77,6 +79,8 @@ impl From<NetError> for Refused {
                 holder,
                 ..Self::new(Reason::InUse, message)
             },
+            // Its number would mean nothing to clients of before.
+            NetError::NoPort(_) => Self::new(Reason::Other, message),
             NetError::NotLocal(..) => Self::new(Reason::NotLocal, message),
             NetError::NoRoute(..) => Self::new(Reason::NoRoute, message),
             NetError::Protected { address, policy } => Self {
@@ -116,6 +120,8 @@ impl Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
 
     #[test]
@@ -126,6 +132,7 @@ mod tests {
                 destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
                 vlan,
                 mtu: 9000,
+                advertised_mss: vlan.and_then(NonZeroU16::new),
             };
             assert_eq!(NextHop::from(Hop::from(hop)), hop);
         }

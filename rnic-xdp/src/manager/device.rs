@@ -1,28 +1,31 @@
 //! A network device that is shared: what rnicd needs of it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rnic_core::connection::NextHop;
+use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
 use tracing::{debug, info};
 
+use super::host_end::{HostEnd, remove_host_end, stop_host_end};
 use super::queue_ports::{QueuePorts, end_port};
 use super::states::{DeviceNews, KernelLink};
+use super::surroundings::Surroundings;
 use crate::clock::clock;
 use crate::error::OpenError;
 use crate::icmp::Icmp;
 use crate::locals::Locals;
-use crate::netlink::{Groups, Link, RouteSocket, Socket, link_by_index, link_by_name, remove_link};
+use crate::netlink::{Groups, Link, RouteSocket, Socket, link_by_index, link_by_name};
 use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
 use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
-use crate::steering::{Mode, ModeChoice, SteeringCounters};
+use crate::steering::{Mode, ModeChoice, SteeringCounters, joins_kernels};
 use crate::vlans::Untagged;
 
 /// How often to look for new queues of a veth, which does not announce them.
@@ -31,8 +34,8 @@ const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// What happened to a device or to a port of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// The next hop to a destination that is followed; `None`: it is unreachable.
-    NextHop(IpAddr, Option<NextHop>),
+    /// The next hop of a path that is followed; `None`: the peer is unreachable.
+    NextHop(AddressPair, Option<NextHop>),
     /// Whether the device can send.
     Link(LinkState),
     /// The local addresses whose frames arrive without a tag are others now.
@@ -61,14 +64,15 @@ pub struct SharedDevice {
     /// The device has taken no rule that brings segments to a queue, and is not asked again.
     pub(super) takes_no_rules: bool,
     pub(super) events: VecDeque<DeviceEvent>,
+    has_partial_checksums: bool,
     /// When to look for new queues, if the device has to be looked at.
     queues_at: Option<Instant>,
     /// When to look whether the device runs the steering program.
     pub(super) program_at: Instant,
     /// Why it does not, if it does not.
     pub(super) fault: Option<String>,
-    /// The addresses of this host on the device and its VLANs, once they were read.
-    pub(super) addresses: Option<BTreeSet<IpAddr>>,
+    /// What the programs must know of this host.
+    pub(super) surroundings: Surroundings,
 }
 
 impl SharedDevice {
@@ -79,6 +83,11 @@ impl SharedDevice {
         let name = || netdev.to_string();
         let link = link_by_name(&mut requests, netdev)?;
         let link = link.ok_or_else(|| OpenError::NoSuchDevice { netdev: name() })?;
+        // An alternative name is as good: it is the one that clients and administrators know.
+        let link = Link {
+            name: name(),
+            ..link
+        };
         if !link.up {
             return Err(OpenError::Down { netdev: name() });
         }
@@ -105,7 +114,8 @@ impl SharedDevice {
             queues_at: steering.forgets_queues().then_some(Instant::ZERO),
             program_at: Instant::ZERO,
             fault: None,
-            addresses: None,
+            surroundings: Surroundings::default(),
+            has_partial_checksums: joins_kernels(&link),
             steering,
             link,
             events: VecDeque::new(),
@@ -114,7 +124,13 @@ impl SharedDevice {
         Ok(device)
     }
 
-    /// Stops sharing the device: its programs, maps and ports go. The programs go last: drivers do not bear that a queue with a socket
+    /// Says from where a TCP port is taken for a lease for which any will do. Otherwise the kernel chooses.
+    pub fn set_automatic_ports(&mut self, range: RangeInclusive<u16>) {
+        self.locals.automatic = Some(range);
+    }
+
+    /// Stops sharing the device: its programs, maps and ports go; their [host ends](Self::host_ends) stay as long as somebody has their
+    /// sockets. The programs go last: drivers do not bear that a queue with a socket
     /// loses its program. If the processes that have such a queue cannot be ended, they and the maps stay.
     pub fn close(mut self) -> Result<(), SharingError> {
         if self.link_state() != LinkState::Gone {
@@ -122,7 +138,7 @@ impl SharedDevice {
         }
         let closed = self.steering.close();
         for &host_end in self.ports.keys() {
-            remove_host_end(&mut self.requests, host_end);
+            stop_host_end(&mut self.requests, host_end);
         }
         closed
     }
@@ -144,7 +160,7 @@ impl SharedDevice {
 
     /// Returns whether frames may come from a kernel on this host, whose segments can have partial checksums.
     pub fn has_partial_checksums(&self) -> bool {
-        self.link.joins_kernels()
+        self.has_partial_checksums
     }
 
     /// Returns whether it can send.
@@ -162,16 +178,26 @@ impl SharedDevice {
         self.ports.values().copied()
     }
 
+    /// Returns the host end of a port that exists, or that was [retired](Self::retire_port) by a former process.
+    pub fn host_end_of(&mut self, number: u32) -> Result<Option<HostEnd>, OpenError> {
+        let name = self.host_end(number);
+        let link = link_by_name(&mut self.requests, &name)?;
+        Ok(link.map(|link| HostEnd {
+            ifindex: link.index,
+            name,
+        }))
+    }
+
     /// Returns what ports have leased.
-    pub fn leases(&self) -> Result<Vec<(u32, SocketAddr)>, SharingError> {
-        let leases = self.steering.leases()?;
+    pub fn leases(&self) -> Vec<(u32, SocketAddr)> {
+        let leases = self.steering.leases();
         let mut leases: Vec<_> = leases
             .into_iter()
             .map(|(port, entry)| (port, entry.local))
             .collect();
         leases.sort_unstable();
         leases.dedup();
-        Ok(leases)
+        leases
     }
 
     /// Returns the name of the host end of a port.
@@ -205,13 +231,25 @@ impl SharedDevice {
     }
 
     /// Takes a port away from its client: nothing is sent or received there any more when this returns. If it is a hardware queue, that
-    /// takes the end of the client's processes, which is waited for.
-    pub fn end_port(&mut self, number: u32) -> Result<(), SharingError> {
+    /// takes the end of the client's processes, which is waited for. Otherwise the client may still have the socket; then this returns
+    /// the host end, which stays as long as that.
+    pub fn retire_port(&mut self, number: u32) -> Result<Option<HostEnd>, SharingError> {
         if let Some(port) = self.queue_ports.get(number) {
             end_port(&self.link, &mut self.steering, number, port)?;
             self.queue_ports.remove(number);
-            return Ok(());
+            return Ok(None);
         }
+        let end = self.host_end_of(number).map_err(SharingError::Open)?;
+        self.steering.remove_client(number)?;
+        self.ports.retain(|_, port| *port != number);
+        if let Some(end) = &end {
+            stop_host_end(&mut self.requests, end.ifindex);
+        }
+        Ok(end)
+    }
+
+    /// Takes back a port that no client has got, or of which nothing is known.
+    pub fn remove_port(&mut self, number: u32) -> Result<(), SharingError> {
         self.steering.remove_client(number)?;
         let requests = &mut self.requests;
         self.ports.retain(|host_end, port| {
@@ -253,10 +291,11 @@ impl SharedDevice {
             || (!address.is_unspecified() && self.locals.vlans_of(at_any_port).is_ok())
     }
 
-    /// Reports the next hop to a destination, and each of its changes.
-    pub fn follow(&mut self, destination: IpAddr) {
+    /// Reports the next hop of a path, and each of its changes. Without a local address it is that of the route.
+    pub fn follow(&mut self, path: AddressPair) {
+        let destination = path.remote;
         if !self.is_of_this_host(destination) {
-            return self.routes.request(destination);
+            return self.routes.request(path);
         }
         // A loopback address is in none.
         let vlans = self.locals.vlans_of(SocketAddr::new(destination, 0));
@@ -266,14 +305,14 @@ impl SharedDevice {
             destination_mac: self.link.mac,
             vlan: vlan.filter(|vlan| *vlan != 0),
             mtu: self.link.mtu.try_into().unwrap_or(u16::MAX),
+            advertised_mss: None,
         };
-        self.events
-            .push_back(DeviceEvent::NextHop(destination, Some(hop)));
+        self.events.push_back(DeviceEvent::NextHop(path, Some(hop)));
     }
 
-    /// Reports no more of a destination.
-    pub fn forget(&mut self, destination: IpAddr) {
-        self.routes.forget(destination);
+    /// Reports no more of a path.
+    pub fn forget(&mut self, path: AddressPair) {
+        self.routes.forget(path);
     }
 
     /// Handles what the kernel has reported.
@@ -283,6 +322,7 @@ impl SharedDevice {
         self.follow_queues(now);
         self.follow_program(now);
         self.look_for_queue_ports(now);
+        self.expire_surroundings(now);
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(&messages),
             // Some were lost.
@@ -295,11 +335,11 @@ impl SharedDevice {
             self.events.push_back(DeviceEvent::Untagged);
         }
         while let Some(update) = self.routes.poll_update() {
-            let (destination, hop) = match update {
-                Update::Set(destination, hop) => (destination, Some(hop)),
-                Update::Unreachable(destination) => (destination, None),
+            let (path, hop) = match update {
+                Update::Set(path, hop) => (path, Some(hop)),
+                Update::Unreachable(path) => (path, None),
             };
-            let event = DeviceEvent::NextHop(destination, hop);
+            let event = DeviceEvent::NextHop(path, hop);
             self.events.push_back(event);
         }
         let events = &mut self.events;
@@ -325,6 +365,7 @@ impl SharedDevice {
             self.queues_at,
             Some(self.program_at),
             looks,
+            self.surroundings.next_timeout(),
         ];
         timers.into_iter().flatten().min().map(|at| at.since(now))
     }
@@ -351,14 +392,6 @@ impl SharedDevice {
             // It is tried again.
             Err(error) => debug!("{netdev} is not steered on its new queues: {error}"),
         }
-    }
-}
-
-/// Removes the veth pair of a port whose client may still have its socket.
-pub(super) fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
-    if let Err(error) = remove_link(requests, host_end) {
-        // It goes with the client.
-        info!("the veth pair {host_end} cannot be removed now: {error}");
     }
 }
 

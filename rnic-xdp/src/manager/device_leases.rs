@@ -13,6 +13,9 @@ use crate::locals::other;
 use crate::sharing::SharingError;
 use crate::steering::Entry;
 
+/// The most peers that all leases of a device together are limited to: `STEER_MAX_PEERS` of the programs.
+pub const MAX_LISTED_PEERS: usize = 65_536;
+
 impl SharedDevice {
     /// Reserves a local port to listen on for a port, and steers it there. TCP port 0 chooses one.
     pub fn listen(
@@ -81,6 +84,11 @@ impl SharedDevice {
         self.locals.check_connection(local, remote)
     }
 
+    /// Returns how many peers leases are limited to, each with the port that has it: [`MAX_LISTED_PEERS`] together at most.
+    pub fn listed_peers(&self) -> Vec<(u32, usize)> {
+        self.steering.listed_peers()
+    }
+
     /// Steers a reserved local port to a port.
     fn steer(
         &mut self,
@@ -89,14 +97,7 @@ impl SharedDevice {
         vlans: &BTreeSet<u16>,
         peers: &Peers,
     ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        let mut ends = self.ports.iter();
-        let host_end = ends.find_map(|(end, number)| (*number == port).then_some(*end));
-        // What the socket of a hardware queue's client can be made to send on the device, that client can send there anyway.
-        let queue = self.steering.queue_of(port).map(|_| self.link.index);
-        let dead_end = host_end.or(queue);
-        let dead_end = dead_end.ok_or_else(|| other(local, "the port has ended"))?;
-        let harmless = disarm(&socket, dead_end);
-        harmless.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))?;
+        disarm_reservation(&socket, local)?;
         for (done, &vlan) in vlans.iter().enumerate() {
             let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
             let Err(error) = added else {
@@ -114,16 +115,27 @@ impl SharedDevice {
         Ok((local, socket))
     }
 
-    /// Ends a lease: nothing more is steered there when this returns.
+    /// Reserves again what is leased already, where the socket that did so is lost.
+    pub fn reserve_again(&self, local: SocketAddr) -> Result<OwnedFd, NetError> {
+        let (socket, local) = self.locals.bind(local)?;
+        disarm_reservation(&socket, local)?;
+        Ok(socket)
+    }
+
+    /// Ends a lease: nothing more is steered there when this returns. Only then may its socket be closed.
     pub fn release(&mut self, port: u32, local: SocketAddr) -> Result<(), SharingError> {
         if let Some(queue) = self.steering.queue_of(port) {
             end_rules(&self.link, queue, local);
         }
-        let leases = self.steering.leases()?;
-        let of_port = leases.into_iter().filter(|(of, _)| *of == port);
-        for (_, entry) in of_port.filter(|(_, entry)| entry.local == local) {
+        let leases = self.steering.leases_at(local).into_iter();
+        for (_, entry) in leases.filter(|(of, _)| *of == port) {
             self.steering.remove_lease(port, &entry)?;
         }
         Ok(())
     }
+}
+
+fn disarm_reservation(socket: &OwnedFd, local: SocketAddr) -> Result<(), NetError> {
+    let disarmed = disarm(socket);
+    disarmed.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))
 }

@@ -1,19 +1,15 @@
-//! What changes of a shared device beside its link: its MTU, its addresses, the program that it runs, and the ends of its ports.
+//! What changes of a shared device beside its link: its MTU, the program that it runs, and the ends of its ports.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
 use tracing::{info, warn};
 
-use super::device::{DeviceEvent, SharedDevice, sharing};
+use super::device::{DeviceEvent, SharedDevice};
 use super::states::DeviceNews;
-use crate::error::OpenError;
-use crate::netlink::{Address, Link, LinkChange, Message, addresses, link_by_index, links};
+use crate::netlink::{Link, LinkChange, Message, link_by_index, links};
 use crate::sharing::Looked;
-use crate::vlans::places;
 
 /// How often to look whether the device runs the program, beside what the kernel reports: it does not report all.
 const PROGRAM_EVERY: Duration = Duration::from_secs(10);
@@ -31,14 +27,12 @@ impl SharedDevice {
                 _ => {}
             }
         }
-        if messages.iter().any(concerns_addresses) {
-            self.read_addresses();
-        }
+        self.follow_surroundings(messages);
     }
 
     /// Reads what notifications would have told.
     pub(super) fn read_again(&mut self) {
-        self.read_addresses();
+        self.read_surroundings();
         let Ok(there) = links(&mut self.requests) else {
             return warn!(
                 "cannot list the network devices; ports that have ended are noticed later"
@@ -84,7 +78,7 @@ impl SharedDevice {
         }
     }
 
-    fn report(&mut self, news: DeviceNews) {
+    pub(super) fn report(&mut self, news: DeviceNews) {
         self.events.push_back(DeviceEvent::News(news));
     }
 
@@ -144,43 +138,4 @@ impl SharedDevice {
         info!("{}: port {number} has ended", self.link.name);
         self.events.push_back(DeviceEvent::PortEnded(number));
     }
-
-    /// Tells the programs the addresses of this host.
-    fn read_addresses(&mut self) {
-        let told = self.tell_addresses();
-        if let Err(error) = told {
-            warn!(
-                "{}: cannot follow the addresses of this host: {error}",
-                self.link.name
-            );
-        }
-    }
-
-    fn tell_addresses(&mut self) -> Result<(), OpenError> {
-        let links = links(&mut self.requests)?;
-        let places = places(self.link.index, &links, &addresses(&mut self.requests)?);
-        self.report_addresses(places.keys().copied().collect());
-        let each = |(address, vlans): (IpAddr, BTreeSet<u16>)| {
-            vlans.into_iter().map(move |vlan| (address, vlan))
-        };
-        let own: Vec<_> = places.into_iter().flat_map(each).collect();
-        self.steering.set_addresses(&own).map_err(sharing)
-    }
-
-    /// Reports which addresses were added and removed since the device was opened.
-    fn report_addresses(&mut self, now: BTreeSet<IpAddr>) {
-        let Some(before) = self.addresses.replace(now.clone()) else {
-            return;
-        };
-        for &address in before.difference(&now) {
-            self.report(DeviceNews::AddressRemoved { address });
-        }
-        for &address in now.difference(&before) {
-            self.report(DeviceNews::AddressAdded { address });
-        }
-    }
-}
-
-fn concerns_addresses(message: &Message) -> bool {
-    Address::is_address_message(message) || Link::is_link_message(message)
 }

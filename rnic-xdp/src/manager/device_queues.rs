@@ -17,7 +17,7 @@ use crate::error::OpenError;
 use crate::locals::other;
 use crate::placement::{Queue, never_will};
 use crate::port::{MadeQueue, PortConfig, ZeroCopy};
-use crate::sharing::SharingError;
+use crate::sharing::{ClientPeers, SharingError};
 
 /// How many local ports to try for one whose segments come to the queue.
 const PORT_TRIES: u32 = 8192;
@@ -33,6 +33,7 @@ impl SharedDevice {
         queue: u32,
         uid: u32,
         config: &PortConfig,
+        peers: &ClientPeers,
     ) -> Result<(MadeQueue, QueuePort), OpenError> {
         let netdev = || self.link.name.clone();
         if has_socket(&mut self.steering, queue).map_err(sharing)? {
@@ -48,7 +49,7 @@ impl SharedDevice {
             ZeroCopy::On => None,
             ZeroCopy::Off(why) => Some(why.clone()),
         };
-        let added = self.steering.add_queue(number, queue, &made.socket);
+        let added = self.steering.add_queue(number, queue, &made.socket, peers);
         added.map_err(sharing)?;
         let netdev = netdev();
         info!(
@@ -155,8 +156,9 @@ impl SharedDevice {
         self.give_up(port, leased.0);
         drop(leased);
         let suits = suits.map_err(|why| other(remote, why))?;
+        let domain = self.locals.domain(wanted)?;
         for _ in 0..if wanted.port() == 0 { PORT_TRIES } else { 0 } {
-            let bound = self.locals.bind(wanted)?;
+            let bound = self.locals.bind_in(&domain, wanted)?;
             if suits(bound.1) {
                 return self.connect_from(port, remote, bound, vlans);
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::channel::{Channel, ChannelError};
-use super::protocol::{Answer, Ask, FromDaemon, Notice, Reply, Request, VERSION};
+use super::protocol::{Answer, Ask, FromDaemon, Notice, OLDEST, Reply, Request, VERSION};
 
 /// How long rnicd may take for each step. Making a port waits for the lock of the kernel's network configuration several times, which
 /// takes seconds on an overloaded host.
@@ -40,7 +40,12 @@ impl Dialogue {
             },
             error => error,
         })?;
-        Ok((dialogue, answer))
+        match answer {
+            Answer::Welcome { version, .. } if version < OLDEST => {
+                Err(ChannelError::Outdated { version })
+            }
+            answer => Ok((dialogue, answer)),
+        }
     }
 
     /// Asks for something, and waits for the answer. Notices that come before that are passed to `notice`.

@@ -3,11 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use nix::unistd;
 
+use super::channel::refuse_descriptors;
 use super::protocol::Refused;
 
 /// The most octets that a client may say: tens of thousands of objects.
@@ -35,6 +37,8 @@ pub enum InspectionEnd {
     TooLong,
     /// rnicd did not ask the client.
     Refused(Refused),
+    /// It was not asked: others took all the time.
+    NotAsked,
 }
 
 /// A client that has not said all yet.
@@ -57,7 +61,10 @@ pub(super) fn read(sockets: Vec<(u32, OwnedFd)>, within: Duration) -> Vec<Inspec
         .collect();
     let sockets = sockets.into_iter().enumerate();
     let mut speakers: Vec<_> = sockets
-        .map(|(index, (_, socket))| Speaker { index, socket })
+        .map(|(index, (_, socket))| {
+            prepare(&socket);
+            Speaker { index, socket }
+        })
         .collect();
     let mut piece = vec![0; 64 << 10];
     while !speakers.is_empty() {
@@ -76,6 +83,13 @@ pub(super) fn read(sockets: Vec<(u32, OwnedFd)>, within: Duration) -> Vec<Inspec
     all
 }
 
+/// Makes reading return at once. An older rnicd passes a socket: closing that could wait for what comes with the answer.
+fn prepare(socket: &OwnedFd) {
+    refuse_descriptors(socket);
+    // If it could not be set, a reader that `poll` has woken does not wait either: nobody else reads.
+    let _ = fcntl(socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+}
+
 /// Waits until some sockets have something to read, or time is over. Returns which have.
 fn wait(sockets: &[BorrowedFd<'_>], at_most: Duration) -> Vec<bool> {
     let fds = sockets.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
@@ -88,9 +102,9 @@ fn wait(sockets: &[BorrowedFd<'_>], at_most: Duration) -> Vec<bool> {
 
 /// Reads a piece. Returns whether there may be more.
 fn hear(speaker: &Speaker, inspected: &mut Inspected, piece: &mut [u8]) -> bool {
-    match recv(&speaker.socket, &mut *piece, RecvFlags::DONTWAIT) {
-        Err(Errno::AGAIN | Errno::INTR) => return true,
-        Ok((octets, _)) if octets > 0 => {
+    match unistd::read(&speaker.socket, piece) {
+        Err(Errno::EAGAIN | Errno::EINTR) => return true,
+        Ok(octets) if octets > 0 => {
             inspected.said.extend_from_slice(&piece[..octets]);
             if inspected.said.len() <= MOST_SAID {
                 return true;

@@ -8,8 +8,8 @@ use crossbeam_channel::{Sender, bounded};
 use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError, Peers};
 
-use super::protocol::{Ask, Reason};
-use super::session::{Errand, Reserved};
+use super::protocol::Ask;
+use super::session::Errand;
 use crate::port::ControlHandle;
 use crate::process::Maker;
 
@@ -31,16 +31,14 @@ pub struct ManagedNet {
 /// A local port. It is given back when this is dropped.
 struct Lease {
     net: ManagedNet,
-    reserved: Option<Reserved>,
+    local: SocketAddr,
     maker: Maker,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(reserved) = self.reserved.take()
-            && !self.maker.is_forked()
-        {
-            self.net.send(Errand::Release(reserved));
+        if !self.maker.is_forked() {
+            self.net.send(Errand::Release(self.local));
         }
     }
 }
@@ -61,11 +59,10 @@ impl ManagedNet {
             reason: "rnicd does not answer; `systemctl status rnicd` shows its state".into(),
         };
         let answer = answer.recv_timeout(PATIENCE).map_err(silent)?;
-        let reserved = answer.map_err(|refused| refused.net_error(address, &self.netdev))?;
-        let local = reserved.0;
+        let local = answer.map_err(|refused| refused.net_error(address, &self.netdev))?;
         let lease = Lease {
             net: self.clone(),
-            reserved: Some(reserved),
+            local,
             maker: Maker::this(),
         };
         Ok((local, Arc::new(lease)))
@@ -86,7 +83,8 @@ impl Net for ManagedNet {
         self.reserve(local, ask)
     }
 
-    /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer, nobody is kept out.
+    /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer, nobody is let in whom a policy
+    /// might keep out.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let ask = Ask::Admit {
             port: self.port,
@@ -95,10 +93,17 @@ impl Net for ManagedNet {
         };
         let (reply, answer) = bounded(1);
         self.send(Errand::Admit(ask, reply));
-        match answer.recv_timeout(PATIENCE_OF_PEERS) {
-            Ok(Err(refused)) => refused.reason != Reason::Protected,
-            Ok(Ok(())) | Err(_) => true,
+        matches!(answer.recv_timeout(PATIENCE_OF_PEERS), Ok(Ok(())))
+    }
+
+    fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        if self.admits(local, remote) {
+            return Ok(());
         }
+        Err(NetError::Protected {
+            address: remote,
+            policy: format!("of {}, which rnicd knows", self.netdev),
+        })
     }
 
     fn active(

@@ -13,6 +13,7 @@ use super::net::ManagedNet;
 use super::protocol::{Answer, Ask, Grant, UntaggedAddress, Withheld};
 use super::session::Session;
 use crate::error::OpenError;
+use crate::netlink::device_name;
 use crate::port::{
     BusyPoll, Control, GrantedPort, PortConfig, PortReport, PortShape, XdpPort, ZeroCopy,
 };
@@ -61,7 +62,24 @@ impl Manager {
 
     /// Returns whether this user may have ports of a device.
     pub fn offers(&self, netdev: &str) -> bool {
-        self.devices.iter().any(|device| device == netdev)
+        self.offered(netdev).is_some()
+    }
+
+    /// Returns the name by which rnicd shares a device, if this user may have ports of it. Where the device is in this network namespace,
+    /// it may be called by an alternative name too.
+    fn offered(&self, netdev: &str) -> Option<&str> {
+        let named = |name: &str| self.devices.iter().find(|device| *device == name);
+        let by_name = named(netdev);
+        let by_first = || named(&device_name(netdev)?);
+        let by_other = || {
+            let first = device_name(netdev)?;
+            let is_same = |other: &&String| device_name(other).as_ref() == Some(&first);
+            self.devices.iter().find(is_same)
+        };
+        by_name
+            .or_else(by_first)
+            .or_else(by_other)
+            .map(String::as_str)
     }
 
     /// Returns the devices that this user may have ports of.
@@ -79,7 +97,8 @@ impl Manager {
     /// Asks for a port of a device.
     pub fn open(mut self, config: &PortConfig) -> Result<(XdpPort, ManagedNet), OpenError> {
         config.check()?;
-        let netdev = || config.netdev.clone();
+        let offered = self.offered(&config.netdev).map(str::to_owned);
+        let netdev = || offered.clone().unwrap_or_else(|| config.netdev.clone());
         let ask = Ask::OpenPort {
             netdev: netdev(),
             rx_frames: config.rx_frames,
@@ -113,7 +132,7 @@ impl Manager {
             (socket, memory),
             &shape,
             report(config, &grant),
-            grant.partial_checksums,
+            (grant.partial_checksums, grant.crc_optional),
         )?;
         let Dialogue { channel, next_id } = self.dialogue;
         let nonblocking = channel.set_nonblocking();

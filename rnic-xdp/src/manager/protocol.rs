@@ -5,6 +5,7 @@
 //! (by a client); neither ends the connection.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 
 use rnic_core::engine::Peers;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,10 @@ use crate::routes::LinkState;
 use crate::steering::Mode;
 
 /// The version of this protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The oldest version that is spoken. In version 1 the socket that reserves a lease's TCP port came with the lease.
+pub const OLDEST: u32 = 2;
 
 /// Where rnicd listens if its configuration does not say otherwise.
 pub const SOCKET: &str = "/run/rnic/rnicd.sock";
@@ -194,6 +198,9 @@ pub enum Ask {
     Follow {
         /// The port that sends there.
         port: u32,
+        /// The address from which the port sends; without it, whichever the route prefers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
         /// The destination.
         destination: IpAddr,
     },
@@ -201,6 +208,9 @@ pub enum Ask {
     Forget {
         /// The port that sent there.
         port: u32,
+        /// The address from which the port sends; without it, whichever the route prefers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
         /// The destination.
         destination: IpAddr,
     },
@@ -356,7 +366,7 @@ pub enum Answer {
     Port(Grant),
     /// To `Adopt`.
     Adopted,
-    /// To `Listen` and `Connect`, with one descriptor: the TCP socket that reserves `local` as long as it is open.
+    /// To `Listen` and `Connect`. The TCP socket that reserves `local` stays with rnicd, longer than the lease lasts.
     Lease {
         /// The local address and TCP port, by which the lease is known from here on.
         local: SocketAddr,
@@ -375,8 +385,7 @@ pub enum Answer {
     Usage(Page<UsageState>),
     /// To `Show` of rnicd itself.
     Daemon(DaemonState),
-    /// To `Inspect`, with one descriptor: a stream socket from which what the client says is read, until its end. rnicd has not seen
-    /// it.
+    /// To `Inspect`, with one descriptor: a pipe from which what the client says is read, until its end. rnicd has not seen it.
     Inspecting,
     /// To `Admit`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
     Done,
@@ -392,6 +401,9 @@ pub enum Notice {
     NextHop {
         /// The port.
         port: u32,
+        /// The address from which the port sends; without it, whichever the route prefers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
         /// The destination.
         destination: IpAddr,
         /// The next hop; without it, the destination is unreachable.
@@ -425,7 +437,7 @@ pub enum Notice {
         /// What was leased.
         local: SocketAddr,
     },
-    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a stream socket to write it to. It is
+    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a pipe to write it to. It is
     /// closed without a word if the client has none to say.
     Describe {
         /// The port.
@@ -477,6 +489,9 @@ pub struct Grant {
     /// Whether frames may come from a kernel on the same host, whose segments can have partial checksums.
     #[serde(default)]
     pub partial_checksums: bool,
+    /// Whether connections may do without the CRCs of MPA, where the programs of both sides say so.
+    #[serde(default)]
+    pub crc_optional: bool,
     /// The local addresses whose frames arrive without a tag.
     #[serde(default)]
     pub untagged: Vec<UntaggedAddress>,
@@ -518,6 +533,9 @@ pub struct Hop {
     pub vlan: Option<u16>,
     /// The MTU of the route, in octets of an IP packet.
     pub mtu: u16,
+    /// The largest segments that peers on the route are asked for, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertised_mss: Option<NonZeroU16>,
 }
 
 /// A segment that was too big, as JSON has it: [`TooBig`](rnic_core::wire::icmp::TooBig) in numbers.

@@ -115,7 +115,7 @@ pub(super) fn end_leases(
     number: u32,
     queue: u32,
 ) -> Result<(), SharingError> {
-    let leases = steering.leases()?.into_iter();
+    let leases = steering.leases().into_iter();
     for (_, entry) in leases.filter(|(of, _)| *of == number) {
         // The lease says where the rule is: it goes last.
         end_rules(link, queue, entry.local);

@@ -1,4 +1,4 @@
-//! Makes a bound TCP socket harmless, so that it can be given to somebody without rights: it holds its port, and does nothing else.
+//! Makes a bound TCP socket harmless: it holds its port and does nothing else, in any process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,15 +9,11 @@ use nix::libc::{self, c_int, sock_filter, sock_fprog, socklen_t};
 /// The class of an instruction that returns, in the socket filter's language (classic BPF), and no operand.
 const RETURN_CONSTANT: u16 = 0x06;
 
-/// Disarms a bound socket for good: whoever has it cannot make it send or accept a connection in this network namespace.
+/// Disarms a bound socket for good. rnicd and its keeper alone have it, and do nothing with it.
 ///
-/// In repair mode the kernel connects without a packet, and does not listen for real; only CAP_NET_ADMIN in this namespace ends
-/// that mode. It still retransmits and sends keepalive probes. So the socket is bound to `dead_end`, the index of a device where that
-/// gives the client nothing that it does not have: the host end of its own port, where nothing gets further than the client, or the
-/// shared device, if the client has a queue of it and so sends there what it likes; only CAP_NET_RAW ends that. Other sockets still cannot bind
-/// to the port, unless they are bound to a device. A filter, which is locked, drops all that arrives.
-pub(super) fn disarm(socket: &OwnedFd, dead_end: u32) -> io::Result<()> {
-    set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &dead_end)?;
+/// In repair mode the kernel connects without a packet, and does not listen for real. A filter, which is locked, drops all that
+/// arrives. The socket is bound to no device, so that no other can bind to the port by being bound to one.
+pub(super) fn disarm(socket: &OwnedFd) -> io::Result<()> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &1)?;
     // Repair mode would let others bind to the port as well.
     set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &0)?;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
+use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::NextHopRequest;
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
@@ -19,7 +20,8 @@ use tracing::{debug, info, warn};
 use super::channel::{Channel, ChannelError};
 use super::inspection::Inspection;
 use super::protocol::{
-    Answer, Ask, FromDaemon, Notice, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
+    Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress,
+    VERSION,
 };
 use super::token::Token;
 use crate::bell::Bell;
@@ -34,28 +36,27 @@ const CONNECT_EVERY: Duration = Duration::from_millis(200);
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// How soon to look again whether the worker has taken its notices.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The most questions about peers that wait for a connection.
+const MOST_QUESTIONS: usize = 64;
 /// Messages read at a time, so that requests have their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// What the application's side asks of the thread.
 pub(super) enum Errand {
     /// Reserve a local port.
-    Reserve(Ask, Sender<Result<Reserved, Refused>>),
-    /// Give a local port back. The socket that reserves it stays open until nothing is steered here any more.
-    Release(Reserved),
-    /// Ask whether a peer may connect. Nobody answers while rnicd is away.
+    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
+    /// Give a local port back.
+    Release(SocketAddr),
+    /// Ask whether a peer may connect.
     Admit(Ask, Sender<Result<(), Refused>>),
 }
-
-/// A reserved local port: its address, and the socket that holds it.
-pub(super) type Reserved = (SocketAddr, OwnedFd);
 
 /// A request that was not answered yet.
 enum Waiting {
     Hello,
     Adopt,
-    Reserve(Ask, Sender<Result<Reserved, Refused>>),
-    Release(Reserved),
+    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
+    Release(SocketAddr),
     Admit(Ask, Sender<Result<(), Refused>>),
     /// One of those that are answered only if they are refused.
     Follow,
@@ -75,7 +76,7 @@ pub(super) struct Session {
     worker: Option<FollowedWorker>,
     /// The local addresses whose frames arrive without a tag.
     untagged: Untagged,
-    destinations: HashSet<IpAddr>,
+    paths: HashSet<AddressPair>,
     leases: HashSet<SocketAddr>,
     /// What waits for a connection.
     postponed: VecDeque<Waiting>,
@@ -143,7 +144,7 @@ impl Session {
             connect_at: Instant::ZERO,
             worker: None,
             untagged,
-            destinations: HashSet::new(),
+            paths: HashSet::new(),
             leases: HashSet::new(),
             postponed: VecDeque::new(),
             ended: false,
@@ -172,15 +173,19 @@ impl Session {
                     // A worker that has ended needs no answer.
                     let _ = joined.send(Ok(()));
                 }
-                WorkerRequest::NextHop(_, NextHopRequest::Follow(destination)) => {
-                    self.destinations.insert(destination);
-                    self.follow(destination);
+                WorkerRequest::NextHop(_, NextHopRequest::Follow(path)) => {
+                    self.paths.insert(path);
+                    self.follow(path);
                 }
-                WorkerRequest::NextHop(_, NextHopRequest::Forget(destination)) => {
-                    self.destinations.remove(&destination);
-                    let port = self.port;
+                WorkerRequest::NextHop(_, NextHopRequest::Forget(path)) => {
+                    self.paths.remove(&path);
+                    let ask = Ask::Forget {
+                        port: self.port,
+                        source: Some(path.local),
+                        destination: path.remote,
+                    };
                     if let Some(connection) = &mut self.connection {
-                        connection.ask(Ask::Forget { port, destination }, Waiting::Follow);
+                        connection.ask(ask, Waiting::Follow);
                     }
                 }
                 // No rules are installed for a granted port: it has one queue.
@@ -191,10 +196,38 @@ impl Session {
         true
     }
 
-    fn follow(&mut self, destination: IpAddr) {
-        let port = self.port;
+    fn follow(&mut self, path: AddressPair) {
+        let ask = Ask::Follow {
+            port: self.port,
+            source: Some(path.local),
+            destination: path.remote,
+        };
         if let Some(connection) = &mut self.connection {
-            connection.ask(Ask::Follow { port, destination }, Waiting::Follow);
+            connection.ask(ask, Waiting::Follow);
+        }
+    }
+
+    /// Passes on the next hop of a path. An rnicd that knows no sources means all paths to the destination.
+    fn tell_hop(&mut self, source: Option<IpAddr>, destination: IpAddr, hop: Option<NextHop>) {
+        let paths: Vec<_> = match source {
+            Some(local) => vec![AddressPair {
+                local,
+                remote: destination,
+            }],
+            None => {
+                let paths = self.paths.iter();
+                paths
+                    .filter(|path| path.remote == destination)
+                    .copied()
+                    .collect()
+            }
+        };
+        for path in paths {
+            let update = match hop {
+                Some(hop) => Update::Set(path, hop),
+                None => Update::Unreachable(path),
+            };
+            self.tell(WorkerNotice::NextHop(update));
         }
     }
 
@@ -202,7 +235,7 @@ impl Session {
         while let Ok(errand) = self.errands.try_recv() {
             let waiting = match errand {
                 Errand::Reserve(ask, reply) => Waiting::Reserve(ask, reply),
-                Errand::Release(reserved) => Waiting::Release(reserved),
+                Errand::Release(local) => Waiting::Release(local),
                 Errand::Admit(ask, reply) => Waiting::Admit(ask, reply),
             };
             self.begin(waiting);
@@ -215,7 +248,7 @@ impl Session {
             return refuse(waiting, &port_is_gone());
         }
         // What was revoked is rnicd's already.
-        if let Waiting::Release((local, _)) = &waiting
+        if let Waiting::Release(local) = &waiting
             && !self.leases.contains(local)
         {
             return;
@@ -225,7 +258,7 @@ impl Session {
         };
         let ask = match &waiting {
             Waiting::Reserve(ask, _) | Waiting::Admit(ask, _) => ask.clone(),
-            Waiting::Release((local, _)) => Ask::Release {
+            Waiting::Release(local) => Ask::Release {
                 port: self.port,
                 local: *local,
             },
@@ -237,7 +270,17 @@ impl Session {
 
     /// Keeps what waits for the next connection.
     fn postpone(&mut self, waiting: Waiting) {
-        if matches!(waiting, Waiting::Reserve(..) | Waiting::Release(_)) {
+        let is_question = |waiting: &Waiting| matches!(waiting, Waiting::Admit(..));
+        let keeps = match waiting {
+            Waiting::Reserve(..) | Waiting::Release(_) => true,
+            // Whoever asked may have given up long ago.
+            Waiting::Admit(..) => {
+                let questions = self.postponed.iter().filter(|waiting| is_question(waiting));
+                questions.count() < MOST_QUESTIONS
+            }
+            Waiting::Hello | Waiting::Adopt | Waiting::Follow => false,
+        };
+        if keeps {
             self.postponed.push_back(waiting);
         }
     }
@@ -266,8 +309,8 @@ impl Session {
         };
         connection.ask(adopt, Waiting::Adopt);
         self.connection = Some(connection);
-        for destination in self.destinations.clone() {
-            self.follow(destination);
+        for path in self.paths.clone() {
+            self.follow(path);
         }
         for waiting in std::mem::take(&mut self.postponed) {
             self.begin(waiting);
@@ -321,7 +364,7 @@ impl Session {
             FromDaemon::Answer(Reply { id, answer }) => {
                 let connection = self.connection.as_mut();
                 match connection.and_then(|connection| connection.waiting.remove(&id)) {
-                    Some(waiting) => self.handle_answer(waiting, answer, descriptors),
+                    Some(waiting) => self.handle_answer(waiting, answer),
                     None => debug!("rnicd did not do what was asked for: {answer:?}"),
                 }
             }
@@ -329,7 +372,7 @@ impl Session {
         }
     }
 
-    fn handle_answer(&mut self, waiting: Waiting, answer: Answer, descriptors: Vec<OwnedFd>) {
+    fn handle_answer(&mut self, waiting: Waiting, answer: Answer) {
         match (waiting, answer) {
             (Waiting::Adopt, Answer::Adopted) => debug!("rnicd knows the port again"),
             (Waiting::Adopt, Answer::Refused(refused)) if refused.reason == Reason::NotReady => {
@@ -340,20 +383,18 @@ impl Session {
                 self.end();
             }
             (Waiting::Reserve(_, reply), Answer::Lease { local }) => {
-                let Some(socket) = descriptors.into_iter().next() else {
-                    return;
-                };
                 self.leases.insert(local);
                 // Nobody waits any more: it is given back.
-                if let Err(refused) = reply.send(Ok((local, socket)))
-                    && let Ok(reserved) = refused.into_inner()
-                {
-                    self.begin(Waiting::Release(reserved));
+                if reply.send(Ok(local)).is_err() {
+                    self.begin(Waiting::Release(local));
                 }
             }
-            (Waiting::Release((local, socket)), _) => {
+            (Waiting::Release(local), _) => {
                 self.leases.remove(&local);
-                drop(socket);
+            }
+            // It may be upgraded again; until then its leases are none for this version.
+            (Waiting::Hello, Answer::Welcome { version, .. }) if version < OLDEST => {
+                self.lose_connection(&ChannelError::Outdated { version });
             }
             (Waiting::Admit(_, reply), Answer::Done) => {
                 let _ = reply.send(Ok(()));
@@ -370,11 +411,11 @@ impl Session {
     fn handle_notice(&mut self, notice: Notice, descriptors: Vec<OwnedFd>) {
         match notice {
             Notice::NextHop {
-                destination, hop, ..
-            } => self.tell(WorkerNotice::NextHop(match hop {
-                Some(hop) => Update::Set(destination, hop.into()),
-                None => Update::Unreachable(destination),
-            })),
+                source,
+                destination,
+                hop,
+                ..
+            } => self.tell_hop(source, destination, hop.map(Into::into)),
             Notice::Link {
                 state: LinkState::Gone,
                 ..

@@ -134,6 +134,9 @@ pub struct PortState {
     pub pid: i32,
     /// Whether its client is connected to rnicd. Frames do not depend on that.
     pub connected: bool,
+    /// It has ended: nothing is sent or received there. It counts until nobody has its AF_XDP socket any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ending: bool,
     /// Frames: those to be sent, and those that circulate at first.
     pub frames: u32,
     /// Octets of its UMEM that lie on hugepages: all, or none if there were not enough.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::device::remove_host_end;
+use super::host_end::remove_host_end;
 use super::queue_ports::{QueuePort, end_port, has_socket};
 use crate::error::OpenError;
 use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name};
@@ -16,6 +16,9 @@ pub fn unshare(
     pins: &Path,
     queue_ports: &[(u32, QueuePort)],
 ) -> Result<(), SharingError> {
+    // It may have got another name since.
+    let now = SharedSteering::device_of(netdev, pins)?;
+    let netdev = now.as_deref().unwrap_or(netdev);
     let clients = SharedSteering::clients_left(netdev, pins)?;
     match SharedSteering::open(netdev, ModeChoice::Auto, pins) {
         Ok(mut steering) => {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use rnic_core::engine::Prefix;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::NetlinkError;
@@ -35,7 +36,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    fn from_message(message: &Message) -> Option<Self> {
+    /// Reads the message of an address that there is.
+    pub(crate) fn from_message(message: &Message) -> Option<Self> {
         if message.kind != NEW_ADDRESS {
             return None;
         }
@@ -75,6 +77,13 @@ impl Address {
             }
             _ => false,
         }
+    }
+}
+
+impl Address {
+    /// Returns its network.
+    pub(crate) fn network(&self) -> Prefix {
+        Prefix::new(self.address, self.prefix_len)
     }
 }
 

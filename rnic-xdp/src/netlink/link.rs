@@ -4,6 +4,7 @@ use rnic_core::wire::ethernet::MacAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::NetlinkError;
+use super::lower::{IFLA_LINK, IFLA_LINK_NETNSID, Lower, lower};
 use super::message::{Attributes, Builder, Message};
 use super::socket::{ReplyMode, RouteSocket};
 
@@ -11,10 +12,9 @@ pub(super) const NEW_LINK: u16 = 16;
 const DELETED_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
 
-const IFLA_ADDRESS: u16 = 1;
+pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
-const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_INFO_KIND: u16 = 1;
@@ -24,7 +24,7 @@ const IFLA_VLAN_PROTOCOL: u16 = 5;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_STATS64: u16 = 23;
-const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_ALT_IFNAME: u16 = 53;
 pub(super) const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -33,6 +33,9 @@ const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
+
+/// Types of devices, as ARP has them.
+pub(super) const ARPHRD_ETHER: u16 = 1;
 
 pub(super) const IFF_UP: u32 = 1;
 const IFF_RUNNING: u32 = 0x40;
@@ -143,10 +146,14 @@ pub(crate) struct Link {
     /// Up, and with a carrier.
     pub(crate) active: bool,
     pub(crate) mac: MacAddr,
+    /// Its frames have Ethernet headers, and it has a MAC address.
+    pub(crate) is_ethernet: bool,
     pub(crate) mtu: u32,
     /// Kind of a virtual device: "veth", "vlan", ...
     pub(crate) kind: Option<String>,
     pub(crate) vlan: Option<Vlan>,
+    /// What carries its frames, if it stands on another device: a VLAN, a macvlan, the end of a tunnel.
+    pub(crate) lower: Option<Lower>,
     /// The bond, bridge or other device that it is a part of.
     pub(crate) master: Option<u32>,
     /// Queues allocated, of which fewer may be in use.
@@ -170,18 +177,18 @@ impl Link {
             .unwrap_or_default();
         let link_info = attributes.nested(IFLA_LINKINFO);
         let kind = link_info.and_then(|info| info.string(IFLA_INFO_KIND));
-        let is_vlan = kind.as_deref() == Some("vlan");
-        let vlan_data = link_info
-            .filter(|_| is_vlan)
-            .and_then(|info| info.nested(IFLA_INFO_DATA));
+        let data = link_info.and_then(|info| info.nested(IFLA_INFO_DATA));
+        let vlan_data = data.filter(|_| kind.as_deref() == Some("vlan"));
         Some(Self {
             index: info.index.try_into().ok()?,
             name: attributes.string(IFLA_IFNAME)?,
             up: info.flags & IFF_UP != 0,
             active: info.flags & (IFF_UP | IFF_RUNNING) == IFF_UP | IFF_RUNNING,
             mac: MacAddr(mac),
+            is_ethernet: info.kind == ARPHRD_ETHER && mac != [0; 6],
             mtu: attributes.value(IFLA_MTU).unwrap_or(0),
             vlan: vlan_data.and_then(|data| vlan(attributes, data)),
+            lower: lower(info.index as u32, kind.as_deref(), attributes, data),
             master: attributes.value(IFLA_MASTER),
             kind,
             rx_queues: attributes.value(IFLA_NUM_RX_QUEUES).unwrap_or(1),
@@ -206,15 +213,15 @@ impl Link {
                 .is_some_and(|(info, _)| whole(info))
     }
 
-    /// Returns whether its peer may be a kernel on this host, whose segments can have partial checksums.
-    pub(crate) fn joins_kernels(&self) -> bool {
-        self.kind.as_deref() == Some("veth")
-    }
-
     /// Returns its VLAN identifier if it is a VLAN on a device whose tag the engine can write.
     pub(crate) fn vlan_on(&self, device: u32) -> Option<u16> {
         let vlan = self.vlan?;
         (vlan.parent == device && vlan.is_8021q).then_some(vlan.id)
+    }
+
+    /// Returns whether it is a routing domain: its parts keep their addresses and receive their frames themselves.
+    pub(crate) fn is_vrf(&self) -> bool {
+        self.kind.as_deref() == Some("vrf")
     }
 
     /// Makes a link without properties.
@@ -226,9 +233,11 @@ impl Link {
             up: true,
             active: true,
             mac: MacAddr::default(),
+            is_ethernet: true,
             mtu: 1500,
             kind: None,
             vlan: None,
+            lower: None,
             master: None,
             rx_queues: 1,
             tx_queues: 1,
@@ -305,14 +314,25 @@ fn attached_xdp(xdp: Attributes<'_>) -> Option<AttachedXdp> {
 
 const READ_LINK: &str = "read a network device";
 
-/// Looks up a device by its name. Returns `None` if there is none.
+/// Looks up a device by its name, or by an alternative one. Returns `None` if there is none.
 pub(crate) fn link_by_name(
     socket: &mut RouteSocket,
     name: &str,
 ) -> Result<Option<Link>, NetlinkError> {
+    // Alternative names are found by either attribute, if they are short enough for it.
+    let attribute = match name.len() {
+        ..nix::libc::IFNAMSIZ => IFLA_IFNAME,
+        _ => IFLA_ALT_IFNAME,
+    };
     one(socket, |flags| {
-        Builder::new(GET_LINK, flags, &InterfaceInfo::default()).string(IFLA_IFNAME, name)
+        Builder::new(GET_LINK, flags, &InterfaceInfo::default()).string(attribute, name)
     })
+}
+
+/// Returns the first name of a device that this one is a name of, in the network namespace of this thread.
+pub fn device_name(name: &str) -> Option<String> {
+    let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, name));
+    Some(link.ok()??.name)
 }
 
 /// Looks up a device by its index. Returns `None` if there is none.
@@ -381,5 +401,27 @@ mod tests {
             is_8021q: true,
         };
         assert_eq!(link.vlan, Some(expected));
+    }
+
+    #[test]
+    fn only_devices_with_ethernet_headers_and_an_address_are_ethernet() {
+        let of = |kind, mac: Option<[u8; 6]>| {
+            let info = InterfaceInfo {
+                index: 7,
+                kind,
+                ..Default::default()
+            };
+            let built = Builder::new(NEW_LINK, 0, &info).string(IFLA_IFNAME, "dev");
+            let built = match mac {
+                Some(mac) => built.attribute(IFLA_ADDRESS, &mac),
+                None => built,
+            };
+            let link = Link::from_message(&parse(&built.finish(1))[0]).unwrap();
+            link.is_ethernet
+        };
+        assert!(of(ARPHRD_ETHER, Some([2, 0, 0, 0, 0, 1])));
+        // WireGuard and tun have neither, a loopback device has no address, IPoIB and GRE have others.
+        assert!(!of(0xfffe, None) && !of(772, Some([0; 6])));
+        assert!(!of(32, Some([2; 6])) && !of(ARPHRD_ETHER, None));
     }
 }

@@ -8,6 +8,7 @@ mod error;
 mod firewall;
 mod generic;
 mod link;
+mod lower;
 mod message;
 mod neighbour;
 mod policy;
@@ -22,13 +23,15 @@ pub(crate) use firewall::firewall_tables;
 pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures, rx_queues};
 #[cfg(test)]
 pub(crate) use link::Vlan;
+pub use link::device_name;
 pub(crate) use link::{
     AttachedXdp, Link, LinkChange, XdpAttachment, link_by_index, link_by_name, links,
 };
+pub(crate) use lower::Lower;
 pub(crate) use message::Message;
-pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
+pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour, neighbours};
 pub(crate) use policy::{Policies, Policy, PolicySocket};
 pub(crate) use route::{Route, route};
 pub(crate) use socket::{Groups, RouteSocket, Socket};
-pub(crate) use veth::{make_veth, remove_link, start_silent};
+pub(crate) use veth::{make_veth, remove_link, start_silent, stop_link};
 pub(crate) use xdp::{XdpMode, set_xdp};

@@ -93,6 +93,17 @@ pub(crate) fn neighbour(
     }
 }
 
+/// Lists the kernel's entries for neighbours.
+pub(crate) fn neighbours(socket: &mut RouteSocket) -> Result<Vec<Neighbour>, NetlinkError> {
+    let messages = socket
+        .0
+        .request("list the neighbours", ReplyMode::Dump, |flags| {
+            Builder::new(GET_NEIGHBOUR, flags, &NeighbourInfo::default())
+        })?;
+    let all = messages.iter();
+    Ok(all.filter_map(Neighbour::from_message).collect())
+}
+
 /// Makes the kernel resolve or confirm a neighbour, as if it had a packet to send.
 pub(crate) fn ask_for_neighbour(
     socket: &mut RouteSocket,

@@ -11,6 +11,12 @@ use super::socket::{ReplyMode, RouteSocket};
 const NEW_ROUTE: u16 = 24;
 const DELETED_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
+const NEW_RULE: u16 = 32;
+const DELETED_RULE: u16 = 33;
+const NEW_NEXTHOP: u16 = 104;
+const DELETED_NEXTHOP: u16 = 105;
+const NEW_NEXTHOP_BUCKET: u16 = 116;
+const DELETED_NEXTHOP_BUCKET: u16 = 117;
 
 const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
@@ -20,6 +26,7 @@ const RTA_PREFSRC: u16 = 7;
 const RTA_METRICS: u16 = 8;
 const RTA_VIA: u16 = 18;
 const RTAX_MTU: u16 = 2;
+const RTAX_ADVMSS: u16 = 8;
 
 const RTN_UNICAST: u8 = 1;
 
@@ -49,6 +56,8 @@ pub(crate) struct Route {
     pub(crate) source: Option<IpAddr>,
     /// MTU of the route or of the path, if the kernel knows one.
     pub(crate) mtu: Option<u32>,
+    /// The largest segments that peers are asked for, if the route says so.
+    pub(crate) advertised_mss: Option<u32>,
 }
 
 impl Route {
@@ -63,19 +72,30 @@ impl Route {
             let address: [u8; 16] = octets.try_into().ok()?;
             (family != [0, 0]).then(|| IpAddr::from(address))
         };
+        let metric = |kind| attributes.nested(RTA_METRICS)?.value(kind);
         Some(Self {
             link: attributes.value(RTA_OIF)?,
             gateway: attributes.address(RTA_GATEWAY).or_else(via),
             source: attributes.address(RTA_PREFSRC),
-            mtu: attributes
-                .nested(RTA_METRICS)
-                .and_then(|metrics| metrics.value(RTAX_MTU)),
+            mtu: metric(RTAX_MTU),
+            advertised_mss: metric(RTAX_ADVMSS),
         })
     }
 
-    /// Returns whether a message is about routes.
-    pub(crate) fn is_route_message(message: &Message) -> bool {
-        matches!(message.kind, NEW_ROUTE | DELETED_ROUTE)
+    /// Returns whether a message says that routing may have changed: by routes, by the rules that choose their table, or by
+    /// the next hops that routes name.
+    pub(crate) fn is_of_routing(message: &Message) -> bool {
+        matches!(
+            message.kind,
+            NEW_ROUTE
+                | DELETED_ROUTE
+                | NEW_RULE
+                | DELETED_RULE
+                | NEW_NEXTHOP
+                | DELETED_NEXTHOP
+                | NEW_NEXTHOP_BUCKET
+                | DELETED_NEXTHOP_BUCKET
+        )
     }
 }
 

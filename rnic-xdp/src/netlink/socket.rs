@@ -32,8 +32,9 @@ impl Groups {
     pub(crate) const NONE: Self = Self(0);
     /// IPsec policies.
     pub(crate) const POLICIES: Self = Self(0x8);
-    /// Links, neighbours, addresses and routes of both families.
-    pub(crate) const ALL: Self = Self(0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400);
+    /// Links, neighbours, addresses, routes and routing rules of both families, and next hops that routes name.
+    pub(crate) const ALL: Self =
+        Self(0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000 | 0x8000_0000);
 }
 
 /// What the kernel replies to a request.

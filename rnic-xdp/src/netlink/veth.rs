@@ -78,6 +78,17 @@ pub(crate) fn start_silent(socket: &mut RouteSocket, index: u32) -> Result<(), N
     started.map(drop)
 }
 
+/// Stops a device.
+pub(crate) fn stop_link(socket: &mut RouteSocket, index: u32) -> Result<(), NetlinkError> {
+    let down = InterfaceInfo {
+        change: IFF_UP,
+        ..InterfaceInfo::of(index)
+    };
+    let build = |flags| Builder::new(SET_LINK, flags, &down);
+    let reply = ReplyMode::Acknowledgement(0);
+    socket.0.request("stop a device", reply, build).map(drop)
+}
+
 /// Removes a device; of a veth pair both ends.
 pub(crate) fn remove_link(socket: &mut RouteSocket, index: u32) -> Result<(), NetlinkError> {
     let info = InterfaceInfo::of(index);

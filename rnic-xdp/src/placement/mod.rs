@@ -156,7 +156,7 @@ pub(crate) fn by_port(link: &Link) -> Result<(), UnpredictableQueue> {
 mod tests {
     use super::*;
     use crate::netlink::{RouteSocket, link_by_name};
-    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+    use crate::testing::{Namespace, VethEnd, veth_pair};
 
     #[test]
     fn a_port_suits_if_its_segments_arrive_at_a_queue_of_the_worker() {
@@ -184,10 +184,8 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn opening_a_device_removes_the_rules_that_killed_processes_left() {
-        if !is_root("opening_a_device_removes_the_rules_that_killed_processes_left") {
-            return;
-        }
         let namespace = Namespace::new("left").unwrap();
         let end = |name| VethEnd {
             namespace: &namespace,

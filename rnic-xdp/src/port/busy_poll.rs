@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
     use crate::netlink::{RouteSocket, link_by_name};
-    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+    use crate::testing::{Namespace, VethEnd, veth_pair};
 
     fn mount(kind: &CStr, at: &CStr, flags: libc::c_ulong) {
         // SAFETY: the strings end, and no data is given.
@@ -233,10 +233,8 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn interrupts_are_deferred_and_restored() {
-        if !is_root("interrupts_are_deferred_and_restored") {
-            return;
-        }
         let namespace = Namespace::new("busy").unwrap();
         let end = |name| VethEnd {
             namespace: &namespace,

@@ -1,5 +1,7 @@
 //! The open device: its queues, the steering program on it, and a record of what was opened.
 
+use std::collections::BTreeSet;
+
 use super::busy_poll::{self, Deferral};
 use super::config::{PortConfig, ZeroCopyChoice};
 use super::numa;
@@ -12,7 +14,7 @@ use super::umem::FrameLayout;
 use super::zero_copy::{ZeroCopy, zero_copy_layout};
 use crate::drivers::Driver;
 use crate::error::OpenError;
-use crate::netlink::{Generic, Link, RouteSocket, rx_queues};
+use crate::netlink::{Generic, Link, RouteSocket, addresses, rx_queues};
 use crate::placement::worker_of;
 use crate::steering::{Mode, Steering};
 
@@ -148,14 +150,22 @@ impl OpenDevice {
     }
 }
 
-/// Attaches the steering program, and tells it the MAC addresses and VLANs by which frames are ours.
+/// Attaches the steering program, and tells it the MAC addresses, VLANs and addresses by which frames are ours.
 fn attach(config: &PortConfig, link: &Link, queues: u32) -> Result<Steering, OpenError> {
     let steering = Steering::attach(link, config.mode, queues.max(link.rx_queues))?;
-    let read = steering.links().read(&mut RouteSocket::open()?)?;
-    read.map_err(|source| OpenError::System {
-        doing: "tell the steering program the device's MAC address",
-        source,
-    })?;
+    let failed = |doing| move |source| OpenError::System { doing, source };
+    let (links, mut socket) = (steering.links(), RouteSocket::open()?);
+    let read = links.read(&mut socket)?;
+    read.map_err(failed("tell the steering program the device's MAC address"))?;
+    // Those of the device are looked for most. From here on the control thread follows them.
+    let own: BTreeSet<_> = addresses(&mut socket)?
+        .into_iter()
+        .filter(|own| !own.address.is_loopback())
+        .map(|own| (own.index != link.index, own.address))
+        .collect();
+    let own: Vec<_> = own.into_iter().map(|(_, address)| address).collect();
+    let told = links.set_locals(&own);
+    told.map_err(failed("tell the steering program the host's addresses"))?;
     Ok(steering)
 }
 

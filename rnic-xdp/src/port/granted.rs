@@ -20,6 +20,7 @@ pub struct GrantedPort {
     pub(super) report: PortReport,
     pub(super) statistics: PortStatistics,
     pub(super) partial_checksums: bool,
+    pub(super) crc_optional: bool,
 }
 
 impl GrantedPort {
@@ -28,7 +29,7 @@ impl GrantedPort {
         (socket, memory): (OwnedFd, OwnedFd),
         shape: &PortShape,
         report: PortReport,
-        partial_checksums: bool,
+        (partial_checksums, crc_optional): (bool, bool),
     ) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::System { doing, source };
         if let Some(fault) = shape.fault() {
@@ -46,6 +47,7 @@ impl GrantedPort {
             report,
             statistics: PortStatistics::new([Arc::downgrade(&counted)].into_iter()),
             partial_checksums,
+            crc_optional,
         })
     }
 }

@@ -7,10 +7,11 @@ use tracing::debug;
 
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
-use crate::steering::SteeringCounters;
+use crate::steering::{SteeringCounters, joins_kernels};
 use crate::tx_checksum::TxChecksum;
 
 mod busy_poll;
+mod children;
 mod circulation;
 mod config;
 mod control;
@@ -85,6 +86,7 @@ enum Behind {
         report: PortReport,
         statistics: PortStatistics,
         partial_checksums: bool,
+        crc_optional: bool,
     },
 }
 
@@ -114,11 +116,19 @@ impl XdpPort {
         let mut routes = RouteSocket::open()?;
         let link = link_by_name(&mut routes, &config.netdev)?
             .ok_or_else(|| OpenError::NoSuchDevice { netdev: netdev() })?;
+        if !link.is_ethernet {
+            return Err(OpenError::NoEthernet { netdev: netdev() });
+        }
         if !link.up {
             return Err(OpenError::Down { netdev: netdev() });
         }
+        // Sockets are bound by the first name: others can be longer.
+        let config = PortConfig {
+            netdev: link.name.clone(),
+            ..config.clone()
+        };
         let completer = completer(config.tx_checksum, &link);
-        let shares = Self::open_link(config, link, workers, completer)?;
+        let shares = Self::open_link(&config, link, workers, completer)?;
         if let Some(share) = shares.first() {
             debug!("opened {}", share.report());
         }
@@ -161,6 +171,7 @@ impl XdpPort {
                     report: port.report,
                     statistics: port.statistics,
                     partial_checksums: port.partial_checksums,
+                    crc_optional: port.crc_optional,
                 },
             }),
         }
@@ -200,10 +211,19 @@ impl XdpPort {
     /// Returns whether frames may come from a kernel on this host, whose segments can have partial checksums.
     pub(crate) fn has_partial_checksums(&self) -> bool {
         match &self.shared.behind {
-            Behind::Device(device) => device.link().joins_kernels(),
+            Behind::Device(device) => joins_kernels(device.link()),
             Behind::Grant {
                 partial_checksums, ..
             } => *partial_checksums,
+        }
+    }
+
+    /// Whether every connection has CRCs: where the manager of the device has not granted that programs may do without. Whoever opens
+    /// a device for itself is its administrator.
+    pub(crate) fn needs_crcs(&self) -> bool {
+        match &self.shared.behind {
+            Behind::Device(_) => false,
+            Behind::Grant { crc_optional, .. } => !crc_optional,
         }
     }
 

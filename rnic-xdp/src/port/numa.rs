@@ -4,6 +4,8 @@
 use std::fs;
 
 use nix::libc;
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
 
 use crate::netlink::Link;
 
@@ -21,13 +23,23 @@ pub(crate) fn node_of(link: &Link) -> Option<u32> {
     node.trim().parse().ok()
 }
 
-/// Returns the CPUs near a device ([`PortReport::numa_node`](crate::PortReport)), or all that are on line.
+/// Returns the CPUs near a device ([`PortReport::numa_node`](crate::PortReport)) on which this thread may run (`taskset`, cpusets); if
+/// there are none, or no node is stated, all on which it may run.
 pub fn cpus_near(node: Option<u32>) -> Vec<usize> {
     let list = match node {
         Some(node) => format!("/sys/devices/system/node/node{node}/cpulist"),
         None => "/sys/devices/system/cpu/online".to_string(),
     };
-    numbers(&fs::read_to_string(list).unwrap_or_default())
+    let near = numbers(&fs::read_to_string(list).unwrap_or_default());
+    let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else {
+        return near;
+    };
+    let may = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
+    let near: Vec<_> = near.into_iter().filter(may).collect();
+    match near.is_empty() {
+        true => (0..CpuSet::count()).filter(may).collect(),
+        false => near,
+    }
 }
 
 /// Returns the numbers of a list such as "0-3,8".
@@ -115,6 +127,23 @@ mod tests {
         assert_eq!(numbers("0\n"), [0]);
         assert_eq!(numbers(""), [0; 0]);
         assert!(!cpus_near(None).is_empty());
+    }
+
+    #[test]
+    fn only_cpus_that_the_process_may_use_are_near() {
+        std::thread::spawn(|| {
+            let all = cpus_near(None);
+            for cpu in [all[0], *all.last().unwrap()] {
+                let mut only = CpuSet::new();
+                only.set(cpu).unwrap();
+                nix::sched::sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+                assert_eq!(cpus_near(None), [cpu]);
+                // A node of which it may use none.
+                assert_eq!(cpus_near(Some(MOST_NODES as u32)), [cpu]);
+            }
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

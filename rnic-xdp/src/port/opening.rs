@@ -160,7 +160,7 @@ mod tests {
     use super::super::umem::UmemRings;
     use super::*;
     use crate::netlink::{RouteSocket, link_by_name};
-    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+    use crate::testing::{Namespace, VethEnd, veth_pair};
 
     fn pair() -> (Namespace, Namespace) {
         let (one, other) = (Namespace::new("op").unwrap(), Namespace::new("op").unwrap());
@@ -192,10 +192,8 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn a_kernel_that_completes_no_checksums_is_an_error_or_reported_as_configured() {
-        if !is_root("a_kernel_that_completes_no_checksums") {
-            return;
-        }
         let (east, _west) = pair();
         let port = open(&east, TxChecksum::Auto, Completer::UNKNOWN).unwrap();
         let report = port.report();
@@ -219,10 +217,21 @@ mod tests {
     }
 
     #[test]
-    fn binding_waits_for_a_busy_queue_after_registering_the_memory() {
-        if !is_root("binding_waits_for_a_busy_queue_after_registering_the_memory") {
-            return;
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+    fn a_device_is_opened_by_each_of_its_names() {
+        let (east, _west) = pair();
+        let names = ["enp24s0f3", "aNameThatIsLongerThanFifteen"];
+        for name in names {
+            east.ip(&format!("link property add dev east altname {name}"))
+                .unwrap();
+            let port = east.run(|| XdpPort::open(&PortConfig::new(name)));
+            assert_eq!(port.unwrap().report().netdev, "east");
         }
+    }
+
+    #[test]
+    #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+    fn binding_waits_for_a_busy_queue_after_registering_the_memory() {
         let (east, _west) = pair();
         let layout = FrameLayout::for_mtu(1500);
         let wanted = SocketSpec {

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::libc::{self, xdp_desc, xdp_mmap_offsets, xdp_ring_offset};
 
 /// An entry in the kernel's layout: integers, for which any octets are valid.
@@ -55,6 +55,8 @@ impl<T: RingEntry> RingMapping<T> {
             .len(at.desc as usize + entries as usize * size_of::<T>())
             .populate()
             .map_raw(socket.as_raw_fd())?;
+        // A child would share it, and keep the socket open. Fails only for what is not mapped.
+        let _ = map.advise(Advice::DontFork);
         Ok(Self {
             map,
             at,

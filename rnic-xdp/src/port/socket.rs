@@ -16,6 +16,7 @@ use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use xsk_rs::Socket;
 use xsk_rs::config::{Interface, LibxdpFlags, SocketConfig};
 
+use super::children;
 use super::metadata;
 use super::ring::{Consumer, Producer, Which};
 use super::shape::PortShape;
@@ -23,15 +24,18 @@ use super::socket_spec::SocketSpec;
 use super::umem::{Umem, os_error, ring_size};
 use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
+use crate::private::Private;
 
 /// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or for as long as a
 /// process holds the kernel's lock (RTNL) under which it is released.
 const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
-/// A socket that is open as long as this exists.
+/// A socket that is open as long as this exists. Of the two handles of one socket, the first that goes ends its being noted.
 pub(crate) struct OpenSocket {
     fd: RawFd,
+    /// Dropped before the keeper closes it.
+    _noted: Private,
     /// Never locked: the lock lets several threads hold the socket.
     _keeper: Mutex<Box<dyn Send>>,
 }
@@ -40,8 +44,11 @@ impl OpenSocket {
     /// Takes over a socket that is open as long as `keeper` exists.
     fn new(fd: RawFd, keeper: impl Send + 'static) -> Self {
         let keeper: Box<dyn Send> = Box::new(keeper);
-        let _keeper = Mutex::new(keeper);
-        Self { fd, _keeper }
+        Self {
+            fd,
+            _noted: Private::new(&fd),
+            _keeper: Mutex::new(keeper),
+        }
     }
 
     /// Makes the kernel take frames of the transmit ring. It is no error if it cannot take all now.
@@ -171,10 +178,12 @@ impl Rings {
         };
         // Each queue of xsk-rs keeps the socket open.
         let fd = rx.fd().as_raw_fd();
+
         let (rx, tx) = (
             OpenSocket::new(fd, (rx, fill)),
             OpenSocket::new(fd, (tx, completion)),
         );
+        children::are_not_to_map(&rx);
         // libxdp does not set it: programs that the application starts would keep the queue bound.
         let closed = fcntl(&rx, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
         Ok(closed

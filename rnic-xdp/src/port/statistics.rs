@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::libc::{self, socklen_t, xdp_statistics};
 
+use crate::private::PrivateFd;
+
 /// The counters of a receive queue since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatistics {
@@ -79,7 +81,7 @@ impl PortStatistics {
 pub(super) struct Counted {
     pub(super) queue: u32,
     pub(super) worker: usize,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: PrivateFd,
     pub(super) received: AtomicU64,
     /// Frames of several chunks on a socket that takes frames of one.
     pub(super) dropped: AtomicU64,
@@ -91,7 +93,7 @@ impl Counted {
         Self {
             queue,
             worker,
-            socket,
+            socket: socket.into(),
             received: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         }
@@ -113,7 +115,7 @@ impl Counted {
 }
 
 /// Reads the kernel's counters. Kernels before 5.9 have fewer, and leave zeroes.
-fn of_socket(socket: &OwnedFd) -> io::Result<xdp_statistics> {
+fn of_socket(socket: &PrivateFd) -> io::Result<xdp_statistics> {
     // SAFETY: zeroes are a valid value of this structure of integers.
     let mut statistics: xdp_statistics = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&statistics) as socklen_t;

@@ -14,6 +14,7 @@ use nix::libc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::umem::frame::FrameDesc;
 
+use super::children;
 use crate::drivers::{LINK_HEADER, XDP_HEADROOM};
 use crate::error::OpenError;
 
@@ -132,13 +133,7 @@ impl Umem {
             }
             let map = options.len(octets).populate().map_anon();
             let map = map.map_err(|source| OpenError::Memory { octets, source })?;
-            let map = MmapRaw::from(map);
-            Ok(Self {
-                start: map.as_mut_ptr().expose_provenance(),
-                memory: Memory::Plain(Arc::new(map)),
-                octets,
-                huge,
-            })
+            Ok(Self::plain(map.into(), octets, huge))
         })
     }
 
@@ -146,12 +141,23 @@ impl Umem {
     /// be able to shorten it.
     pub(super) fn map(memory: &OwnedFd, octets: usize, huge: bool) -> io::Result<Self> {
         let map = MmapOptions::new().len(octets).populate().map_raw(memory)?;
-        Ok(Self {
-            start: map.as_mut_ptr().expose_provenance(),
-            memory: Memory::Plain(Arc::new(map)),
+        Ok(Self::plain(map, octets, huge))
+    }
+
+    fn plain(map: MmapRaw, octets: usize, huge: bool) -> Self {
+        let start = map.as_mut_ptr().expose_provenance();
+        Self::with(Memory::Plain(Arc::new(map)), (start, octets), huge)
+    }
+
+    fn with(memory: Memory, (start, octets): (usize, usize), huge: bool) -> Self {
+        // SAFETY: it is this mapping, which `memory` owns.
+        unsafe { children::do_not_get(start, octets) };
+        Self {
+            memory,
+            start,
             octets,
             huge,
-        })
+        }
     }
 
     /// Allocates chunks, on hugepages if there are any, with more chunks to fill the last page.
@@ -206,12 +212,7 @@ impl Umem {
         let start = descriptors
             .first_mut()
             .map_or(0, |first| start(&umem, first));
-        Ok(Self {
-            memory: Memory::Registered(umem),
-            start,
-            octets,
-            huge,
-        })
+        Ok(Self::with(Memory::Registered(umem), (start, octets), huge))
     }
 
     /// Returns the UMEM for xsk-rs to open a socket on. Returns `None` if the socket is to register it.

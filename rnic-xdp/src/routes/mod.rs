@@ -3,19 +3,21 @@
 //! The kernel does all the work: it chooses the route, resolves the neighbour (ARP, neighbour discovery) and confirms it now
 //! and then, as for a packet of its own. This module requests that, and passes on the results.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rnic_core::connection::NextHop;
+use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
+use crate::lingering::Lingering;
 use crate::netlink::{
     Address, Groups, Link, LinkChange, Message, Neighbour, NetlinkError, Route, RouteSocket,
-    Socket, ask_for_neighbour, link_by_index, neighbour,
+    Socket, addresses, ask_for_neighbour, link_by_index, neighbour,
 };
 
 use crate::steering::SteeredLinks;
@@ -27,20 +29,20 @@ mod tests;
 
 pub(crate) use device_route::DeviceRoute;
 
-/// How often to look up a destination without a next hop: requests can fail, and notifications can be lost.
+/// How often to look up a path without a next hop: requests can fail, and notifications can be lost.
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes of routes, addresses and links within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Destinations looked up at once. Each takes some requests to the kernel, and notifications wait meanwhile.
+/// Paths looked up at once. Each takes some requests to the kernel, and notifications wait meanwhile.
 const LOOKUPS_PER_POLL: usize = 16;
 
 /// An update for the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
-    /// Frames for the destination go to this next hop.
-    Set(IpAddr, NextHop),
+    /// Frames on this path go to this next hop.
+    Set(AddressPair, NextHop),
     /// There is no route, or the neighbour does not answer.
-    Unreachable(IpAddr),
+    Unreachable(AddressPair),
 }
 
 /// Whether the device can send.
@@ -64,9 +66,9 @@ impl LinkState {
     }
 }
 
-/// The state of a destination.
+/// The state of a path.
 #[derive(Clone, Copy, Debug, Default)]
-struct Destination {
+struct KnownPath {
     route: Option<DeviceRoute>,
     /// The next hop that the engine has.
     reported: Option<NextHop>,
@@ -88,6 +90,8 @@ pub(crate) struct Routes {
     /// The steering program's table of links, if these routes keep it up to date, and whether to read all links again.
     links: Option<SteeredLinks>,
     links_unknown: bool,
+    /// The addresses of this host that the program knows: those of other devices behind those of this one.
+    locals: Lingering<(bool, IpAddr)>,
     /// The local addresses whose frames arrive without a tag, whether to read them again, and whether they have changed since they
     /// were reported.
     untagged: Untagged,
@@ -95,11 +99,11 @@ pub(crate) struct Routes {
     untagged_changed: bool,
     requests: RouteSocket,
     changes: Socket,
-    destinations: HashMap<IpAddr, Destination>,
-    /// Destinations to be looked up, in order.
-    queue: VecDeque<IpAddr>,
+    paths: HashMap<AddressPair, KnownPath>,
+    /// Paths to be looked up, in order.
+    queue: VecDeque<AddressPair>,
     updates: VecDeque<Update>,
-    /// When to look up again the destinations without a next hop.
+    /// When to look up again the paths without a next hop.
     retry_at: Option<Instant>,
     /// When to look up all routes again.
     refresh_at: Option<Instant>,
@@ -120,6 +124,7 @@ impl Routes {
             max_mtu,
             // They may have changed since they were read.
             links_unknown: true,
+            locals: Lingering::default(),
             untagged: Untagged::new(),
             untagged_unknown: true,
             untagged_changed: false,
@@ -130,7 +135,7 @@ impl Routes {
                 doing: "follow routes and neighbours",
                 source,
             })?,
-            destinations: HashMap::new(),
+            paths: HashMap::new(),
             queue: VecDeque::new(),
             updates: VecDeque::new(),
             retry_at: None,
@@ -139,28 +144,27 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Requests the next hop of a destination. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
+    /// Requests the next hop of a path, from whichever source the route prefers if that is unspecified. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
     /// has replied.
-    pub(crate) fn request(&mut self, destination: IpAddr) {
-        let known = self.destinations.entry(destination).or_default();
+    pub(crate) fn request(&mut self, path: AddressPair) {
+        let known = self.paths.entry(path).or_default();
         if let Some(hop) = known.reported {
-            return self.updates.push_back(Update::Set(destination, hop));
+            return self.updates.push_back(Update::Set(path, hop));
         }
-        // A new request gets a new update, also if the destination is still unreachable.
+        // A new request gets a new update, also if the peer is still unreachable.
         known.unreachable = false;
         if !known.queued {
             known.queued = true;
-            self.queue.push_back(destination);
+            self.queue.push_back(path);
         }
     }
 
-    /// Forgets a destination, to which the engine has no connection any more. So the engine's connections bound the number of
-    /// destinations.
-    pub(crate) fn forget(&mut self, destination: IpAddr) {
-        self.destinations.remove(&destination);
+    /// Forgets a path, on which the engine has no connection any more. So the engine's connections bound the number of paths.
+    pub(crate) fn forget(&mut self, path: AddressPair) {
+        self.paths.remove(&path);
     }
 
-    /// Handles notifications, and then looks up some destinations: in this order, so that an old notification on a neighbour is
+    /// Handles notifications, and then looks up some paths: in this order, so that an old notification on a neighbour is
     /// not taken for the result of a new request.
     pub(crate) fn poll(&mut self, now: Instant) {
         match self.changes.notifications() {
@@ -184,17 +188,20 @@ impl Routes {
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
-            self.enqueue(|destination| destination.reported.is_none());
+            self.enqueue(|path| path.reported.is_none());
+        }
+        if self.locals.expire(now) {
+            self.untagged_unknown |= self.tell_locals().is_err();
         }
         let mut left = LOOKUPS_PER_POLL;
         while left > 0
-            && let Some(destination) = self.queue.pop_front()
+            && let Some(path) = self.queue.pop_front()
         {
             // It may have been forgotten meanwhile, and asked for again.
-            let known = self.destinations.get_mut(&destination);
+            let known = self.paths.get_mut(&path);
             if known.is_some_and(|known| std::mem::take(&mut known.queued)) {
                 left -= 1;
-                self.resolve(now, destination);
+                self.resolve(now, path);
             }
         }
     }
@@ -228,7 +235,8 @@ impl Routes {
     /// Returns when to [`poll`](Self::poll) without a notification.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let at_once = (!self.queue.is_empty()).then_some(Instant::ZERO);
-        let timers = [at_once, self.refresh_at, self.retry_at];
+        let gone = self.locals.next_timeout();
+        let timers = [at_once, self.refresh_at, self.retry_at, gone];
         timers.into_iter().flatten().min()
     }
 
@@ -239,6 +247,7 @@ impl Routes {
             if let (Some(links), Some(change)) = (&self.links, LinkChange::from_message(message)) {
                 self.links_unknown |= links.follow(&change).is_err();
             }
+            self.take_address(message);
             if Link::is_end_of(message, self.device) {
                 self.set_state(LinkState::Gone);
             } else if let Some(neighbour) = Neighbour::from_message(message) {
@@ -247,23 +256,23 @@ impl Routes {
                 // An offload that goes on or off is a change of the link.
                 self.untagged_unknown = true;
                 self.refresh_at.get_or_insert(now + SETTLE);
-            } else if Route::is_route_message(message) {
+            } else if Route::is_of_routing(message) {
                 self.refresh_at.get_or_insert(now + SETTLE);
             }
         }
         if last.is_empty() {
             return;
         }
-        let concerned = |destination: &Destination| {
-            let route = destination.route?;
+        let concerned = |path: &KnownPath| {
+            let route = path.route?;
             last.get(&(route.link, route.neighbour)).copied()
         };
-        let found = self.destinations.iter();
+        let found = self.paths.iter();
         let found: Vec<_> = found
-            .filter_map(|(address, destination)| Some((*address, concerned(destination)?)))
+            .filter_map(|(path, known)| Some((*path, concerned(known)?)))
             .collect();
-        for (destination, neighbour) in found {
-            self.apply(now, destination, Some(neighbour), true);
+        for (path, neighbour) in found {
+            self.apply(now, path, Some(neighbour), true);
         }
     }
 
@@ -282,18 +291,51 @@ impl Routes {
         }
     }
 
-    /// Reads which local addresses get their frames without a tag, if that may have changed.
+    /// Tells the program of an address that this host has got at once: whoever connects there would be refused by the kernel.
+    fn take_address(&mut self, message: &Message) {
+        if self.links.is_none() {
+            return;
+        }
+        if let Some(own) = Address::from_message(message) {
+            self.locals.add((own.index != self.device, own.address));
+            self.untagged_unknown |= self.tell_locals().is_err();
+        }
+    }
+
+    /// Reads the addresses of this host for the program.
+    fn look_at_locals(&mut self, now: Instant) -> Result<io::Result<()>, NetlinkError> {
+        if self.links.is_none() {
+            return Ok(Ok(()));
+        }
+        let all = addresses(&mut self.requests)?.into_iter();
+        let all = all.map(|own| (own.index != self.device, own.address));
+        self.locals.set(now, all.collect());
+        Ok(self.tell_locals())
+    }
+
+    fn tell_locals(&self) -> io::Result<()> {
+        let mut told = BTreeSet::new();
+        let all = self.locals.members().map(|(_, address)| *address);
+        // No frame for a loopback address may come from a network. One that two devices have counts once.
+        let own = all.filter(|address| !address.is_loopback() && told.insert(*address));
+        let own: Vec<_> = own.collect();
+        let links = self.links.as_ref();
+        links.map_or(Ok(()), |links| links.set_locals(&own))
+    }
+
+    /// Reads the addresses of this host, and which of them get their frames without a tag, if that may have changed.
     fn look_at_addresses(&mut self, now: Instant) {
         if !std::mem::take(&mut self.untagged_unknown) {
             return;
         }
+        let has_locals = matches!(self.look_at_locals(now), Ok(Ok(())));
         let told = untagged(&mut self.requests, self.device).map(|found| {
             self.untagged_changed |= found != self.untagged;
             self.untagged = found;
             let links = self.links.as_ref();
             links.map_or(Ok(()), |links| links.set_untagged(&self.untagged))
         });
-        if !matches!(told, Ok(Ok(()))) {
+        if !has_locals || !matches!(told, Ok(Ok(()))) {
             // The kernel lacks a resource.
             self.untagged_unknown = true;
             self.refresh_at.get_or_insert(now + RETRY);
@@ -314,35 +356,35 @@ impl Routes {
         }
     }
 
-    /// Forgets all destinations: the device is gone.
+    /// Forgets all paths: the device is gone.
     fn end(&mut self) {
-        self.destinations.clear();
+        self.paths.clear();
         self.queue.clear();
         (self.retry_at, self.refresh_at) = (None, None);
     }
 
-    /// Queues some destinations for lookup, unless they are queued already.
-    fn enqueue(&mut self, which: impl Fn(&Destination) -> bool) {
-        for (address, known) in &mut self.destinations {
+    /// Queues some paths for lookup, unless they are queued already.
+    fn enqueue(&mut self, which: impl Fn(&KnownPath) -> bool) {
+        for (path, known) in &mut self.paths {
             if !known.queued && which(known) {
                 known.queued = true;
-                self.queue.push_back(*address);
+                self.queue.push_back(*path);
             }
         }
     }
 
     /// Looks up route and neighbour again.
-    fn resolve(&mut self, now: Instant, destination: IpAddr) {
-        let Ok((route, neighbour)) = self.look_up(destination) else {
+    fn resolve(&mut self, now: Instant, path: AddressPair) {
+        let Ok((route, neighbour)) = self.look_up(path) else {
             // The kernel lacks a resource: that is no reason to change the next hop.
             self.refresh_at.get_or_insert(now + RETRY);
             return;
         };
-        if let Some(known) = self.destinations.get_mut(&destination) {
+        if let Some(known) = self.paths.get_mut(&path) {
             known.route = route;
         }
-        self.apply(now, destination, neighbour, false);
-        let known = self.destinations.get(&destination);
+        self.apply(now, path, neighbour, false);
+        let known = self.paths.get(&path);
         if known.is_some_and(|known| known.reported.is_none()) {
             self.retry_at.get_or_insert(now + RETRY);
         }
@@ -350,10 +392,11 @@ impl Routes {
 
     fn look_up(
         &mut self,
-        destination: IpAddr,
+        path: AddressPair,
     ) -> Result<(Option<DeviceRoute>, Option<Neighbour>), NetlinkError> {
         let requests = &mut self.requests;
-        let route = DeviceRoute::find(requests, self.device, self.max_mtu, destination, None)?;
+        let source = Some(path.local).filter(|local| !local.is_unspecified());
+        let route = DeviceRoute::find(requests, self.device, self.max_mtu, path.remote, source)?;
         let neighbour = match route {
             Some(route) => neighbour(requests, route.link, route.neighbour)?,
             None => None,
@@ -361,34 +404,34 @@ impl Routes {
         Ok((route, neighbour))
     }
 
-    /// Updates a destination from the kernel's entry for its neighbour, from a notification or a lookup.
+    /// Updates a path from the kernel's entry for its neighbour, from a notification or a lookup.
     fn apply(
         &mut self,
         now: Instant,
-        destination: IpAddr,
+        path: AddressPair,
         neighbour: Option<Neighbour>,
         is_notification: bool,
     ) {
-        let Some(known) = self.destinations.get_mut(&destination) else {
+        let Some(known) = self.paths.get_mut(&path) else {
             return;
         };
         let Some(route) = known.route else {
-            return self.set_unreachable(now, destination);
+            return self.set_unreachable(now, path);
         };
         let mac = neighbour.and_then(|neighbour| neighbour.mac);
         if let Some(hop) = mac.map(|mac| route.next_hop(mac)) {
             known.unreachable = false;
             if known.reported.replace(hop) != Some(hop) {
                 debug!(
-                    "{destination} is reached through {} at {}, MTU {}",
-                    route.neighbour, hop.destination_mac, hop.mtu
+                    "{} is reached through {} at {}, MTU {}",
+                    path.remote, route.neighbour, hop.destination_mac, hop.mtu
                 );
-                self.updates.push_back(Update::Set(destination, hop));
+                self.updates.push_back(Update::Set(path, hop));
             }
         }
         // For a neighbour that failed before our request, the kernel must try again.
         if is_notification && neighbour.is_some_and(|neighbour| neighbour.failed) {
-            return self.set_unreachable(now, destination);
+            return self.set_unreachable(now, path);
         }
         if mac.is_none() || neighbour.is_some_and(|neighbour| neighbour.stale) {
             // If it fails, for example because the kernel's table is full, it is tried again.
@@ -396,10 +439,10 @@ impl Routes {
         }
     }
 
-    /// Reports that a destination is unreachable. It is looked up again until the engine forgets it, for connections that still
+    /// Reports that a peer is unreachable by a path. It is looked up again until the engine forgets it, for connections that still
     /// exist.
-    fn set_unreachable(&mut self, now: Instant, destination: IpAddr) {
-        let Some(known) = self.destinations.get_mut(&destination) else {
+    fn set_unreachable(&mut self, now: Instant, path: AddressPair) {
+        let Some(known) = self.paths.get_mut(&path) else {
             return;
         };
         self.retry_at.get_or_insert(now + RETRY);
@@ -410,12 +453,15 @@ impl Routes {
         known.reported = None;
         match known.route {
             Some(route) => debug!(
-                "{destination}: the neighbour {} does not answer",
-                route.neighbour
+                "{}: the neighbour {} does not answer",
+                path.remote, route.neighbour
             ),
-            None => debug!("{destination}: no route through the device"),
+            None => debug!(
+                "{}: no route from {} through the device",
+                path.remote, path.local
+            ),
         }
-        self.updates.push_back(Update::Unreachable(destination));
+        self.updates.push_back(Update::Unreachable(path));
     }
 }
 

@@ -5,14 +5,14 @@ use std::io;
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::xdp::XdpMapError;
-use aya::maps::{DevMap, HashMap, MapData, PerCpuArray, PerCpuValues};
+use aya::maps::{Array, DevMap, HashMap, MapData, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use rnic_core::engine::{Peers, Prefix};
 
 use super::counters::{CounterWords, PoliceCounters};
 use super::error::SharingError;
 use super::layout::{self, Client, ClientOctets, PeerOctets};
-use super::policy::{ClientPolicy, check_port};
+use super::policy::{ClientPeers, ClientPolicy, check_port};
 use crate::steering::{Maps, io_error};
 
 /// A client of a shared device.
@@ -30,7 +30,11 @@ pub struct SharedClient {
 pub(super) struct Clients {
     /// By the index of the device.
     map: HashMap<MapData, u32, ClientOctets>,
+    /// With whom they may speak, by port.
+    allowed: Array<MapData, u32>,
     peers: LpmTrie<MapData, PeerOctets, u32>,
+    /// What the map of peers has of each port: it need not be walked to be found.
+    listed: BTreeMap<u32, Vec<Prefix>>,
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, CounterWords>,
     /// The index of the device of each port.
@@ -45,10 +49,19 @@ impl Clients {
             let (ifindex, client) = client.map_err(io_error)?;
             ports.insert(Client::read(client).port, ifindex);
         }
+        let peers: LpmTrie<_, PeerOctets, u32> = maps.get("police_peers")?;
+        let mut listed: BTreeMap<u32, Vec<Prefix>> = BTreeMap::new();
+        for key in peers.keys() {
+            let key = key.map_err(io_error)?;
+            let (port, prefix) = layout::prefix(key.prefix_len(), key.data());
+            listed.entry(port).or_default().push(prefix);
+        }
         Ok(Self {
             map,
             ports,
-            peers: maps.get("police_peers")?,
+            allowed: maps.get("steer_clients")?,
+            peers,
+            listed,
             devices: maps.get("steer_devices")?,
             counters: maps.get("police_counters")?,
         })
@@ -93,11 +106,7 @@ impl Clients {
         let failed = SharingError::system("add a client");
         self.ports.insert(port, ifindex);
         self.reset_counters(port).map_err(&failed)?;
-        for prefix in policy.peers.limits().unwrap_or_default() {
-            let (bits, octets) = layout::peer(port, *prefix);
-            let written = self.peers.insert(&Key::new(bits, octets), 1, 0);
-            written.map_err(io_error).map_err(&failed)?;
-        }
+        self.allow(port, &policy.peers).map_err(&failed)?;
         self.set_device(port, ifindex)?;
         let client = Client::new(port, policy).octets();
         let written = self.map.insert(ifindex, client, 0);
@@ -112,11 +121,46 @@ impl Clients {
             absent_is_fine(self.map.remove(&ifindex).map_err(io_error)).map_err(&failed)?;
         }
         self.clear_device(port).map_err(&failed)?;
-        for (key, _) in self.peers_of(port).map_err(&failed)? {
-            let removed = self.peers.remove(&key).map_err(io_error);
-            absent_is_fine(removed).map_err(&failed)?;
+        self.allow_nobody(port).map_err(&failed)
+    }
+
+    /// Says with whom the client with a port may speak.
+    pub(super) fn allow(&mut self, port: u32, peers: &ClientPeers) -> io::Result<()> {
+        self.list_for(port, peers.listed.limits().unwrap_or_default())?;
+        let value = layout::client_peers(peers);
+        self.allowed.set(port, value, 0).map_err(io_error)
+    }
+
+    /// Ends all that the client with a port sends and receives.
+    fn allow_nobody(&mut self, port: u32) -> io::Result<()> {
+        self.allowed.set(port, 0, 0).map_err(io_error)?;
+        self.list_for(port, &[])
+    }
+
+    /// Makes the map of peers have these prefixes for a port, and no others. Those of port 0 are the networks of the device.
+    pub(super) fn list_for(&mut self, port: u32, prefixes: &[Prefix]) -> io::Result<()> {
+        let before = self.listed.remove(&port).unwrap_or_default();
+        let mut there = before.clone();
+        let key = |prefix: &Prefix| {
+            let (bits, octets) = layout::peer(port, *prefix);
+            Key::new(bits, octets)
+        };
+        let mut write = || -> io::Result<()> {
+            for prefix in prefixes.iter().filter(|prefix| !before.contains(prefix)) {
+                self.peers.insert(&key(prefix), 1, 0).map_err(io_error)?;
+                there.push(*prefix);
+            }
+            for prefix in before.iter().filter(|prefix| !prefixes.contains(prefix)) {
+                absent_is_fine(self.peers.remove(&key(prefix)).map_err(io_error))?;
+                there.retain(|known| known != prefix);
+            }
+            Ok(())
+        };
+        let written = write();
+        if !there.is_empty() {
+            self.listed.insert(port, there);
         }
-        Ok(())
+        written
     }
 
     /// Lists the clients, by port.
@@ -124,15 +168,18 @@ impl Clients {
         let mut found = Vec::new();
         for (&port, &ifindex) in &self.ports {
             let client = Client::read(self.map.get(&ifindex, 0).map_err(io_error)?);
-            let peers = match client.has_all_peers() {
+            let value = self.allowed.get(&port, 0).map_err(io_error)?;
+            let (is_everybody, on_link) = layout::are_peers(value);
+            let listed = self.listed.get(&port).cloned().unwrap_or_default();
+            let listed = match is_everybody {
                 true => Peers::all(),
-                false => Peers::only(self.peers_of(port)?.into_iter().map(|(_, prefix)| prefix)),
+                false => Peers::only(listed),
             };
             let policy = ClientPolicy {
                 mtu: client.mtu,
                 rate: (client.rate > 0).then_some(client.rate),
                 burst: client.burst,
-                peers,
+                peers: ClientPeers { on_link, listed },
             };
             found.push(SharedClient {
                 port,
@@ -177,17 +224,6 @@ impl Clients {
         let zero: CounterWords = [0; size_of::<CounterWords>() / size_of::<u64>()];
         let zeroes = PerCpuValues::try_from(vec![zero; cpus])?;
         self.counters.set(port, zeroes, 0).map_err(io_error)
-    }
-
-    /// Returns the prefixes of the addresses to which a client may send, each with its key.
-    fn peers_of(&self, port: u32) -> io::Result<Vec<(Key<PeerOctets>, Prefix)>> {
-        let mut found = Vec::new();
-        for key in self.peers.keys() {
-            let key = key.map_err(io_error)?;
-            let (owner, prefix) = layout::prefix(key.prefix_len(), key.data());
-            found.extend((owner == port).then_some((key, prefix)));
-        }
-        Ok(found)
     }
 }
 

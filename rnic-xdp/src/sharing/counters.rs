@@ -22,32 +22,37 @@ pub enum PoliceVerdict {
     Group,
     /// From a MAC address or VLAN that is not this host's.
     SourceMac,
-    /// The lengths in the IP and TCP headers do not fit the frame or each other.
+    /// With a VLAN priority or DSCP other than the default one.
+    Priority,
+    /// The lengths in the IP and TCP headers do not fit the frame or each other, or something lies behind the packet.
     Length,
-    /// Longer than the MTU, with what lies behind the packet.
+    /// Longer than the MTU.
     Mtu,
-    /// To a multicast, broadcast or unspecified address.
+    /// To an address of many hosts or of none, or with a hop limit of 0.
     Destination,
     /// From an address that is not this host's in the VLAN.
     Source,
     /// From an address and port that the client has not leased.
     NotLeased,
-    /// To an address to which the client may not send.
+    /// To an address with which the client may not speak.
     Peer,
     /// Over its rate.
     Rate,
     /// From a loopback address to one that is not this host's.
     Loopback,
+    /// To a MAC address that is none of a host or router that the kernel knows.
+    NextHop,
     /// To an address of this host, at a port that no client has leased. It is answered with RST, unless it is one.
     Nobody,
-    /// To a client of this host, at a port that it leased for other peers only. A SYN is answered with RST.
+    /// To a client of this host, at a port that it leased for other peers only, or which may not speak with this one. A SYN is answered
+    /// with RST.
     Stranger,
     /// The device where it goes is gone.
     NoDevice,
 }
 
 /// The number of verdicts.
-pub(super) const VERDICTS: usize = 20;
+pub(super) const VERDICTS: usize = 22;
 
 impl PoliceVerdict {
     /// All verdicts, in the order of the counters.
@@ -61,6 +66,7 @@ impl PoliceVerdict {
         Self::NotTcp,
         Self::Group,
         Self::SourceMac,
+        Self::Priority,
         Self::Length,
         Self::Mtu,
         Self::Destination,
@@ -69,6 +75,7 @@ impl PoliceVerdict {
         Self::Peer,
         Self::Rate,
         Self::Loopback,
+        Self::NextHop,
         Self::Nobody,
         Self::Stranger,
         Self::NoDevice,
@@ -86,6 +93,7 @@ impl PoliceVerdict {
             Self::NotTcp => "not_tcp",
             Self::Group => "group",
             Self::SourceMac => "source_mac",
+            Self::Priority => "priority",
             Self::Length => "length",
             Self::Mtu => "mtu",
             Self::Destination => "destination",
@@ -94,6 +102,7 @@ impl PoliceVerdict {
             Self::Peer => "peer",
             Self::Rate => "rate",
             Self::Loopback => "loopback",
+            Self::NextHop => "next_hop",
             Self::Nobody => "nobody",
             Self::Stranger => "stranger",
             Self::NoDevice => "no_device",

@@ -3,15 +3,18 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rnic_core::engine::Prefix;
+use rnic_core::wire::ethernet::MacAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
-use super::policy::ClientPolicy;
+use super::policy::{ClientPeers, ClientPolicy};
 
 const IPV4: u32 = 4;
 const IPV6: u32 = 6;
 
-/// Bit of the flags: the client may send to every address.
-const ALL_PEERS: u32 = 1;
+/// Bits of `steer_client.peers`.
+const EVERYBODY: u32 = 1;
+const ON_LINK: u32 = 2;
+const LISTED: u32 = 4;
 /// The parts of a token, and nanoseconds in a second.
 const NANO: u64 = 1_000_000_000;
 
@@ -21,8 +24,6 @@ const NANO: u64 = 1_000_000_000;
 pub(super) struct Client {
     pub(super) port: u32,
     pub(super) mtu: u32,
-    flags: u32,
-    reserved: u32,
     pub(super) rate: u64,
     pub(super) burst: u64,
     fill_time: u64,
@@ -31,7 +32,7 @@ pub(super) struct Client {
 }
 
 /// The octets of a value in the map of clients.
-pub(super) type ClientOctets = [u8; 56];
+pub(super) type ClientOctets = [u8; 48];
 
 impl Client {
     /// Returns the value for a client, which may send a whole burst at once.
@@ -41,19 +42,12 @@ impl Client {
         Self {
             port,
             mtu: policy.mtu,
-            flags: policy.peers.limits().map_or(ALL_PEERS, |_| 0),
-            reserved: 0,
             rate,
             burst,
             fill_time: if rate == 0 { 0 } else { full.div_ceil(rate) },
             tokens: full,
             refilled: 0,
         }
-    }
-
-    /// Returns whether the client may send to every address.
-    pub(super) fn has_all_peers(&self) -> bool {
-        self.flags & ALL_PEERS != 0
     }
 
     pub(super) fn octets(self) -> ClientOctets {
@@ -64,6 +58,39 @@ impl Client {
         transmute!(octets)
     }
 }
+
+/// Returns the value of `struct steer_client` for a client.
+pub(super) fn client_peers(peers: &ClientPeers) -> u32 {
+    let on_link = if peers.on_link { ON_LINK } else { 0 };
+    on_link | peers.listed.limits().map_or(EVERYBODY, |_| LISTED)
+}
+
+/// Returns whether such a value lets a client speak with everybody, and with hosts on the link.
+pub(super) fn are_peers(value: u32) -> (bool, bool) {
+    (value & EVERYBODY != 0, value & ON_LINK != 0)
+}
+
+/// The octets of `struct police_neighbour`.
+pub(super) type NeighbourOctets = [u8; 8];
+
+/// The value of a slot without a neighbour.
+pub(super) const NO_NEIGHBOUR: NeighbourOctets = [0; 8];
+
+/// Returns the value of a slot with a neighbour and others; without others, the key of a neighbour.
+pub(super) fn neighbour(mac: MacAddr, others: u16) -> NeighbourOctets {
+    let ([a, b, c, d, e, f], [g, h]) = (mac.0, others.to_ne_bytes());
+    [a, b, c, d, e, f, g, h]
+}
+
+/// Returns the MAC address of a neighbour.
+pub(super) fn mac(octets: NeighbourOctets) -> MacAddr {
+    let [mac @ .., _, _] = octets;
+    MacAddr(mac)
+}
+
+/// Values in the map of addresses.
+pub(super) const OWN: u32 = 1;
+pub(super) const BROADCAST: u32 = 2;
 
 /// Returns the octets of an address in a key, and its family.
 fn address_octets(address: IpAddr) -> ([u8; 16], u32) {
@@ -146,14 +173,15 @@ mod tests {
     use rnic_core::engine::Peers;
 
     use super::*;
-    use crate::police_skeleton::types::{police_address, police_client, police_peer};
+    use crate::police_skeleton::types::{
+        police_address, police_client, police_neighbour, police_peer,
+    };
 
     #[test]
     fn clients_have_the_layout_of_the_c_structure() {
         assert_eq!(size_of::<police_client>(), size_of::<Client>());
         for (ours, theirs) in [
             (offset_of!(Client, mtu), offset_of!(police_client, mtu)),
-            (offset_of!(Client, flags), offset_of!(police_client, flags)),
             (offset_of!(Client, rate), offset_of!(police_client, rate)),
             (offset_of!(Client, burst), offset_of!(police_client, burst)),
             (
@@ -175,21 +203,41 @@ mod tests {
             mtu: 1500,
             rate: Some(3),
             burst: 2000,
-            peers: Peers::all(),
+            peers: Peers::all().into(),
         };
         let client = Client::new(7, &policy);
         assert_eq!(client.fill_time, 666_666_666_667);
         assert_eq!(client.tokens, 2000 * NANO);
         assert_eq!(Client::read(client.octets()), client);
-        assert!(client.has_all_peers());
         let limited = ClientPolicy {
             rate: None,
-            peers: Peers::only([]),
             ..policy
         };
         let limited = Client::new(7, &limited);
-        assert!(!limited.has_all_peers());
         assert_eq!((limited.rate, limited.burst, limited.fill_time), (0, 0, 0));
+    }
+
+    #[test]
+    fn peers_are_everybody_or_those_that_are_said() {
+        for (on_link, listed, bits, read) in [
+            (false, Peers::all(), EVERYBODY, (true, false)),
+            (true, Peers::all(), EVERYBODY | ON_LINK, (true, true)),
+            (true, Peers::only([]), ON_LINK | LISTED, (false, true)),
+            (false, Peers::only([]), LISTED, (false, false)),
+        ] {
+            let value = client_peers(&ClientPeers { on_link, listed });
+            assert_eq!((value, are_peers(value)), (bits, read));
+        }
+        assert_eq!(are_peers(0), (false, false));
+    }
+
+    #[test]
+    fn neighbours_have_the_layout_of_the_c_structure() {
+        assert_eq!(size_of::<police_neighbour>(), size_of::<NeighbourOctets>());
+        assert_eq!(offset_of!(police_neighbour, others), 6);
+        let one = MacAddr([2, 0, 0, 0, 1, 9]);
+        assert_eq!(mac(neighbour(one, 7)), one);
+        assert_eq!(neighbour(one, 7)[6..], 7u16.to_ne_bytes());
     }
 
     #[test]

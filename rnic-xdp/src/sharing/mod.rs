@@ -6,16 +6,19 @@
 //! socket. The programs are attached over netlink and the maps are pinned, so all goes on without this process.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use aya::maps::{MapData, PerCpuArray, XskMap};
 use libbpf_rs::skel::SkelBuilder;
-use rnic_core::engine::Peers;
+use rnic_core::engine::{Peers, Prefix};
+use rnic_core::wire::ethernet::MacAddr;
 
 use crate::error::OpenError;
-use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index, link_by_name, rx_queues};
+use crate::netlink::{
+    AttachedXdp, Link, RouteSocket, link_by_index, link_by_name, links, rx_queues,
+};
 use crate::port_skeleton::PortSkelBuilder;
 use crate::steering::{
     Entry, Maps, Mode, ModeChoice, SteeredLinks, SteeredPorts, SteeringCounters, io_error, load,
@@ -42,7 +45,7 @@ pub use error::SharingError;
 use opening::{NIC, Opened, attach_again, detach, open, steer_again};
 pub use pins::LAYOUT;
 use pins::Pins;
-pub use policy::ClientPolicy;
+pub use policy::{ClientPeers, ClientPolicy};
 use queues::Queues;
 
 /// A device that many clients share. Dropping it leaves everything in place; [`SharedSteering::close`] ends it. All methods but
@@ -210,10 +213,37 @@ impl SharedSteering {
         ))
     }
 
-    /// Says which addresses this host has, each with its VLAN (0 is none). Loopback addresses need not be among them.
-    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u16)]) -> Result<(), SharingError> {
-        let set = self.addresses.set(addresses);
+    /// Says which addresses this host has on the device, each with its VLAN (0 is none), and in which networks. Loopback addresses need
+    /// not be among them.
+    pub fn set_addresses(
+        &mut self,
+        addresses: &[(IpAddr, u16)],
+        networks: &[(Prefix, u16)],
+    ) -> Result<(), SharingError> {
+        let set = self.addresses.set(addresses, networks);
         set.map_err(SharingError::system("write the addresses of this host"))
+    }
+
+    /// Says which hosts are on the link, for clients that may speak with those.
+    pub fn set_on_link(&mut self, prefixes: &[Prefix]) -> Result<(), SharingError> {
+        let set = self.clients.list_for(NIC, prefixes);
+        let set = set.and_then(|()| self.links.set_networks(prefixes));
+        set.map_err(SharingError::system("write the networks of the device"))
+    }
+
+    /// Says which addresses this host has on any of its devices: those that a lease of any address is for.
+    pub fn set_locals(&self, addresses: &[IpAddr]) -> Result<(), SharingError> {
+        let set = self.links.set_locals(addresses);
+        set.map_err(SharingError::system("write the addresses of this host"))
+    }
+
+    /// Says to which MAC addresses clients may send.
+    pub fn set_neighbours<'a>(
+        &mut self,
+        macs: impl Iterator<Item = &'a MacAddr>,
+    ) -> Result<(), SharingError> {
+        let set = self.addresses.set_neighbours(macs);
+        set.map_err(SharingError::system("write the neighbours of this host"))
     }
 
     /// Gives a client a port: a number from 1 to 1023, and the index of the host's end of its veth pair. Nothing comes from there
@@ -230,7 +260,7 @@ impl SharedSteering {
     /// Removes a client with its leases and peers, as far as they are there. The program on its device stays, and drops all.
     pub fn remove_client(&mut self, port: u32) -> Result<(), SharingError> {
         self.clients.remove(port)?;
-        for (owner, entry) in self.leases()? {
+        for (owner, entry) in self.leases() {
             if owner == port {
                 self.remove_lease(port, &entry)?;
             }
@@ -240,14 +270,17 @@ impl SharedSteering {
     }
 
     /// Gives a client a port that is a hardware queue of the device, to which the socket is bound. What it sends does not come by the
-    /// programs.
+    /// programs: these peers bound what arrives.
     pub(crate) fn add_queue(
         &mut self,
         port: u32,
         queue: u32,
         socket: &impl AsRawFd,
+        peers: &ClientPeers,
     ) -> Result<(), SharingError> {
-        self.queues.add(port, queue, socket)
+        self.queues.add(port, queue, socket)?;
+        let allowed = self.clients.allow(port, peers);
+        allowed.map_err(SharingError::system("add a client"))
     }
 
     /// Takes such a port over from a former process.
@@ -273,6 +306,16 @@ impl SharedSteering {
     pub fn clients(&self) -> Result<Vec<SharedClient>, SharingError> {
         let list = self.clients.list();
         list.map_err(SharingError::system("read the map of clients"))
+    }
+
+    /// Returns the name of the device that runs the program which is pinned there, if one does.
+    pub fn device_of(netdev: &str, pins: &Path) -> Result<Option<String>, OpenError> {
+        let Some(program) = Pins::at(netdev, pins)?.program() else {
+            return Ok(None);
+        };
+        let links = links(&mut RouteSocket::open()?)?;
+        let runs = |link: &Link| link.xdp.is_some_and(|xdp| xdp.program == program);
+        Ok(links.into_iter().find(runs).map(|link| link.name))
     }
 
     /// Lists the clients that a former process left under these pins, whether the device still exists or not.
@@ -322,8 +365,7 @@ impl SharedSteering {
             self.clients.check(port)?;
         }
         let failed = SharingError::system("add a lease");
-        let owner = self.ports.port_of(entry).map_err(&failed)?;
-        if let Some(port) = owner {
+        if let Some(port) = self.ports.port_of(entry) {
             let Entry { local, vlan } = *entry;
             return Err(SharingError::LeaseTaken { local, vlan, port });
         }
@@ -333,18 +375,27 @@ impl SharedSteering {
 
     /// Ends a lease of a client.
     pub fn remove_lease(&mut self, port: u32, entry: &Entry) -> Result<(), SharingError> {
-        let failed = SharingError::system("remove a lease");
-        if self.ports.port_of(entry).map_err(&failed)? != Some(port) {
+        if self.ports.port_of(entry) != Some(port) {
             let Entry { local, vlan } = *entry;
             return Err(SharingError::NotLeased { port, local, vlan });
         }
-        self.ports.remove_with_peers(entry).map_err(failed)
+        let removed = self.ports.remove(entry);
+        removed.map_err(SharingError::system("remove a lease"))
     }
 
-    /// Lists the leases, each with the port of its client, as the programs see them.
-    pub fn leases(&self) -> Result<Vec<(u32, Entry)>, SharingError> {
-        let list = self.ports.list();
-        list.map_err(SharingError::system("read the map of leases"))
+    /// Lists the leases, each with the port of its client.
+    pub fn leases(&self) -> Vec<(u32, Entry)> {
+        self.ports.list()
+    }
+
+    /// Returns how many peers leases are limited to, each with the port of its client.
+    pub fn listed_peers(&self) -> Vec<(u32, usize)> {
+        self.ports.listed_peers()
+    }
+
+    /// Lists the leases of an address and port, one for each VLAN, each with the port of its client.
+    pub fn leases_at(&self, local: SocketAddr) -> Vec<(u32, Entry)> {
+        self.ports.at(local)
     }
 
     /// Returns what became of the frames that a client sent; port 0 has those from devices that are no client's.

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::SkelBuilder;
-use rnic_core::wire::ethernet::MacAddr;
 
 use super::attachment::{attach, replace};
 use super::clients::Clients;
@@ -35,7 +34,7 @@ pub(super) struct Opened {
 /// Opens a device with the maps that are pinned, or with new ones.
 pub(super) fn open(link: &Link, choice: ModeChoice, pins: &Pins) -> Result<Opened, OpenError> {
     // Its ports have its MAC address.
-    if link.mac == MacAddr([0; 6]) {
+    if !link.is_ethernet {
         let netdev = link.name.clone();
         return Err(OpenError::NoEthernet { netdev });
     }

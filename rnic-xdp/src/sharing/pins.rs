@@ -9,13 +9,14 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapData;
+use aya::programs::ProgramInfo;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::error::OpenError;
 use crate::steering::{Maps, WANTED, io_error};
 
 /// The directory of the maps in that of a device's pins. Its number changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
-pub const LAYOUT: &str = "layout-3";
+pub const LAYOUT: &str = "layout-4";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
 
@@ -24,17 +25,22 @@ pub(super) const STEER: &str = "rnic_steer";
 pub(super) const POLICE: &str = "rnic_police";
 
 /// All maps of both programs.
-const MAPS: [&str; 15] = [
+const MAPS: [&str; 20] = [
     "steer_map",
     "steer_ports",
     "steer_links",
     "steer_untagged",
+    "steer_locals",
+    "steer_host",
     "steer_peers",
+    "steer_clients",
     "steer_devices",
     "steer_sockets",
     "steer_counters",
     "police_clients",
     "police_addresses",
+    "police_neighbours",
+    "police_more_neighbours",
     "police_peers",
     "police_counters",
     "capture_frames",
@@ -130,6 +136,12 @@ impl Pins {
             fs::rename(unfinished.join(name), &path).map_err(failed("rename a pin to", &path))?;
         }
         remove(&unfinished)
+    }
+
+    /// Returns the id of the steering program that is pinned.
+    pub(super) fn program(&self) -> Option<u32> {
+        let info = ProgramInfo::from_pin(self.path(STEER)).ok()?;
+        Some(info.id())
     }
 
     /// Removes all pins.

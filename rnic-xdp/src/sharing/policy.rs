@@ -1,5 +1,7 @@
 //! What a client of a shared device may do.
 
+use std::net::IpAddr;
+
 use rnic_core::engine::Peers;
 
 use super::error::SharingError;
@@ -15,6 +17,29 @@ const ETHERNET: u64 = 18 + 4 + 8 + 12;
 const MAX_RATE: u64 = 1 << 40;
 const MAX_BURST: u64 = 1 << 32;
 
+/// With whom a client of a shared device may speak: to whom it may send, and from whom anything comes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientPeers {
+    /// The hosts in the networks of the device, as they are now, and this host.
+    pub on_link: bool,
+    /// Others, or all.
+    pub listed: Peers,
+}
+
+impl ClientPeers {
+    /// Returns whether an address is one of them, of which it is known whether it is on the link.
+    pub fn contain(&self, address: IpAddr, is_on_link: bool) -> bool {
+        (self.on_link && is_on_link) || self.listed.contains(address)
+    }
+}
+
+impl From<Peers> for ClientPeers {
+    fn from(listed: Peers) -> Self {
+        let on_link = false;
+        Self { on_link, listed }
+    }
+}
+
 /// What a client of a shared device may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPolicy {
@@ -25,8 +50,8 @@ pub struct ClientPolicy {
     pub rate: Option<u64>,
     /// With a rate: the octets of the wire that it may send at once after a pause.
     pub burst: u64,
-    /// The addresses to which it may send, those of this host included.
-    pub peers: Peers,
+    /// With whom it may speak.
+    pub peers: ClientPeers,
 }
 
 impl ClientPolicy {

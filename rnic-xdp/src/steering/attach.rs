@@ -7,11 +7,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use libbpf_rs::libbpf_sys;
 
 use crate::netlink::XdpMode;
+use crate::private::PrivateFd;
 use crate::process::Maker;
 
 /// The attachment of a program to a device. The kernel ends it with the last descriptor, at the latest when the process ends.
 #[derive(Debug)]
-pub(super) struct Attachment(OwnedFd, Maker);
+pub(super) struct Attachment(PrivateFd, Maker);
 
 impl Drop for Attachment {
     fn drop(&mut self) {
@@ -63,5 +64,5 @@ pub(super) fn attach(
     }
     // SAFETY: the kernel has just made this descriptor (close-on-exec), and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    Ok(Attachment(fd, Maker::this()))
+    Ok(Attachment(fd.into(), Maker::this()))
 }

@@ -91,6 +91,22 @@ pub(crate) fn entry_of(peers: &PeerOctets) -> KeyOctets {
     key
 }
 
+/// Returns the prefix of such a key. Returns `None` for an unknown family.
+pub(crate) fn peer_of(bits: u32, peers: &PeerOctets) -> Option<Prefix> {
+    let [a, b, c, d, ..] = peers[24..] else {
+        return None;
+    };
+    let address = match peers[18] {
+        IPV4 => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+        IPV6 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&peers[24..]).ok()?)),
+        _ => return None,
+    };
+    Some(Prefix::new(
+        address,
+        bits.checked_sub(24 * 8)?.try_into().ok()?,
+    ))
+}
+
 /// The octets of a value in the map of links: two MAC addresses, and whether there is such a VLAN.
 pub(crate) type LinkOctets = [u8; 16];
 

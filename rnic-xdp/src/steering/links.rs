@@ -1,16 +1,19 @@
 //! The MAC addresses and VLANs by which frames are this host's: the device's own, and those of VLAN devices on it.
 //!
 //! The kernel drops frames for another MAC address, or in a VLAN for which the host has no device. The steering program must
-//! pass such frames, so this module keeps its table of addresses and VLANs up to date, and the one of the local addresses whose frames
-//! arrive without the tag of their VLAN.
+//! pass such frames, so this module keeps its table of addresses and VLANs up to date, the one of the local addresses whose frames
+//! arrive without the tag of their VLAN, and the one of the addresses that entries for any address are for.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{Array, HashMap, MapData};
+use rnic_core::engine::Prefix;
 use rnic_core::wire::ethernet::MacAddr;
 
+use super::host::Host;
 use super::layout::{self, AddressOctets, LinkOctets};
 use super::load::Maps;
 use super::maps::io_error;
@@ -29,6 +32,7 @@ struct Links {
     untagged: HashMap<MapData, AddressOctets, u32>,
     /// Whether there are addresses whose frames arrive without a tag.
     untags: bool,
+    host: Host,
 }
 
 /// By VLAN, the MAC addresses of its own device and of the one below.
@@ -61,6 +65,7 @@ impl SteeredLinks {
             }
         }
         Ok(Self(Arc::new(Mutex::new(Links {
+            host: Host::new(maps)?,
             map,
             known: Known::new(device),
             untags: written.get(&0).is_some_and(layout::untags),
@@ -92,6 +97,16 @@ impl SteeredLinks {
         links.untags = !vlans.is_empty();
         links.write()?;
         links.write_untagged(vlans)
+    }
+
+    /// Says which addresses this host has, on whatever device, those first that are looked for most.
+    pub(crate) fn set_locals(&self, addresses: &[IpAddr]) -> io::Result<()> {
+        self.lock().host.set_locals(addresses)
+    }
+
+    /// Says in which networks the device is, those first that are looked for most.
+    pub(crate) fn set_networks(&self, networks: &[Prefix]) -> io::Result<()> {
+        self.lock().host.set_networks(networks)
     }
 
     fn change(&self, change: impl FnOnce(&mut Known)) -> io::Result<()> {

@@ -9,10 +9,12 @@ use std::path::Path;
 use aya::maps::{Map, MapData, MapError};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, OpenObject};
+use nix::libc;
 
 use super::log;
 use super::maps::{io_error, map_from};
 use crate::error::OpenError;
+use crate::process;
 use crate::skeleton::SteerSkelBuilder;
 
 /// The maps of a program, by name.
@@ -120,8 +122,9 @@ pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loade
     let pin = match by {
         Use::Exclusive => {
             // The program's code for it is gone.
-            let devices = &mut open.maps.steer_devices;
-            devices.set_max_entries(1).map_err(refused)?;
+            let maps = &mut open.maps;
+            maps.steer_devices.set_max_entries(1).map_err(refused)?;
+            maps.steer_clients.set_max_entries(1).map_err(refused)?;
             None
         }
         Use::Shared(pin) => {
@@ -135,12 +138,20 @@ pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loade
 
 /// Makes the error for a program that the kernel or libbpf does not accept, with libbpf's warnings.
 pub(crate) fn refused(error: libbpf_rs::Error) -> OpenError {
-    match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => OpenError::NotPermitted {
-            doing: "load an XDP program",
-        },
-        _ => OpenError::Load {
-            reason: format!("{error}{}", log::captured()),
-        },
+    let doing = "load an XDP program";
+    // libbpf keeps the words of the kernel's error, and not its number. First: without a descriptor nobody sees what this process may do.
+    let too_many = io::Error::from_raw_os_error(libc::EMFILE);
+    if error.to_string().contains(&too_many.to_string()) {
+        return OpenError::System {
+            doing,
+            source: too_many,
+        };
+    }
+    let may = process::may_load_programs(process::effective_capabilities());
+    if !may || error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+        return OpenError::NotPermitted { doing };
+    }
+    OpenError::Load {
+        reason: format!("{error}{}", log::captured()),
     }
 }

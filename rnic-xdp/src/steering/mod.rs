@@ -15,6 +15,7 @@ use crate::netlink::Link;
 mod attach;
 mod below;
 mod buffers;
+mod host;
 mod inspect;
 mod layout;
 mod links;
@@ -25,6 +26,7 @@ mod mode;
 mod occupied;
 mod owner;
 mod ports;
+mod stack;
 
 use attach::Attachment;
 pub(crate) use below::{Below, above};
@@ -42,6 +44,7 @@ pub(crate) use occupied::occupied;
 pub(crate) use owner::Owner;
 pub use owner::is_shared;
 pub(crate) use ports::SteeredPorts;
+pub(crate) use stack::{Stack, for_kernels, joins_kernels};
 
 /// The steering program of one device, attached as long as this exists.
 pub(crate) struct Steering {

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::below::Below;
 use super::buffers;
 use super::occupied::occupied_now;
+use super::stack::{Stack, for_kernels, joins_kernels};
 use crate::drivers::Driver;
 use crate::error::OpenError;
-use crate::netlink::{Link, XdpMode};
+use crate::netlink::{Link, NetlinkError, XdpMode};
 
 /// Which XDP mode to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,14 +85,21 @@ pub(crate) fn attach_in_mode<T>(
             Err(error) => return Err(attach_error(link, error)),
         },
     };
-    let reason = match below.and_then(|below| below.losses()) {
-        Some((lost, remedy)) => format!("{reason}; {lost}: {remedy}"),
-        None => reason,
-    };
+    let reason = with_losses(link, reason)?;
     match attach_in(XdpMode::Stack) {
         Ok(attached) => Ok((attached, Mode::Generic { reason })),
         Err(error) => Err(attach_error(link, error)),
     }
+}
+
+/// Adds to the reason for the generic mode what is lost in it.
+fn with_losses(link: &Link, reason: String) -> Result<String, NetlinkError> {
+    let stack = Stack::below(link)?;
+    let of_kernels = || joins_kernels(link).then(|| for_kernels(&link.name));
+    let all = [stack.losses(), stack.doubts(), of_kernels()].into_iter();
+    Ok(all.flatten().fold(reason, |reason, (lost, remedy)| {
+        format!("{reason}; {lost}: {remedy}")
+    }))
 }
 
 /// Linux' own "operation not supported", which some drivers return.

@@ -1,11 +1,13 @@
 //! The local addresses and ports whose segments come to this process.
 
+use std::collections::{BTreeMap, HashMap as Known};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, MapData, MapError};
-use rnic_core::engine::Peers;
+use aya::maps::{Array, HashMap, MapData};
+use rnic_core::engine::{Peers, Prefix};
 
 use super::layout::{
     self, ALL_PEERS, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries, PortOctets,
@@ -28,6 +30,14 @@ struct Tables {
     ports: Array<MapData, PortOctets>,
     /// The peers to which entries are limited.
     peers: LpmTrie<MapData, PeerOctets, u32>,
+    /// What the maps have: nobody else writes to them, and to walk them takes the longer the more all clients have.
+    known: BTreeMap<Entry, Steered>,
+}
+
+/// An entry of the maps.
+struct Steered {
+    recipient: u32,
+    peers: Peers,
 }
 
 impl std::fmt::Debug for SteeredPorts {
@@ -37,12 +47,16 @@ impl std::fmt::Debug for SteeredPorts {
 }
 
 impl SteeredPorts {
+    /// Takes the maps, which may have the entries of a former process.
     pub(crate) fn new(maps: &Maps) -> io::Result<Self> {
-        Ok(Self(Arc::new(Mutex::new(Tables {
+        let mut tables = Tables {
             entries: maps.get("steer_map")?,
             ports: maps.get("steer_ports")?,
             peers: maps.get("steer_peers")?,
-        }))))
+            known: BTreeMap::new(),
+        };
+        tables.read()?;
+        Ok(Self(Arc::new(Mutex::new(tables))))
     }
 
     /// Steers segments of these peers to an entry, and from there to the sockets of this process.
@@ -66,51 +80,56 @@ impl SteeredPorts {
             // It may be tried again.
             maps.remove_peers(entry, peers);
             let _ = maps.entries.remove(&key(entry));
+            return written;
         }
-        written
+        let peers = peers.clone();
+        maps.known.insert(*entry, Steered { recipient, peers });
+        Ok(())
     }
 
-    /// Removes an entry that was added with these peers.
-    pub(crate) fn remove(&self, entry: &Entry, peers: &Peers) -> io::Result<()> {
+    /// Removes an entry.
+    pub(crate) fn remove(&self, entry: &Entry) -> io::Result<()> {
         let mut maps = self.lock();
+        let Some(steered) = maps.known.remove(entry) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         let written = maps.remove_from_port(entry);
         let removed = maps.entries.remove(&key(entry)).map_err(io_error);
-        maps.remove_peers(entry, peers);
+        maps.remove_peers(entry, &steered.peers);
         written.and(removed)
     }
 
-    /// Removes an entry whose peers are not known here.
-    pub(crate) fn remove_with_peers(&self, entry: &Entry) -> io::Result<()> {
-        let mut maps = self.lock();
-        let written = maps.remove_from_port(entry);
-        let key = key(entry);
-        let limited = maps.entries.get(&key, 0).map_err(io_error)?[0] == SOME_PEERS;
-        let removed = maps.entries.remove(&key).map_err(io_error);
-        let swept = match limited {
-            true => maps.sweep_peers(&key),
-            false => Ok(()),
-        };
-        written.and(removed).and(swept)
+    /// Returns all entries, each with the port of the client that has it.
+    pub(crate) fn list(&self) -> Vec<(u32, Entry)> {
+        let maps = self.lock();
+        let each = |(entry, steered): (&Entry, &Steered)| (port_in(steered.recipient), *entry);
+        maps.known.iter().map(each).collect()
     }
 
-    /// Returns all entries, each with the port of the client that has it.
-    pub(crate) fn list(&self) -> io::Result<Vec<(u32, Entry)>> {
+    /// Returns how many peers entries are limited to, each with the port of the client that has it.
+    pub(crate) fn listed_peers(&self) -> Vec<(u32, usize)> {
         let maps = self.lock();
-        let mut found = Vec::new();
-        for each in maps.entries.iter() {
-            let (key, [_, recipient]) = each.map_err(io_error)?;
-            found.extend(layout::entry(&key).map(|entry| (port_in(recipient), entry)));
-        }
-        Ok(found)
+        let known = maps.known.values();
+        let limited = known.filter_map(|steered| {
+            let listed = steered.peers.limits()?.len();
+            Some((port_in(steered.recipient), listed))
+        });
+        limited.collect()
+    }
+
+    /// Returns the entries at an address and port: one for each VLAN.
+    pub(crate) fn at(&self, local: SocketAddr) -> Vec<(u32, Entry)> {
+        let maps = self.lock();
+        let [first, last] = [0, u16::MAX].map(|vlan| Entry { local, vlan });
+        let each = |(entry, steered): (&Entry, &Steered)| (port_in(steered.recipient), *entry);
+        maps.known.range(first..=last).map(each).collect()
     }
 
     /// Returns the port of the client that has an entry, if there is such an entry.
-    pub(crate) fn port_of(&self, entry: &Entry) -> io::Result<Option<u32>> {
-        match self.lock().entries.get(&key(entry), 0) {
-            Ok([_, recipient]) => Ok(Some(port_in(recipient))),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(io_error(error)),
-        }
+    pub(crate) fn port_of(&self, entry: &Entry) -> Option<u32> {
+        let maps = self.lock();
+        let found = maps.known.get(entry);
+        found.map(|steered| port_in(steered.recipient))
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -140,15 +159,27 @@ impl Tables {
         }
     }
 
-    /// Removes all peers of the entry with this key.
-    fn sweep_peers(&mut self, key: &KeyOctets) -> io::Result<()> {
-        let mut of_entry = Vec::new();
+    /// Reads what a former process has left in the maps.
+    fn read(&mut self) -> io::Result<()> {
+        let mut limits: Known<KeyOctets, Vec<Prefix>> = Known::new();
         for peer in self.peers.keys() {
             let peer = peer.map_err(io_error)?;
-            of_entry.extend((layout::entry_of(&peer.data()) == *key).then_some(peer));
+            let octets = peer.data();
+            if let Some(prefix) = layout::peer_of(peer.prefix_len(), &octets) {
+                let of_entry = limits.entry(layout::entry_of(&octets));
+                of_entry.or_default().push(prefix);
+            }
         }
-        for peer in of_entry {
-            self.peers.remove(&peer).map_err(io_error)?;
+        for each in self.entries.iter() {
+            let (key, [which, recipient]) = each.map_err(io_error)?;
+            let limited = limits.remove(&key).unwrap_or_default();
+            let peers = match which {
+                ALL_PEERS => Peers::all(),
+                _ => Peers::only(limited),
+            };
+            if let Some(entry) = layout::entry(&key) {
+                self.known.insert(entry, Steered { recipient, peers });
+            }
         }
         Ok(())
     }

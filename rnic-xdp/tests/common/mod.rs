@@ -71,10 +71,12 @@ pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Exchanges the MAC addresses of a [`frame`], so that it goes from west to east.
+/// Exchanges the addresses of a [`frame`], so that it goes from west to east.
 pub(crate) fn turn_round(frame: &mut [u8]) {
     let (destination, source) = frame[..12].split_at_mut(6);
     destination.swap_with_slice(source);
+    let (source, destination) = frame[26..34].split_at_mut(4);
+    source.swap_with_slice(destination);
 }
 
 pub(crate) fn send(port: &mut XdpPort, octets: &[u8]) {

@@ -7,7 +7,6 @@ use nix::libc::_exit;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
-use rnic_xdp::testing::is_root;
 
 use crate::rig::{Rig, Runs, SOON};
 
@@ -48,10 +47,8 @@ fn with_child(destructors: impl FnOnce(), mut meanwhile: impl FnMut()) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_a_forked_process_drops_stays_its_parents() {
-    if !is_root("what_a_forked_process_drops_stays_its_parents") {
-        return;
-    }
     for runs in [Runs::Thread(Duration::from_millis(1)), Runs::Inline] {
         let rig = Rig::new(1500, 2, runs);
         let (mut client, mut server) = rig.connect("10.77.0.2:4420", 1 << 16);

@@ -6,7 +6,7 @@ use rnic_verbs::{
     AsyncEvent, AsyncEvents, ConnectError, ConnectionEvent, ConnectionOptions, EndReason, Error,
     Qp, SendRequest, WcStatus,
 };
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 
 use crate::rig::{End, Rig, Runs};
 
@@ -32,10 +32,8 @@ fn wait_for(rig: &Rig, events: &mut AsyncEvents, wanted: AsyncEvent) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_that_is_removed_or_moved_ends_its_connections_at_once() {
-    if !is_root("a_device_that_is_removed_or_moved_ends_its_connections_at_once") {
-        return;
-    }
     let elsewhere = Namespace::new("else").unwrap();
     let moves = format!("link set dev east netns {}", elsewhere.name());
     for (how, runs) in ["link del dev east", &moves].into_iter().zip(RUNS) {
@@ -81,10 +79,8 @@ fn a_device_that_is_removed_or_moved_ends_its_connections_at_once() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn connections_end_by_their_timeouts_while_the_link_is_down() {
-    if !is_root("connections_end_by_their_timeouts_while_the_link_is_down") {
-        return;
-    }
     let options = || ConnectionOptions {
         user_timeout: Some(Duration::from_secs(1)),
         ..ConnectionOptions::default()

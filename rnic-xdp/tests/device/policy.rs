@@ -5,7 +5,6 @@ use std::time::Duration;
 use rnic_core::engine::NetError;
 use rnic_verbs::{ConnectionOptions, Error, Peers, QpState};
 use rnic_xdp::steering;
-use rnic_xdp::testing::is_root;
 
 use crate::rig::{End, Rig, Runs};
 
@@ -19,10 +18,8 @@ fn policy_of<T>(result: Result<T, Error>) -> String {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn where_a_policy_demands_protection_nothing_connects_or_listens() {
-    if !is_root("where_a_policy_demands_protection_nothing_connects_or_listens") {
-        return;
-    }
     let rig = Rig::new(1500, 1, Runs::Inline);
     let add = "xfrm policy add src 10.77.0.1 dst 10.77.0.2 proto tcp dir out priority 9 \
                tmpl proto esp mode transport";
@@ -57,10 +54,8 @@ fn where_a_policy_demands_protection_nothing_connects_or_listens() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_listener_follows_policies_as_they_change() {
-    if !is_root("a_listener_follows_policies_as_they_change") {
-        return;
-    }
     let rig = Rig::new(1500, 1, Runs::Inline);
     let address = "10.77.0.2:4420".parse().unwrap();
     let listener = rig.west.run(|| rig.server.listen(address)).unwrap();
@@ -77,10 +72,8 @@ fn a_listener_follows_policies_as_they_change() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernel_refuses_strangers_and_peers_connect() {
-    if !is_root("the_kernel_refuses_strangers_and_peers_connect") {
-        return;
-    }
     let rig = Rig::new(1500, 1, Runs::Inline);
     for more in ["10.77.0.3/24", "fd77::3/64 nodad"] {
         rig.west.ip(&format!("addr add {more} dev west")).unwrap();

@@ -4,8 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rnic_xdp::testing::is_root;
-
 use crate::rig::{Rig, Runs};
 
 /// A process that holds the lock: its ioctl waits for a page of memory that is not provided until the end.
@@ -39,10 +37,8 @@ impl Drop for Rtnl {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_do_not_wait_for_the_lock_of_the_kernels_configuration() {
-    if !is_root("frames_do_not_wait_for_the_lock_of_the_kernels_configuration") {
-        return;
-    }
     for runs in [Runs::Thread(Duration::from_secs(1)), Runs::Inline] {
         let rig = Rig::new(1500, 2, runs);
         let (mut client, mut server) = rig.connect("10.77.0.2:4420", 1 << 16);

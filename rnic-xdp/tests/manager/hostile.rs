@@ -1,10 +1,14 @@
 //! The transport, when the other end does not keep to the protocol.
 
-use std::io::{IoSlice, PipeReader, Read, pipe};
+use std::io::{IoSlice, PipeReader, Read, Write, pipe};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rnic_xdp::manager::channel::{Channel, ChannelError, MAX_DESCRIPTORS};
+use nix::libc::linger;
+use nix::sys::socket::{setsockopt, sockopt};
+use rnic_xdp::manager::Closer;
+use rnic_xdp::manager::channel::{Channel, ChannelError, MAX_DESCRIPTORS, refuse_descriptors};
 use rnic_xdp::manager::protocol::{DecodeError, FromDaemon, MAX_MESSAGE, Message, Request};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -149,4 +153,88 @@ fn half_and_spoilt_messages_are_refused_and_the_next_is_read() {
         send(&wild, json, &[]);
         assert_eq!(rnicd.receive::<Request>().unwrap().0, request);
     }
+}
+
+/// Returns a descriptor whose close takes minutes, and what its peer has of it.
+fn lingering() -> (OwnedFd, (TcpListener, TcpStream)) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    one.set_nonblocking(true).unwrap();
+    while one.write(&[0; 65536]).is_ok() {}
+    let minutes = linger {
+        l_onoff: 1,
+        l_linger: 600,
+    };
+    setsockopt(&one, sockopt::Linger, &minutes).unwrap();
+    (one.into(), (listener, other))
+}
+
+#[test]
+fn a_close_that_takes_long_is_not_waited_for() {
+    let closer = Closer::start().unwrap();
+    let (wild, rnicd) = ends_of_rnicd();
+    let rnicd = rnicd.closing_by(&closer);
+    // What comes with a message, with more than there may be, and with what was not read.
+    let mut peers = Vec::new();
+    for copies in [1, 2, 200] {
+        let (one, peer) = lingering();
+        send(
+            &wild,
+            &hello().encode().unwrap(),
+            &vec![one.as_fd(); copies],
+        );
+        peers.push(peer);
+        // In flight, it is closed here at once.
+        drop(one);
+    }
+    for _ in 0..2 {
+        let error = rnicd.receive::<Request>().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ChannelError::Descriptors { .. } | ChannelError::DescriptorsLost
+            ),
+            "{error}"
+        );
+    }
+    rnicd.close();
+    // Peers that reset their connections end it.
+    drop(peers);
+}
+
+#[test]
+fn the_kernel_refuses_descriptors_where_it_can() {
+    let closer = Closer::start().unwrap();
+    let (wild, rnicd) = pair();
+    if !refuse_descriptors(&rnicd) {
+        return eprintln!("SKIPPED: this kernel (before Linux 6.16) passes all descriptors");
+    }
+    let rnicd = Channel::from(rnicd).without_descriptors(&closer);
+    let (read, write) = pipe().unwrap();
+    let mut room = vec![MaybeUninit::uninit(); 64];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    let rights = [write.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+    let octets = hello().encode().unwrap();
+    let data = [IoSlice::new(&octets)];
+    let sent = sendmsg(&wild, &data, &mut control, SendFlags::empty());
+    assert_eq!(sent, Err(rustix::io::Errno::PERM));
+    drop(write);
+    ends(read);
+    send(&wild, &octets, &[]);
+    assert_eq!(rnicd.receive::<Request>().unwrap().0, hello());
+}
+
+#[test]
+fn who_has_not_read_all_is_known() {
+    let (there, rnicd) = ends_of_rnicd();
+    assert!(rnicd.is_read());
+    let mut messages = from_daemon().into_iter().map(|(message, _)| message);
+    let message = messages.find(|message| message.descriptors() == 0);
+    rnicd.send(&message.unwrap(), &[]).unwrap();
+    assert!(!rnicd.is_read());
+    Channel::from(there).receive::<FromDaemon>().unwrap();
+    assert!(rnicd.is_read());
+    assert!(rnicd.shares_user_namespace());
 }

@@ -68,6 +68,7 @@ pub(crate) fn ports() -> Page<PortState> {
         program: "rping".into(),
         pid: 4242,
         connected: true,
+        ending: false,
         frames: 4608,
         huge_octets: 16 << 20,
         leases: 1,

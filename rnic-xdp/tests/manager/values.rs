@@ -115,13 +115,23 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
         (
             Ask::Follow {
                 port: 7,
+                source: None,
                 destination: "192.0.2.2".parse().unwrap(),
             },
             r#""type":"follow","port":7,"destination":"192.0.2.2""#.into(),
         ),
         (
+            Ask::Follow {
+                port: 7,
+                source: Some("192.0.2.1".parse().unwrap()),
+                destination: "192.0.2.2".parse().unwrap(),
+            },
+            r#""type":"follow","port":7,"source":"192.0.2.1","destination":"192.0.2.2""#.into(),
+        ),
+        (
             Ask::Forget {
                 port: 7,
+                source: None,
                 destination: "2001:db8::2".parse().unwrap(),
             },
             r#""type":"forget","port":7,"destination":"2001:db8::2""#.into(),
@@ -241,6 +251,7 @@ pub(crate) fn grant() -> Grant {
         copied: Some("a veth copies".into()),
         huge_pages: true,
         partial_checksums: true,
+        crc_optional: true,
         untagged: untagged(),
         queue: None,
     }
@@ -277,7 +288,7 @@ fn answers() -> Vec<(Answer, String)> {
         (
             Answer::Port(grant()),
             format!(
-                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true,"untagged":[{{"address":"192.0.2.1","vlan":9}},{{"address":"2001:db8::1","vlan":4094}}]"#
+                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true,"crc_optional":true,"untagged":[{{"address":"192.0.2.1","vlan":9}},{{"address":"2001:db8::1","vlan":4094}}]"#
             ),
         ),
         (Answer::Adopted, r#""type":"adopted""#.into()),
@@ -342,6 +353,7 @@ fn notices() -> Vec<(Notice, String)> {
         destination_mac: [2, 0, 0, 0, 0, 255],
         vlan: Some(5),
         mtu: 9000,
+        advertised_mss: None,
     };
     let segment = BigSegment {
         local: "192.0.2.1:1".parse().unwrap(),
@@ -351,12 +363,16 @@ fn notices() -> Vec<(Notice, String)> {
     };
     vec![
         (
-            Notice::NextHop { port, destination, hop: Some(hop) },
+            Notice::NextHop { port, source: None, destination, hop: Some(hop) },
             r#"{"type":"next_hop","port":7,"destination":"192.0.2.2","hop":{"source_mac":[2,0,0,0,0,1],"destination_mac":[2,0,0,0,0,255],"vlan":5,"mtu":9000}}"#.into(),
         ),
         (
-            Notice::NextHop { port, destination, hop: None },
+            Notice::NextHop { port, source: None, destination, hop: None },
             r#"{"type":"next_hop","port":7,"destination":"192.0.2.2","hop":null}"#.into(),
+        ),
+        (
+            Notice::NextHop { port, source: Some(destination), destination, hop: None },
+            r#"{"type":"next_hop","port":7,"source":"192.0.2.2","destination":"192.0.2.2","hop":null}"#.into(),
         ),
         (
             Notice::Link { port, state: LinkState::Inactive },

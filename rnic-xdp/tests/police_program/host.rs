@@ -19,6 +19,9 @@ pub(crate) const ADDRESSES: [(&str, u16); 4] = [
     ("10.1.100.3", VLAN),
 ];
 
+/// The broadcast address of the network of the first one.
+pub(crate) const BROADCAST: &str = "10.1.2.255";
+
 /// Who has leased which address and port, in which VLAN.
 pub(crate) const LEASES: [(u32, &str, u16); 12] = [
     (CLIENT, "10.1.2.3:4420", 0),

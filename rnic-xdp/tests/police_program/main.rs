@@ -1,6 +1,7 @@
 //! The program that says what clients may send, in the kernel, frame by frame.
 
 mod answers;
+mod cost;
 mod destinations;
 mod frames;
 mod headers;

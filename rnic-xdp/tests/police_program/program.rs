@@ -7,10 +7,10 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
 use rnic_xdp::police_skeleton::{PoliceSkel, PoliceSkelBuilder};
 use rnic_xdp::sharing::PoliceVerdict;
-use rnic_xdp::testing::is_root;
 
 use crate::answers::answer_to;
-use crate::host::{ADDRESSES, CLIENT, LEASES, LINKS, OTHER};
+use crate::frames::GATEWAY;
+use crate::host::{ADDRESSES, BROADCAST, CLIENT, LEASES, LINKS, OTHER};
 
 const XDP_DROP: u32 = 1;
 const XDP_TX: u32 = 3;
@@ -19,6 +19,11 @@ const XDP_REDIRECT: u32 = 4;
 const DEVICE: u32 = 1;
 /// The index of the NIC in the map of devices.
 pub(crate) const NIC: u32 = 0;
+
+/// With whom a client may speak.
+pub(crate) const EVERYBODY: u32 = 1;
+pub(crate) const ON_LINK: u32 = 2;
+pub(crate) const LISTED: u32 = 4;
 
 /// What the client may send.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +57,7 @@ pub(crate) struct Rig<'obj> {
 
 impl Rig<'_> {
     pub(crate) fn set_client(&self, policy: Policy) {
-        let words = [CLIENT, policy.mtu, u32::from(policy.all_peers), 0];
+        let words = [CLIENT, policy.mtu];
         let Policy {
             rate,
             burst,
@@ -66,6 +71,42 @@ impl Rig<'_> {
         let clients = &self.skeleton.maps.police_clients;
         let key = DEVICE.to_ne_bytes();
         clients.update(&key, &value, MapFlags::ANY).unwrap();
+        self.allow(CLIENT, if policy.all_peers { EVERYBODY } else { LISTED });
+    }
+
+    /// Says with whom a client may speak.
+    pub(crate) fn allow(&self, client: u32, peers: u32) {
+        let clients = &self.skeleton.maps.steer_clients;
+        let key = client.to_ne_bytes();
+        let value = peers.to_ne_bytes();
+        clients.update(&key, &value, MapFlags::ANY).unwrap();
+    }
+
+    /// Says that the first network of IPv4 is this one: its address, and its mask.
+    pub(crate) fn set_network(&self, network: [u8; 4], mask: [u8; 4]) {
+        let mut host = [0xff; 80];
+        host[40..44].copy_from_slice(&network);
+        host[44..48].copy_from_slice(&mask);
+        let only = 0u32.to_ne_bytes();
+        let map = &self.skeleton.maps.steer_host;
+        map.update(&only, &host, MapFlags::ANY).unwrap();
+    }
+
+    /// Adds a neighbour: the one of its slot, which may have others, or one of the others.
+    pub(crate) fn add_neighbour(&self, mac: [u8; 6], others: Option<u16>) {
+        let key = |others: u16| [&mac[..], &others.to_ne_bytes()].concat();
+        let maps = &self.skeleton.maps;
+        let slot = u32::from(u16::from_be_bytes([mac[4], mac[5]]) % 1024).to_ne_bytes();
+        let one = 1u32.to_ne_bytes();
+        let added = match others {
+            Some(others) => maps
+                .police_neighbours
+                .update(&slot, &key(others), MapFlags::ANY),
+            None => maps
+                .police_more_neighbours
+                .update(&key(0), &one, MapFlags::ANY),
+        };
+        added.unwrap();
     }
 
     /// Returns the tokens of the client, and when they were counted.
@@ -74,7 +115,7 @@ impl Rig<'_> {
         let value = clients.lookup(&DEVICE.to_ne_bytes(), MapFlags::ANY);
         let value = value.unwrap().unwrap();
         let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap());
-        (word(40), word(48))
+        (word(32), word(40))
     }
 
     /// Leases an address and port to a client, for all peers or for those whose addresses begin with these octets.
@@ -126,13 +167,14 @@ impl Rig<'_> {
         devices.update(&key, &device, MapFlags::ANY).unwrap();
     }
 
-    fn add_address(&self, address: &str, vlan: u16) {
+    /// Adds an address of this host, or a broadcast address.
+    pub(crate) fn add_address(&self, address: &str, vlan: u16, kind: u32) {
         let (address, family) = octets(address.parse().unwrap());
         let words = [u32::from(family), u32::from(vlan)].map(u32::to_ne_bytes);
         let key = [&address[..], &words.concat()].concat();
         let addresses = &self.skeleton.maps.police_addresses;
-        let one = 1u32.to_ne_bytes();
-        addresses.update(&key, &one, MapFlags::ANY).unwrap();
+        let kind = kind.to_ne_bytes();
+        addresses.update(&key, &kind, MapFlags::ANY).unwrap();
     }
 
     fn add_link(&self, vlan: u16, macs: [[u8; 6]; 2]) {
@@ -220,10 +262,7 @@ fn octets(address: IpAddr) -> ([u8; 16], u8) {
 }
 
 /// Runs a test with the loaded program, a host with addresses, and two clients with leases and devices.
-pub(crate) fn with_rig(test: &str, body: impl FnOnce(&Rig<'_>)) {
-    if !is_root(test) {
-        return;
-    }
+pub(crate) fn with_rig(body: impl FnOnce(&Rig<'_>)) {
     let mut object = MaybeUninit::uninit();
     let open = PoliceSkelBuilder::default().open(&mut object).unwrap();
     let rig = Rig {
@@ -233,12 +272,15 @@ pub(crate) fn with_rig(test: &str, body: impl FnOnce(&Rig<'_>)) {
         rig.add_link(vlan, macs);
     }
     for (address, vlan) in ADDRESSES {
-        rig.add_address(address, vlan);
+        rig.add_address(address, vlan, 1);
     }
     for (client, local, vlan) in LEASES {
         rig.lease(client, local, vlan, None);
     }
+    rig.add_address(BROADCAST, 0, 2);
+    rig.add_neighbour(GATEWAY, Some(0));
     rig.set_client(FREE);
+    rig.allow(OTHER, EVERYBODY);
     for index in [NIC, CLIENT, OTHER] {
         rig.connect(index, true);
     }

@@ -32,8 +32,9 @@ fn with_tokens(tokens: u64) -> Policy {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_burst_goes_out_and_no_more() {
-    with_rig("a_burst_goes_out_and_no_more", |rig| {
+    with_rig(|rig| {
         let frame = allowed()[0].octets();
         assert_eq!(frame.len() as u64, LEN);
         // Octets that come for the time of the test make no frame.
@@ -58,9 +59,9 @@ fn a_burst_goes_out_and_no_more() {
 
 /// A network has no frames below 64 octets with the check sequence: what is shorter is padded.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_short_frame_takes_as_much_as_the_shortest_on_a_wire() {
-    let test = "a_short_frame_takes_as_much_as_the_shortest_on_a_wire";
-    with_rig(test, |rig| {
+    with_rig(|rig| {
         let whole = Segment {
             tcp_options: 0,
             payload: 0,
@@ -83,8 +84,9 @@ fn a_short_frame_takes_as_much_as_the_shortest_on_a_wire() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_rate_holds_on_this_host_too() {
-    with_rig("the_rate_holds_on_this_host_too", |rig| {
+    with_rig(|rig| {
         let frame = segment("10.1.2.3:4420", "10.1.2.3:5000").octets();
         rig.set_client(with_tokens(FRAME));
         rig.expect(&frame, ToPort);
@@ -94,8 +96,9 @@ fn the_rate_holds_on_this_host_too() {
 
 /// Tokens come at the rate, to a billionth of an octet, and never more than a burst.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn tokens_come_with_time() {
-    with_rig("tokens_come_with_time", |rig| {
+    with_rig(|rig| {
         let frame = allowed()[0].octets();
         let policy = Policy {
             rate: 12_345_677,
@@ -134,8 +137,9 @@ fn tokens_come_with_time() {
 /// The tokens of a long pause at a high rate are more than the program can count: whatever is left of their number, it must not
 /// look at it. Sixteen pauses leave sixteen numbers, from all parts of the range.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_long_pause_at_a_high_rate_fills_the_burst() {
-    with_rig("a_long_pause_at_a_high_rate_fills_the_burst", |rig| {
+    with_rig(|rig| {
         let frame = allowed()[0].octets();
         let (rate, burst) = (1 << 40, 1 << 32);
         for part in 0..16 {
@@ -155,8 +159,9 @@ fn a_long_pause_at_a_high_rate_fills_the_burst() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_without_a_rate_needs_no_tokens() {
-    with_rig("a_client_without_a_rate_needs_no_tokens", |rig| {
+    with_rig(|rig| {
         for _ in 0..100 {
             rig.expect(&allowed()[0].octets(), ToNic);
         }

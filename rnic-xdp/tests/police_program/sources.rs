@@ -7,8 +7,9 @@ use crate::frames::{OURS, Segment, VLAN, VLANS, allowed, segment};
 use crate::program::with_rig;
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_without_a_client_sends_nothing() {
-    with_rig("a_device_without_a_client_sends_nothing", |rig| {
+    with_rig(|rig| {
         let frame = allowed()[0].octets();
         rig.expect(&frame, ToNic);
         let clients = &rig.skeleton.maps.police_clients;
@@ -19,8 +20,9 @@ fn a_device_without_a_client_sends_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn forged_addresses_do_not_go_out() {
-    with_rig("forged_addresses_do_not_go_out", |rig| {
+    with_rig(|rig| {
         let out = "10.9.9.9:50000";
         for source in [
             "10.1.2.5:4420",
@@ -56,8 +58,9 @@ fn forged_addresses_do_not_go_out() {
 
 // rfc: 5040-116, 5041-94, 5042-2 nobody acts in the place of others
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn ports_of_others_and_of_nobody_do_not_go_out() {
-    with_rig("ports_of_others_and_of_nobody_do_not_go_out", |rig| {
+    with_rig(|rig| {
         let out = "10.9.9.9:50000";
         for port in [1, 9, 4419, 4421, 5000, 9000, 65535] {
             let source = format!("10.1.2.3:{port}");
@@ -91,8 +94,9 @@ fn ports_of_others_and_of_nobody_do_not_go_out() {
 
 /// The map by port has an entry of its own, with which the program compares at once.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_entry_in_the_map_by_port_has_an_owner_too() {
-    with_rig("the_entry_in_the_map_by_port_has_an_owner_too", |rig| {
+    with_rig(|rig| {
         let frame = segment("10.1.2.3:4500", "10.9.9.9:50000").octets();
         for (owner, verdict) in [(5u32, ToNic), (6, NotLeased), (0, NotLeased)] {
             let mut port = [0; 28];
@@ -108,8 +112,9 @@ fn the_entry_in_the_map_by_port_has_an_owner_too() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn loopback_addresses_never_leave_the_host() {
-    with_rig("loopback_addresses_never_leave_the_host", |rig| {
+    with_rig(|rig| {
         for (source, destination, verdict) in [
             ("127.0.0.1:9000", "10.9.9.9:50000", Loopback),
             ("127.9.9.9:7", "10.9.9.9:50000", Loopback),

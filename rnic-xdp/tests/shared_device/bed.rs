@@ -7,6 +7,7 @@ use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rnic_core::engine::Peers;
+use rnic_core::wire::ethernet::MacAddr;
 use rnic_xdp::OpenError;
 use rnic_xdp::sharing::{ClientPolicy, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
@@ -93,7 +94,7 @@ impl Bed {
     ) -> Result<SharedSteering, OpenError> {
         self.host.run(|| {
             let mut shared = SharedSteering::open("nic0", choice, pins)?;
-            shared.set_addresses(&[([10, 77, 0, 1].into(), 0)]).unwrap();
+            know_host(&mut shared);
             Ok(shared)
         })
     }
@@ -116,6 +117,16 @@ impl Bed {
             shared.add_lease(port, &at(number), &Peers::all()).unwrap();
         });
     }
+}
+
+/// Says which addresses and neighbours the host has.
+pub(crate) fn know_host(shared: &mut SharedSteering) {
+    let own = [10, 77, 0, 1].into();
+    let network = "10.77.0.0/24".parse().unwrap();
+    shared.set_addresses(&[(own, 0)], &[(network, 0)]).unwrap();
+    shared.set_locals(&[own]).unwrap();
+    let neighbours = [MacAddr(WIRE)];
+    shared.set_neighbours(neighbours.iter()).unwrap();
 }
 
 /// Makes a namespace whose kernel sends nothing of its own.
@@ -145,7 +156,7 @@ pub(crate) fn free() -> ClientPolicy {
         mtu: 1500,
         rate: None,
         burst: 0,
-        peers: Peers::all(),
+        peers: Peers::all().into(),
     }
 }
 

@@ -8,11 +8,10 @@ use aya::programs::loaded_programs;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use rnic_core::engine::Peers;
 use rnic_xdp::OpenError;
-use rnic_xdp::sharing::{ClientPolicy, LAYOUT, SharedClient, SharedSteering};
+use rnic_xdp::sharing::{ClientPeers, ClientPolicy, LAYOUT, SharedClient, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
-use rnic_xdp::testing::is_root;
 
-use crate::bed::{Bed, REMOTE, at, frame, free};
+use crate::bed::{Bed, REMOTE, at, frame, free, know_host};
 use crate::endpoint::{Endpoint, eventually};
 use crate::traffic::exchange;
 
@@ -22,12 +21,10 @@ const PINS: &str = "RNIC_TEST_PINS";
 const CLIENT: &str = "RNIC_TEST_CLIENT";
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn all_goes_on_without_the_process() {
     if let Ok(pins) = std::env::var(PINS) {
         return share(&pins);
-    }
-    if !is_root("all_goes_on_without_the_process") {
-        return;
     }
     let bed = Bed::new();
     let mut wire = bed.wire();
@@ -45,7 +42,7 @@ fn all_goes_on_without_the_process() {
 fn share(pins: &str) {
     let index = std::env::var(CLIENT).unwrap().parse().unwrap();
     let mut shared = SharedSteering::open("nic0", ModeChoice::Native, pins.as_ref()).unwrap();
-    shared.set_addresses(&[([10, 77, 0, 1].into(), 0)]).unwrap();
+    know_host(&mut shared);
     shared.add_client(1, index, &free()).unwrap();
     shared.attach_police(index).unwrap();
     shared.add_lease(1, &at(4420), &Peers::all()).unwrap();
@@ -76,10 +73,8 @@ fn flow(wire: &mut Endpoint, client: &mut Endpoint, end: &AtomicBool) -> u32 {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn another_process_takes_over_without_losing_a_frame() {
-    if !is_root("another_process_takes_over_without_losing_a_frame") {
-        return;
-    }
     let bed = Bed::new();
     let (mut wire, end) = (bed.wire(), AtomicBool::new(false));
     let mut shared = bed.open(ModeChoice::Native).unwrap();
@@ -122,10 +117,8 @@ fn program_on(bed: &Bed, netdev: &str) -> u32 {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn another_process_finds_clients_and_leases() {
-    if !is_root("another_process_finds_clients_and_leases") {
-        return;
-    }
     let bed = Bed::new();
     let _wire = bed.wire();
     let mut shared = bed.open(ModeChoice::Native).unwrap();
@@ -133,7 +126,10 @@ fn another_process_finds_clients_and_leases() {
         mtu: 9000,
         rate: Some(1_250_000_000),
         burst: 100_000,
-        peers: Peers::only(["10.0.0.0/8".parse().unwrap(), "fd00::1".parse().unwrap()]),
+        peers: ClientPeers {
+            on_link: true,
+            listed: Peers::only(["10.0.0.0/8".parse().unwrap(), "fd00::1".parse().unwrap()]),
+        },
     };
     let (_first, _one, index) = bed.client(1);
     let (_second, _two, other) = bed.client(1023);
@@ -160,14 +156,14 @@ fn another_process_finds_clients_and_leases() {
         policy,
     };
     let found = bed.host.run(|| shared.clients()).unwrap();
-    let ours = found[0].policy.peers.limits().unwrap();
+    let ours = found[0].policy.peers.listed.limits().unwrap();
     let same = |prefix| ours.contains(prefix);
-    assert!(ours.len() == 2 && limited.peers.limits().unwrap().iter().all(same));
+    assert!(ours.len() == 2 && limited.peers.listed.limits().unwrap().iter().all(same));
     let peers = found[0].policy.peers.clone();
     let first = client(1, index, ClientPolicy { peers, ..limited });
     assert_eq!(found, [first, client(1023, other, free())]);
     let leases = |shared: &SharedSteering| {
-        let mut found = shared.leases().unwrap();
+        let mut found = shared.leases();
         found.sort();
         found
     };
@@ -200,10 +196,8 @@ fn entries(bed: &Bed, name: &str) -> usize {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn nothing_stays_when_the_sharing_ends() {
-    if !is_root("nothing_stays_when_the_sharing_ends") {
-        return;
-    }
     let bed = Bed::new();
     let mut wire = bed.wire();
     let mut shared = bed.open(ModeChoice::Native).unwrap();
@@ -227,15 +221,13 @@ fn nothing_stays_when_the_sharing_ends() {
     assert!(wire.receive().is_empty());
     // It can be shared again.
     let shared = bed.open(ModeChoice::Native).unwrap();
-    assert!(shared.clients().unwrap().is_empty() && shared.leases().unwrap().is_empty());
+    assert!(shared.clients().unwrap().is_empty() && shared.leases().is_empty());
 }
 
 /// A device that lost its program, as by `ip link set dev nic0 xdp off`, gets it again.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_program_that_was_detached_is_attached_again() {
-    if !is_root("a_program_that_was_detached_is_attached_again") {
-        return;
-    }
     let bed = Bed::new();
     let mut wire = bed.wire();
     let mut shared = bed.open(ModeChoice::Native).unwrap();

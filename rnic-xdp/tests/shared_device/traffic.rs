@@ -3,7 +3,6 @@
 use rnic_core::engine::Peers;
 use rnic_xdp::sharing::{PoliceVerdict, SharedSteering};
 use rnic_xdp::steering::{Entry, Mode, ModeChoice};
-use rnic_xdp::testing::is_root;
 
 use crate::bed::{Bed, REMOTE, at, frame, free};
 use crate::endpoint::{Endpoint, eventually};
@@ -76,25 +75,21 @@ fn frames_pass_in(choice: ModeChoice) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_pass_through_all_programs() {
-    if is_root("frames_pass_through_all_programs") {
-        frames_pass_in(ModeChoice::Native);
-    }
+    frames_pass_in(ModeChoice::Native);
 }
 
 /// On a device whose driver has no XDP all but the program on the client's end run in the kernel's stack.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_pass_in_generic_mode() {
-    if is_root("frames_pass_in_generic_mode") {
-        frames_pass_in(ModeChoice::Generic);
-    }
+    frames_pass_in(ModeChoice::Generic);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_a_client_that_is_gone_reach_nobody() {
-    if !is_root("frames_of_a_client_that_is_gone_reach_nobody") {
-        return;
-    }
     let bed = Bed::new();
     let mut wire = bed.wire();
     let mut shared = bed.open(ModeChoice::Native).unwrap();

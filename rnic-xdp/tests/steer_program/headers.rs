@@ -9,8 +9,9 @@ use crate::oracle::Verdict;
 use crate::program::{XDP_PASS, XDP_REDIRECT, with_rig};
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_every_kind_get_their_verdict() {
-    with_rig("frames_of_every_kind_get_their_verdict", |rig| {
+    with_rig(|rig| {
         for (tags, v4, v6) in [
             (&[][..], PLAIN, "fd00::1"),
             (&[0x8100], ON_VLAN, "fd00:100::1"),
@@ -55,8 +56,9 @@ fn frames_of_every_kind_get_their_verdict() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_cut_anywhere_pass_as_truncated() {
-    with_rig("frames_cut_anywhere_pass_as_truncated", |rig| {
+    with_rig(|rig| {
         let options = Ipv4 {
             options: 3,
             ..ON_VLAN
@@ -77,8 +79,9 @@ fn frames_cut_anywhere_pass_as_truncated() {
 
 /// A driver may leave any number of octets in the first buffer of a frame that has several.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn headers_beyond_the_first_buffer_are_read() {
-    with_rig("headers_beyond_the_first_buffer_are_read", |rig| {
+    with_rig(|rig| {
         let options = Ipv4 {
             options: 10,
             ..ON_VLAN
@@ -102,20 +105,18 @@ fn headers_beyond_the_first_buffer_are_read() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_several_buffers_are_steered_by_their_first() {
-    with_rig(
-        "frames_of_several_buffers_are_steered_by_their_first",
-        |rig| {
-            assert_eq!(
-                rig.check(&ipv4(&[], &PLAIN, 4420, 9000)),
-                Verdict::Redirected
-            );
-            assert_eq!(
-                rig.check(&ipv6(&[], 6, "fd00::3", 80, 9000)),
-                Verdict::NotSteered
-            );
-        },
-    );
+    with_rig(|rig| {
+        assert_eq!(
+            rig.check(&ipv4(&[], &PLAIN, 4420, 9000)),
+            Verdict::Redirected
+        );
+        assert_eq!(
+            rig.check(&ipv6(&[], 6, "fd00::3", 80, 9000)),
+            Verdict::NotSteered
+        );
+    });
 }
 
 /// Frames that are mostly right, with a few octets changed and a cut.
@@ -168,8 +169,9 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn random_frames_agree_with_the_oracle() {
-    with_rig("random_frames_agree_with_the_oracle", |rig| {
+    with_rig(|rig| {
         let mut runner = TestRunner::new(Config {
             cases: 20_000,
             failure_persistence: None,

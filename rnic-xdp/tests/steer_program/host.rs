@@ -20,17 +20,31 @@ pub(crate) fn links() -> BTreeMap<u16, [[u8; 6]; 2]> {
     ])
 }
 
+/// The addresses of this host.
+pub(crate) const OWN: [&str; 9] = [
+    "10.1.2.3",
+    "10.1.2.4",
+    "10.1.2.5",
+    "10.1.100.3",
+    "fd00::1",
+    "fd00::2",
+    "fd00::5",
+    "fd00::99",
+    "fd00:100::1",
+];
+
 /// Addresses and ports, each with its VLAN.
 pub(crate) type Steered = HashSet<(SocketAddr, u16)>;
 
-/// Returns whether a destination is among them, in this VLAN or as any address.
+/// Returns whether a destination is an address of this host and among them, in this VLAN or as any address.
 pub(crate) fn is_steered(steered: &Steered, local: SocketAddr, vlan: u16) -> bool {
     let any: IpAddr = match local {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let any = SocketAddr::new(any, local.port());
-    steered.contains(&(local, vlan)) || steered.contains(&(any, 0))
+    let is_own = OWN.iter().any(|own| own.parse() == Ok(local.ip()));
+    is_own && (steered.contains(&(local, vlan)) || steered.contains(&(any, 0)))
 }
 
 /// Returns whether the kernel takes a frame with this MAC address in this VLAN.

@@ -10,11 +10,11 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, Program, ProgramInput};
 use rnic_core::wire::packet::{Checksums, parse};
 use rnic_xdp::skeleton::{SteerSkel, SteerSkelBuilder};
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 use xsk_rs::config::{LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{Socket, Umem};
 
-use crate::host::{Steered, VLAN, is_for_us, is_steered, links};
+use crate::host::{OWN, Steered, VLAN, is_for_us, is_steered, links};
 use crate::oracle::{Verdict, oracle};
 
 pub(crate) const XDP_DROP: u32 = 1;
@@ -44,6 +44,53 @@ impl<'obj> Rig<'obj> {
         Self {
             skeleton,
             steered: HashSet::new(),
+        }
+    }
+
+    /// Says that an address is this host's own, or no more.
+    pub(crate) fn own(&mut self, address: &str, is_own: bool) {
+        let local = SocketAddr::new(address.parse().unwrap(), 0);
+        let octets = key(local, 0);
+        let octets = [&octets[..16], &u32::from(octets[18]).to_ne_bytes()].concat();
+        let locals = &self.skeleton.maps.steer_locals;
+        if is_own {
+            let one = 1u32.to_ne_bytes();
+            locals.update(&octets, &one, MapFlags::ANY).unwrap();
+        } else {
+            locals.delete(&octets).unwrap();
+        }
+    }
+
+    /// Says which addresses of this host the program compares with: two of IPv4 and two of IPv6.
+    pub(crate) fn compare_with(&self, four: [[u8; 4]; 2], six: [[u8; 16]; 2]) {
+        let mut host = [0xff; 80];
+        host[..8].copy_from_slice(&four.concat());
+        host[8..40].copy_from_slice(&six.concat());
+        let only = 0u32.to_ne_bytes();
+        let map = &self.skeleton.maps.steer_host;
+        map.update(&only, &host, MapFlags::ANY).unwrap();
+    }
+
+    /// Says with whom a client may speak: everybody, or those whose IPv4 addresses begin with these octets.
+    pub(crate) fn allow(&self, client: u32, peers: Option<&[u8]>) {
+        let maps = &self.skeleton.maps;
+        let value = match peers {
+            None => 1u32,
+            Some(_) => 4,
+        };
+        let (index, value) = (client.to_ne_bytes(), value.to_ne_bytes());
+        maps.steer_clients
+            .update(&index, &value, MapFlags::ANY)
+            .unwrap();
+        if let Some(peers) = peers {
+            let bits = 64 + 8 * peers.len() as u32;
+            let mut range = [bits, client, 4].map(u32::to_ne_bytes).concat();
+            range.extend(peers);
+            range.resize(28, 0);
+            let one = 1u32.to_ne_bytes();
+            maps.police_peers
+                .update(&range, &one, MapFlags::ANY)
+                .unwrap();
         }
     }
 
@@ -248,19 +295,16 @@ fn key(local: SocketAddr, vlan: u16) -> [u8; 24] {
 }
 
 /// Runs a test with the loaded program for one process, and a socket in its map.
-pub(crate) fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
-    with_program(test, false, body);
+pub(crate) fn with_rig(body: impl FnOnce(&mut Rig<'_>) + Send) {
+    with_program(false, body);
 }
 
 /// Runs a test with the loaded program for many clients, and a socket in its map.
-pub(crate) fn with_shared_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
-    with_program(test, true, body);
+pub(crate) fn with_shared_rig(body: impl FnOnce(&mut Rig<'_>) + Send) {
+    with_program(true, body);
 }
 
-fn with_program(test: &str, shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send) {
-    if !is_root(test) {
-        return;
-    }
+fn with_program(shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send) {
     let namespace = Namespace::new("prog").unwrap();
     namespace.run(|| {
         let (umem, _) = Umem::new(UmemConfig::default(), 16.try_into().unwrap(), false).unwrap();
@@ -279,6 +323,9 @@ fn with_program(test: &str, shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send
         sockets
             .update(&slot, &fd.to_ne_bytes(), MapFlags::ANY)
             .unwrap();
+        for address in OWN {
+            rig.own(address, true);
+        }
         for local in [
             "10.1.2.3:4420",
             "0.0.0.0:7",

@@ -13,7 +13,6 @@ use std::rc::Rc;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, PerfBufferBuilder};
 use rnic_xdp::capture_skeleton::CaptureSkelBuilder;
-use rnic_xdp::testing::is_root;
 
 use crate::frames::{PLAIN, ipv4, ipv6};
 use crate::program::{Rig, XDP_PASS, XDP_REDIRECT, with_rig, with_shared_rig};
@@ -113,8 +112,9 @@ fn word(entry: &[u8], at: usize) -> u32 {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_is_shown_to_those_who_want_it() {
-    with_rig("a_frame_is_shown_to_those_who_want_it", |rig| {
+    with_rig(|rig| {
         // From 10.9.9.9:50000 and [fd00::99]:50000.
         let four = ipv4(&[], &PLAIN, 4420, 60);
         let six = ipv6(&[], 6, "fd00::1", 4420, 60);
@@ -153,8 +153,9 @@ fn a_frame_is_shown_to_those_who_want_it() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn as_much_of_a_frame_is_shown_as_is_wanted() {
-    with_rig("as_much_of_a_frame_is_shown_as_is_wanted", |rig| {
+    with_rig(|rig| {
         let frame = ipv4(&[], &PLAIN, 4420, 200);
         let len = frame.len() as u32;
         for (snap, captured) in [(0, 0), (1, 1), (96, 96), (len, len), (u32::MAX, len)] {
@@ -167,8 +168,9 @@ fn as_much_of_a_frame_is_shown_as_is_wanted() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_the_kernel_gets_is_not_shown() {
-    with_rig("what_the_kernel_gets_is_not_shown", |rig| {
+    with_rig(|rig| {
         let frame = ipv4(&[], &PLAIN, 4421, 0);
         assert_eq!(rig.run(&frame).0, XDP_PASS);
         assert_eq!(shown(rig, ALL, &frame), None);
@@ -176,9 +178,11 @@ fn what_the_kernel_gets_is_not_shown() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_a_client_are_shown_with_its_port() {
-    with_shared_rig("frames_of_a_client_are_shown_with_its_port", |rig| {
+    with_shared_rig(|rig| {
         // A client with the hardware queue 0.
+        rig.allow(5, None);
         rig.steer_to("10.1.2.3:6000", 0, 5 | 1 << 16);
         let frame = ipv4(&[], &PLAIN, 6000, 0);
         let entry = shown(rig, Wanted { port: 5, ..ALL }, &frame).unwrap();
@@ -188,50 +192,44 @@ fn frames_of_a_client_are_shown_with_its_port() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_is_lost_where_nobody_has_a_ring_and_the_capture_ends() {
-    with_rig(
-        "a_frame_is_lost_where_nobody_has_a_ring_and_the_capture_ends",
-        |rig| {
-            let frame = ipv4(&[], &PLAIN, 4420, 0);
-            tell(rig, &ALL.octets());
-            assert_eq!(rig.run(&frame).0, XDP_REDIRECT);
-            assert_eq!((lost(rig), kinds(rig)), ([0, 1], 0));
-            rig.run(&frame);
-            assert_eq!(lost(rig), [0, 1]);
-        },
-    );
+    with_rig(|rig| {
+        let frame = ipv4(&[], &PLAIN, 4420, 0);
+        tell(rig, &ALL.octets());
+        assert_eq!(rig.run(&frame).0, XDP_REDIRECT);
+        assert_eq!((lost(rig), kinds(rig)), ([0, 1], 0));
+        rig.run(&frame);
+        assert_eq!(lost(rig), [0, 1]);
+    });
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_is_lost_where_the_ring_is_full_and_the_capture_goes_on() {
-    with_rig(
-        "a_frame_is_lost_where_the_ring_is_full_and_the_capture_goes_on",
-        |rig| {
-            let rings = PerfBufferBuilder::new(&rig.skeleton.maps.capture_frames)
-                .pages(1)
-                .build()
-                .unwrap();
-            tell(rig, &ALL.octets());
-            // On one CPU or several: more than all rings have room for.
-            let frame = ipv4(&[], &PLAIN, 4420, 1400);
-            let cpus = std::thread::available_parallelism().unwrap().get();
-            for _ in 0..4 * cpus {
-                assert_eq!(rig.run(&frame).0, XDP_REDIRECT);
-            }
-            let [full, unreadable] = lost(rig);
-            assert!(full > 0 && unreadable == 0, "{full} {unreadable}");
-            assert_eq!(kinds(rig), ALL.kinds);
-            drop(rings);
-        },
-    );
+    with_rig(|rig| {
+        let rings = PerfBufferBuilder::new(&rig.skeleton.maps.capture_frames)
+            .pages(1)
+            .build()
+            .unwrap();
+        tell(rig, &ALL.octets());
+        // On one CPU or several: more than all rings have room for.
+        let frame = ipv4(&[], &PLAIN, 4420, 1400);
+        let cpus = std::thread::available_parallelism().unwrap().get();
+        for _ in 0..4 * cpus {
+            assert_eq!(rig.run(&frame).0, XDP_REDIRECT);
+        }
+        let [full, unreadable] = lost(rig);
+        assert!(full > 0 && unreadable == 0, "{full} {unreadable}");
+        assert_eq!(kinds(rig), ALL.kinds);
+        drop(rings);
+    });
 }
 
 /// Loads the programs at functions of the kernel, where it can have any.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_verifier_takes_the_programs_at_functions_of_the_kernel() {
-    if !is_root("the_verifier_takes_the_programs_at_functions_of_the_kernel") {
-        return;
-    }
     for name in [
         "capture_copied",
         "capture_descriptor_taken",

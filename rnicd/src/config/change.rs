@@ -9,7 +9,7 @@ use super::value::toml_string;
 use super::{Config, Device, Subject, Who, mode_name};
 
 /// The keys of a device that can be set. Whether it is shared is set by adding and removing it.
-const DEVICE_KEYS: [&str; 1] = ["xdp_mode"];
+const DEVICE_KEYS: [&str; 2] = ["xdp_mode", "forwarding"];
 
 /// What stands at the head of the file.
 const HEAD: &str = "\
@@ -33,9 +33,16 @@ impl Config {
     pub fn share(&mut self, netdev: &str, shared: Option<bool>) {
         let device = self.device_mut(netdev);
         device.shared = shared.map(Setting::built_in);
-        if device.shared.is_none() && device.mode.is_none() {
-            self.devices.retain(|device| device.name.value != netdev);
-        }
+        self.drop_if_silent(netdev);
+    }
+
+    /// Removes a device of which nothing is said.
+    fn drop_if_silent(&mut self, netdev: &str) {
+        let says = |device: &Device| {
+            device.shared.is_some() || device.mode.is_some() || device.forwarding.is_some()
+        };
+        self.devices
+            .retain(|device| device.name.value != netdev || says(device));
     }
 
     /// Changes what is said of a device, or says what is wrong with the changes.
@@ -54,12 +61,14 @@ impl Config {
         if forget("xdp_mode") {
             device.mode = None;
         }
+        if forget("forwarding") {
+            device.forwarding = None;
+        }
         if let Some(said) = said.devices.pop() {
             device.mode = said.mode.or(device.mode.take());
+            device.forwarding = said.forwarding.or(device.forwarding.take());
         }
-        if device.shared.is_none() && device.mode.is_none() {
-            self.devices.retain(|device| device.name.value != netdev);
-        }
+        self.drop_if_silent(netdev);
         Ok(())
     }
 
@@ -129,6 +138,10 @@ impl Config {
             }
             if let Some(mode) = &device.mode {
                 text += &format!("xdp_mode = {}\n", toml_string(mode_name(mode.value)));
+            }
+            if let Some(forwarding) = &device.forwarding {
+                let name = forwarding.value.name();
+                text += &format!("forwarding = {}\n", toml_string(name));
             }
         }
         for Subject { who, rule } in &self.users {

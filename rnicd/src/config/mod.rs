@@ -8,6 +8,7 @@ mod value;
 
 use std::fmt;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,11 +19,16 @@ use toml::de::{DeTable, DeValue};
 pub use fault::{Fault, Faults, Origin, Setting};
 pub use rule::{Limits, Rule};
 use table::{Layer, Reader, Table};
-pub use value::{AllowedPeers, Count, Devices, Memory, Queue, Queues, Rate, TcpPorts, words};
-use value::{Value, toml_string};
+pub use value::{AllowedPeers, Count, Crc, Devices, Memory, Queue, Queues, Rate, TcpPorts, words};
+use value::{Value, range, toml_string};
 
 /// Where the configuration is, unless the command line says otherwise.
 pub const PATH: &str = "/etc/rnic/rnicd.toml";
+
+/// The group whose members may observe by default. Where it does not exist, root alone may.
+pub const OBSERVERS: &str = "rnic-metrics";
+/// Behind those that Linux chooses from by default (32768 to 60999).
+const AUTOMATIC_PORTS: RangeInclusive<u16> = 61000..=65535;
 
 /// The most octets of the path of a Unix socket on Linux.
 const MAX_SOCKET_PATH: usize = 107;
@@ -60,6 +66,14 @@ pub struct Config {
     pub socket: Setting<PathBuf>,
     /// The group whose members may connect.
     pub socket_group: Setting<String>,
+    /// The group whose members may observe.
+    pub observer_group: Setting<String>,
+    /// Sockets at which all clients count as one user.
+    pub classes: Vec<Class>,
+    /// Ids that count as another user's, beside those of /etc/subuid.
+    pub subordinates: Vec<Range>,
+    /// From where TCP ports are taken for connections and listeners that do not care.
+    pub automatic_ports: Setting<RangeInclusive<u16>>,
     /// The devices that rnicd shares out.
     pub devices: Vec<Device>,
     /// What users may have of whom no other rule says it.
@@ -79,6 +93,27 @@ pub struct Device {
     pub shared: Option<Setting<bool>>,
     /// Its XDP mode, if that is said.
     pub mode: Option<Setting<ModeChoice>>,
+    /// Whether it is shared although this host forwards, if that is said.
+    pub forwarding: Option<Setting<Forwarding>>,
+}
+
+/// What becomes of a device while this host forwards for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarding {
+    /// It is not shared.
+    Refuse,
+    /// It is shared all the same.
+    Accept,
+}
+
+impl Forwarding {
+    /// Returns its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Refuse => "refuse",
+            Self::Accept => "accept",
+        }
+    }
 }
 
 impl Device {
@@ -88,6 +123,7 @@ impl Device {
             name,
             shared: None,
             mode: None,
+            forwarding: None,
         }
     }
 
@@ -96,11 +132,39 @@ impl Device {
         self.shared.as_ref().is_none_or(|shared| shared.value)
     }
 
+    /// Returns whether it is shared while this host forwards, and who has set that.
+    pub fn forwarding(&self) -> Setting<Forwarding> {
+        let forwarding = self.forwarding.clone();
+        forwarding.unwrap_or_else(|| Setting::built_in(Forwarding::Refuse))
+    }
+
     /// Returns its XDP mode, and who has set it.
     pub fn mode(&self) -> Setting<ModeChoice> {
         let mode = self.mode.clone();
         mode.unwrap_or_else(|| Setting::built_in(ModeChoice::Auto))
     }
+}
+
+/// A socket at which all clients count as one user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Where it is.
+    pub socket: Setting<PathBuf>,
+    /// The group whose members may connect.
+    pub socket_group: Setting<String>,
+    /// The user as whom they count.
+    pub who: Setting<Who>,
+}
+
+/// Ids of users that count as another user's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The first of them.
+    pub first: u32,
+    /// How many they are.
+    pub count: u32,
+    /// As whom they count.
+    pub who: Setting<Who>,
 }
 
 /// A rule, and for whom it is.
@@ -121,6 +185,16 @@ pub enum Who {
     Id(u32),
 }
 
+impl Who {
+    /// Writes a line of TOML.
+    fn write(&self, f: &mut fmt::Formatter<'_>, id: &str) -> fmt::Result {
+        match self {
+            Self::Name(name) => writeln!(f, "name = {}", toml_string(name)),
+            Self::Id(number) => writeln!(f, "{id} = {number}"),
+        }
+    }
+}
+
 impl Config {
     /// Makes the configuration of an empty file.
     pub fn new(file: &Path) -> Self {
@@ -128,6 +202,10 @@ impl Config {
             file: file.into(),
             socket: Setting::built_in(protocol::SOCKET.into()),
             socket_group: Setting::built_in("rnic".to_owned()),
+            observer_group: Setting::built_in(OBSERVERS.to_owned()),
+            classes: Vec::new(),
+            subordinates: Vec::new(),
+            automatic_ports: Setting::built_in(AUTOMATIC_PORTS),
             devices: Vec::new(),
             defaults: Limits::default(),
             groups: Vec::new(),
@@ -186,13 +264,27 @@ impl Config {
         if let Some(group) = root.read(reader, "socket_group", form, name) {
             self.socket_group = group;
         }
+        if let Some(group) = root.read(reader, "observer_group", form, name) {
+            self.observer_group = group;
+        }
+        let form = "a range of TCP ports, such as \"61000-65535\"";
+        let ports = |value: &DeValue<'_>| value.as_str().and_then(|_| range(value));
+        if let Some(ports) = root.read(reader, "automatic_ports", form, ports) {
+            self.automatic_ports = ports;
+        }
+        for (table, at) in root.tables(reader, "class") {
+            self.take_class(reader, table, at);
+        }
+        for (table, at) in root.tables(reader, "subordinate") {
+            self.take_subordinate(reader, table, at);
+        }
         for (table, at) in root.tables(reader, "device") {
             let table = Table::new(
                 reader,
                 "[[device]]",
                 table,
                 at,
-                &["name", "shared", "xdp_mode"],
+                &["name", "shared", "xdp_mode", "forwarding"],
             );
             self.take_device(reader, &table);
         }
@@ -211,6 +303,49 @@ impl Config {
         }
     }
 
+    fn take_class(&mut self, reader: &mut Reader<'_>, table: &DeTable<'_>, at: usize) {
+        let known = ["socket", "socket_group", "name", "uid"];
+        let table = Table::new(reader, "[[class]]", table, at, &known);
+        let path = |value: &DeValue<'_>| socket_path(value.as_str()?).ok();
+        let socket = table.read(reader, "socket", SOCKET_FORM, path);
+        let group = table.read(reader, "socket_group", "the name of a group", name);
+        let who = who(reader, "[[class]]", &table, "uid");
+        if table.get("socket").is_none() {
+            let what = format!("[[class]] has no socket; it must be {SOCKET_FORM}");
+            reader.fault(at, what);
+        }
+        if let (Some(socket), Some(who)) = (socket, who) {
+            let socket_group = group.unwrap_or_else(|| self.socket_group.clone());
+            self.classes.push(Class {
+                socket,
+                socket_group,
+                who,
+            });
+        }
+    }
+
+    fn take_subordinate(&mut self, reader: &mut Reader<'_>, table: &DeTable<'_>, at: usize) {
+        let known = ["name", "uid", "first", "count"];
+        let table = Table::new(reader, "[[subordinate]]", table, at, &known);
+        let who = who(reader, "[[subordinate]]", &table, "uid");
+        let number = |value: &DeValue<'_>| u32::try_from(Count::read(value)?.0).ok();
+        let form = "a number, such as 100000";
+        let first = table.read(reader, "first", form, number);
+        let count = table.read(reader, "count", form, number);
+        for key in ["first", "count"] {
+            if table.get(key).is_none() {
+                reader.fault(
+                    at,
+                    format!("[[subordinate]] has no {key}; it must be {form}"),
+                );
+            }
+        }
+        if let (Some(who), Some(first), Some(count)) = (who, first, count) {
+            let (first, count) = (first.value, count.value);
+            self.subordinates.push(Range { first, count, who });
+        }
+    }
+
     fn take_device(&mut self, reader: &mut Reader<'_>, table: &Table<'_, '_>) {
         let form = "the name of a network device, such as \"eth1\"";
         let named = |value: &DeValue<'_>| name(value).filter(|name| is_device_name(name));
@@ -221,6 +356,12 @@ impl Config {
                 .iter()
                 .find(|(known, _)| *known == name)
                 .map(|(_, mode)| *mode)
+        });
+        let form_of_forwarding = "\"refuse\" or \"accept\"";
+        let forwarding = table.read(reader, "forwarding", form_of_forwarding, |value| {
+            let known = [Forwarding::Refuse, Forwarding::Accept];
+            let name = value.as_str()?;
+            known.into_iter().find(|known| known.name() == name)
         });
         let shared = table.read(reader, "shared", "true or false", DeValue::as_bool);
         let Some(name) = table.read(reader, "name", form, named) else {
@@ -243,14 +384,23 @@ impl Config {
             );
             return reader.fault(table.at, what);
         }
-        self.devices.push(Device { name, shared, mode });
+        self.devices.push(Device {
+            name,
+            shared,
+            mode,
+            forwarding,
+        });
     }
 }
 
 /// The keys of the file.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 10] = [
     "socket",
     "socket_group",
+    "observer_group",
+    "automatic_ports",
+    "class",
+    "subordinate",
     "device",
     "defaults",
     "group",
@@ -301,6 +451,18 @@ fn subject(
     known.extend(Rule::KEYS);
     let table = Table::new(reader, title, table, at, &known);
     let rule = Rule::read(reader, &table);
+    let who = who(reader, title, &table, id)?;
+    Some(Subject { who, rule })
+}
+
+/// Reads for whom a table is: a name, or a number under the key `id`.
+fn who(
+    reader: &mut Reader<'_>,
+    title: &'static str,
+    table: &Table<'_, '_>,
+    id: &'static str,
+) -> Option<Setting<Who>> {
+    let at = table.at;
     let form = format!("a number, such as {id} = 1000");
     let number = |value: &DeValue<'_>| match Count::read(value) {
         // The last one stands for "no change" in system calls.
@@ -326,7 +488,7 @@ fn subject(
             return None;
         }
     };
-    Some(Subject { who, rule })
+    Some(who)
 }
 
 /// As a file that says all of it, defaults included; in the alternate form with what was set while rnicd runs.
@@ -339,6 +501,23 @@ impl fmt::Display for Config {
             "socket_group = {}",
             toml_string(&self.socket_group.value)
         )?;
+        let observers = toml_string(&self.observer_group.value);
+        writeln!(f, "observer_group = {observers}")?;
+        let ports = &self.automatic_ports.value;
+        let ports = format!("{}-{}", ports.start(), ports.end());
+        writeln!(f, "automatic_ports = {}", toml_string(&ports))?;
+        for class in &self.classes {
+            let socket = class.socket.value.display().to_string();
+            write!(f, "\n[[class]]\nsocket = {}\n", toml_string(&socket))?;
+            let group = toml_string(&class.socket_group.value);
+            writeln!(f, "socket_group = {group}")?;
+            class.who.value.write(f, "uid")?;
+        }
+        for Range { first, count, who } in &self.subordinates {
+            f.write_str("\n[[subordinate]]\n")?;
+            who.value.write(f, "uid")?;
+            write!(f, "first = {first}\ncount = {count}\n")?;
+        }
         for device in &self.devices {
             let name = &device.name;
             write!(f, "\n[[device]]\nname = {}", toml_string(&name.value))?;
@@ -351,6 +530,9 @@ impl fmt::Display for Config {
             let mode = device.mode();
             write!(f, "xdp_mode = {}", toml_string(mode_name(mode.value)))?;
             mode.origin.end_line(f)?;
+            let forwarding = device.forwarding();
+            write!(f, "forwarding = {}", toml_string(forwarding.value.name()))?;
+            forwarding.origin.end_line(f)?;
         }
         f.write_str("\n[defaults]\n")?;
         self.defaults.fmt(f)?;
@@ -358,10 +540,7 @@ impl fmt::Display for Config {
         {
             for subject in subjects {
                 write!(f, "\n[[{title}]]\n")?;
-                match &subject.who.value {
-                    Who::Name(name) => writeln!(f, "name = {}", toml_string(name))?,
-                    Who::Id(number) => writeln!(f, "{id} = {number}")?,
-                }
+                subject.who.value.write(f, id)?;
                 subject.rule.fmt(f)?;
             }
         }

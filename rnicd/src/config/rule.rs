@@ -2,11 +2,9 @@
 
 use std::fmt;
 
-use rnic_core::engine::Peers;
-
 use super::fault::Setting;
 use super::table::{Reader, Table};
-use super::value::{AllowedPeers, Count, Devices, Memory, Queues, Rate, TcpPorts, Value};
+use super::value::{AllowedPeers, Count, Crc, Devices, Memory, Queues, Rate, TcpPorts, Value};
 
 /// What a user may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +29,12 @@ pub struct Limits {
     pub peers: Setting<AllowedPeers>,
     /// The most memory of hugepages for frames. Ordinary pages, where there are no free hugepages, do not count.
     pub hugepages: Setting<Memory>,
+    /// Whether its programs may do without CRCs.
+    pub crc: Setting<Crc>,
 }
 
-/// These defaults stand nowhere else in the code; `rnicd.toml` shows them, and a test compares.
+/// Those of a host with users who do not know each other: what more somebody needs, a rule gives. The TCP ports are those of `rnic-ctl
+/// rping` and rping, of `rnic-ctl perf`, perftest and qperf. These defaults stand nowhere else in the code; `rnicd.toml` shows them, and a test compares.
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -42,13 +43,15 @@ impl Default for Limits {
             ports: Setting::built_in(Count(4)),
             // Of four ports as `PortConfig` makes them by default.
             frames: Setting::built_in(Count(32_768)),
-            listen: Setting::built_in(TcpPorts(vec![1024..=65535])),
+            listen: Setting::built_in(TcpPorts(vec![7174..=7174, 18500..=19999])),
             listeners: Setting::built_in(Count(64)),
             connections: Setting::built_in(Count(1024)),
-            rate: Setting::built_in(Rate(None)),
-            peers: Setting::built_in(AllowedPeers(Peers::all())),
+            rate: Setting::built_in(Rate(Some(1_000_000_000))),
+            peers: Setting::built_in(AllowedPeers::on_link()),
             // These frames in chunks of 4 KiB.
             hugepages: Setting::built_in(Memory(128 << 20)),
+            // rfc: 5044-30 CRCs are the default
+            crc: Setting::built_in(Crc::Always),
         }
     }
 }
@@ -70,6 +73,7 @@ impl Limits {
             rate: or(&rule.rate, self.rate),
             peers: or(&rule.peers, self.peers),
             hugepages: or(&rule.hugepages, self.hugepages),
+            crc: or(&rule.crc, self.crc),
         }
     }
 }
@@ -103,6 +107,8 @@ pub struct Rule {
     pub peers: Option<Setting<AllowedPeers>>,
     /// See [`Limits::hugepages`].
     pub hugepages: Option<Setting<Memory>>,
+    /// See [`Limits::crc`].
+    pub crc: Option<Setting<Crc>>,
 }
 
 impl From<Limits> for Rule {
@@ -118,13 +124,14 @@ impl From<Limits> for Rule {
             rate: Some(limits.rate),
             peers: Some(limits.peers),
             hugepages: Some(limits.hugepages),
+            crc: Some(limits.crc),
         }
     }
 }
 
 impl Rule {
     /// The keys of a rule.
-    pub(super) const KEYS: [&'static str; 10] = [
+    pub(super) const KEYS: [&'static str; 11] = [
         "devices",
         "queues",
         "ports",
@@ -135,6 +142,7 @@ impl Rule {
         "rate",
         "peers",
         "hugepages",
+        "crc",
     ];
 
     pub(super) fn read(reader: &mut Reader<'_>, table: &Table<'_, '_>) -> Self {
@@ -149,6 +157,7 @@ impl Rule {
             rate: table.value(reader, "rate"),
             peers: table.value(reader, "peers"),
             hugepages: table.value(reader, "hugepages"),
+            crc: table.value(reader, "crc"),
         }
     }
 
@@ -162,6 +171,7 @@ impl Rule {
             "rate" => Rate::toml(words),
             "peers" => AllowedPeers::toml(words),
             "hugepages" => Memory::toml(words),
+            "crc" => Crc::toml(words),
             _ => return None,
         })
     }
@@ -179,6 +189,7 @@ impl Rule {
             rate: self.rate.or(other.rate),
             peers: self.peers.or(other.peers),
             hugepages: self.hugepages.or(other.hugepages),
+            crc: self.crc.or(other.crc),
         }
     }
 
@@ -195,6 +206,7 @@ impl Rule {
             "rate" => self.rate = None,
             "peers" => self.peers = None,
             "hugepages" => self.hugepages = None,
+            "crc" => self.crc = None,
             _ => {}
         }
     }
@@ -230,6 +242,7 @@ impl Rule {
             rate: most(self.rate, other.rate),
             peers: most(self.peers, other.peers),
             hugepages: most(self.hugepages, other.hugepages),
+            crc: most(self.crc, other.crc),
         }
     }
 }
@@ -259,6 +272,7 @@ impl fmt::Display for Rule {
         line(f, "connections", &self.connections)?;
         line(f, "rate", &self.rate)?;
         line(f, "peers", &self.peers)?;
-        line(f, "hugepages", &self.hugepages)
+        line(f, "hugepages", &self.hugepages)?;
+        line(f, "crc", &self.crc)
     }
 }

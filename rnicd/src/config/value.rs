@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use rnic_core::engine::{Peers, Prefix};
 use rnic_xdp::manager::is_device_name;
+use rnic_xdp::sharing::ClientPeers;
 use toml::de::{DeArray, DeValue};
 
 /// A value of a rule. `Display` writes it as TOML.
@@ -108,6 +109,43 @@ impl fmt::Display for Memory {
         // Zero is whole in every unit.
         let units = if self.0 == 0 { &OCTETS[..1] } else { OCTETS };
         write_scaled(f, self.0, units)
+    }
+}
+
+/// Whether connections have CRCs (RFC 5044 section 4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crc {
+    /// Every connection has them.
+    Always,
+    /// A connection does without where the programs of both sides say so.
+    Optional,
+}
+
+impl Value for Crc {
+    const FORM: &'static str = "\"always\" or \"optional\"";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        match value.as_str()? {
+            "always" => Some(Self::Always),
+            "optional" => Some(Self::Optional),
+            _ => None,
+        }
+    }
+
+    fn most(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Always, Self::Always) => Self::Always,
+            _ => Self::Optional,
+        }
+    }
+}
+
+impl fmt::Display for Crc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always => "\"always\"",
+            Self::Optional => "\"optional\"",
+        })
     }
 }
 
@@ -321,7 +359,7 @@ impl TcpPorts {
     }
 }
 
-fn range(value: &DeValue<'_>) -> Option<RangeInclusive<u16>> {
+pub(super) fn range(value: &DeValue<'_>) -> Option<RangeInclusive<u16>> {
     let (first, last) = match (value.as_integer(), value.as_str()) {
         (Some(number), _) => {
             let port = u16::from_str_radix(number.as_str(), number.radix()).ok()?;
@@ -371,22 +409,53 @@ impl fmt::Display for TcpPorts {
 
 /// The peers with which a client may speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllowedPeers(pub Peers);
+pub struct AllowedPeers(pub ClientPeers);
 
-fn prefix(value: &DeValue<'_>) -> Option<Prefix> {
-    value.as_str()?.parse().ok()
+/// The word for the hosts in the networks of the device.
+const ON_LINK: &str = "on-link";
+
+/// An element of the list.
+enum Element {
+    OnLink,
+    Prefix(Prefix),
+}
+
+fn element(value: &DeValue<'_>) -> Option<Element> {
+    match value.as_str()? {
+        ON_LINK => Some(Element::OnLink),
+        text => text.parse().ok().map(Element::Prefix),
+    }
+}
+
+impl AllowedPeers {
+    /// Returns the hosts in the networks of the device, and no others.
+    pub fn on_link() -> Self {
+        Self(ClientPeers {
+            on_link: true,
+            listed: Peers::only([]),
+        })
+    }
 }
 
 impl Value for AllowedPeers {
-    const FORM: &'static str = "a list of addresses and prefixes, such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
+    const FORM: &'static str = "a list of addresses, prefixes and \"on-link\", such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
 
     fn read(value: &DeValue<'_>) -> Option<Self> {
-        let peers = list(value, prefix)?.map_or_else(Peers::all, Peers::only);
-        Some(Self(peers))
+        let Some(elements) = list(value, element)? else {
+            return Some(Self(Peers::all().into()));
+        };
+        let is_on_link = |element: &Element| matches!(element, Element::OnLink);
+        let on_link = elements.iter().any(is_on_link);
+        let listed = elements.into_iter().filter_map(|element| match element {
+            Element::OnLink => None,
+            Element::Prefix(prefix) => Some(prefix),
+        });
+        let listed = Peers::only(listed);
+        Some(Self(ClientPeers { on_link, listed }))
     }
 
     fn is_element(value: &DeValue<'_>) -> bool {
-        prefix(value).is_some()
+        element(value).is_some()
     }
 
     fn toml(words: &str) -> String {
@@ -394,13 +463,27 @@ impl Value for AllowedPeers {
     }
 
     fn most(self, other: Self) -> Self {
-        let [one, other] = [self, other].map(|peers| peers.0.limits().map(<[Prefix]>::to_vec));
-        Self(united(one, other).map_or_else(Peers::all, Peers::only))
+        let on_link = self.0.on_link || other.0.on_link;
+        let lists = [self, other].map(|peers| peers.0.listed.limits().map(<[Prefix]>::to_vec));
+        let [one, other] = lists;
+        // Whoever may speak with all need not be told of some.
+        Self(match united(one, other) {
+            None => Peers::all().into(),
+            Some(listed) => ClientPeers {
+                on_link,
+                listed: Peers::only(listed),
+            },
+        })
     }
 }
 
 impl fmt::Display for AllowedPeers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_list(f, self.0.limits())
+        let on_link = self.0.on_link.then(|| ON_LINK.to_owned());
+        let listed = self.0.listed.limits().map(|listed| {
+            let listed = listed.iter().map(Prefix::to_string);
+            on_link.into_iter().chain(listed).collect::<Vec<_>>()
+        });
+        write_list(f, listed.as_deref())
     }
 }

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use nix::sys::signal::Signal;
-use rnic_xdp::testing::is_root;
 
 use crate::program::Program;
 use crate::rig::{Host, hosts};
@@ -69,10 +68,8 @@ fn start_endless(from: &Host, to: &Host) -> [Program; 2] {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn files_arrive_whole() {
-    if !is_root("files_arrive_whole") {
-        return;
-    }
     let [near, far] = hosts(true);
     for len in [0, 1, (256 << 10) + 1, 4 << 20, LARGE] {
         copy(&near, &far, far.addresses[0], len);
@@ -81,10 +78,8 @@ fn files_arrive_whole() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_sender_that_is_killed_leaves_nothing() {
-    if !is_root("a_sender_that_is_killed_leaves_nothing") {
-        return;
-    }
     let [near, far] = hosts(true);
     let [sender, receiver] = start_endless(&near, &far);
     sender.signal(Signal::SIGKILL);
@@ -96,10 +91,8 @@ fn a_sender_that_is_killed_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_receiver_that_is_interrupted_leaves_nothing() {
-    if !is_root("a_receiver_that_is_interrupted_leaves_nothing") {
-        return;
-    }
     let [near, far] = hosts(true);
     // A file of that name stays until the new one is whole.
     fs::write(far.file("copy"), "older").unwrap();
@@ -112,10 +105,8 @@ fn a_receiver_that_is_interrupted_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn root_copies_without_an_rnicd() {
-    if !is_root("root_copies_without_an_rnicd") {
-        return;
-    }
     let [near, far] = hosts(false);
     copy(&near, &far, far.addresses[1], LARGE);
 }

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use rnic_xdp::testing::is_root;
 
 use crate::program::{Program, SOON};
 use crate::rig::hosts;
@@ -58,10 +57,8 @@ fn read(client: &mut Program) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn no_value_is_torn() {
-    if !is_root("no_value_is_torn") {
-        return;
-    }
     let [near, far] = hosts(true);
     let (_server, address) = near.serve("kv", "serve", &[]);
     let client = |host: &crate::rig::Host| host.start("kv", "client", &[&address]);
@@ -92,10 +89,8 @@ fn no_value_is_torn() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn clients_read_what_was_put() {
-    if !is_root("clients_read_what_was_put") {
-        return;
-    }
     let [near, far] = hosts(true);
     let (server, address) = far.serve_at(far.addresses[1], "kv", "serve", &[]);
     let mut writer = near.start("kv", "client", &[&address]);
@@ -132,10 +127,8 @@ fn clients_read_what_was_put() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_server_that_is_gone_ends_its_clients() {
-    if !is_root("a_server_that_is_gone_ends_its_clients") {
-        return;
-    }
     let [near, far] = hosts(true);
     let (server, address) = near.serve("kv", "serve", &[]);
     let mut client = far.start("kv", "client", &[&address]);
@@ -148,10 +141,8 @@ fn a_server_that_is_gone_ends_its_clients() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn root_has_the_interface_alone() {
-    if !is_root("root_has_the_interface_alone") {
-        return;
-    }
     let [near, far] = hosts(false);
     let (_server, address) = near.serve("kv", "serve", &[]);
     let mut client = far.start("kv", "client", &[&address]);

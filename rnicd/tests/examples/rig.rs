@@ -100,7 +100,8 @@ impl Host {
         let config = self.directory.join("rnicd.toml");
         let text = format!(
             "socket_group = \"nogroup\"\n[[device]]\nname = \"{NIC}\"\n\
-             [defaults]\nports = 16\nframes = 1000000\nhugepages = \"1GiB\"\n"
+             [defaults]\nports = 16\nframes = 1000000\nhugepages = \"1GiB\"\n\
+             listen = [\"1024-65535\"]\nrate = \"none\"\n"
         );
         fs::write(&config, text).unwrap();
         let log = File::create(self.directory.join("log")).unwrap();
@@ -203,5 +204,10 @@ impl Drop for Host {
                 .status();
         }
         let _ = fs::remove_dir_all(&self.directory);
+        for other in ["-admin", "-observe"] {
+            let mut directory = self.directory.clone().into_os_string();
+            directory.push(other);
+            let _ = fs::remove_dir_all(directory);
+        }
     }
 }

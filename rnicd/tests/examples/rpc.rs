@@ -1,7 +1,6 @@
 //! Calls of many clients.
 
 use nix::sys::signal::Signal;
-use rnic_xdp::testing::is_root;
 
 use crate::rig::hosts;
 
@@ -11,10 +10,8 @@ const ENDLESS: &str = "1000000000";
 const FRAMES: u64 = 2000;
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn all_clients_get_all_replies() {
-    if !is_root("all_clients_get_all_replies") {
-        return;
-    }
     let [near, far] = hosts(true);
     let (server, address) = near.serve("rpc", "serve", &[]);
     let clients: Vec<_> = [&near, &far, &far, &near, &far, &far]
@@ -35,10 +32,8 @@ fn all_clients_get_all_replies() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_call_does_not_wait_for_ever() {
-    if !is_root("a_call_does_not_wait_for_ever") {
-        return;
-    }
     for (signal, expected) in [
         (Signal::SIGSTOP, "no reply in 5s\n"),
         (Signal::SIGKILL, "connection reset by the peer\n"),
@@ -53,10 +48,8 @@ fn a_call_does_not_wait_for_ever() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_that_is_gone_is_forgotten() {
-    if !is_root("a_client_that_is_gone_is_forgotten") {
-        return;
-    }
     let [near, far] = hosts(true);
     let (server, address) = near.serve("rpc", "serve", &[]);
     let client = far.start("rpc", "call", &[&address, ENDLESS]);
@@ -70,10 +63,8 @@ fn a_client_that_is_gone_is_forgotten() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn root_calls_without_an_rnicd() {
-    if !is_root("root_calls_without_an_rnicd") {
-        return;
-    }
     let [near, far] = hosts(false);
     let (_server, address) = near.serve_at(near.addresses[1], "rpc", "serve", &[]);
     let said = far

@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rnic_core::engine::Peers;
-use rnic_xdp::manager::channel::Channel;
+use rnic_xdp::manager::channel::{Channel, administration_socket};
 use rnic_xdp::manager::protocol::{
     Answer, Ask, FromDaemon, Grant, Notice, Reason, Reply, Request, VERSION,
 };
@@ -59,6 +59,11 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(self.path("bpf")).status();
         let _ = fs::remove_dir_all(&self.0);
+        for other in ["-admin", "-observe"] {
+            let mut directory = self.0.clone().into_os_string();
+            directory.push(other);
+            let _ = fs::remove_dir_all(directory);
+        }
     }
 }
 
@@ -151,7 +156,16 @@ impl Rnicd {
     }
 
     pub(crate) fn client(&self) -> Client {
-        let mut client = Client::connect(&self.scratch.path("socket"));
+        Self::greet(&self.scratch.path("socket"))
+    }
+
+    /// Connects where administrators do.
+    pub(crate) fn root(&self) -> Client {
+        Self::greet(&administration_socket(&self.scratch.path("socket")))
+    }
+
+    fn greet(path: &Path) -> Client {
+        let mut client = Client::connect(path);
         let hello = Ask::Hello {
             version: VERSION,
             program: "a test".into(),
@@ -286,9 +300,9 @@ impl Client {
         }
     }
 
-    pub(crate) fn lease(&mut self, ask: Ask) -> (SocketAddr, Vec<OwnedFd>) {
+    pub(crate) fn lease(&mut self, ask: Ask) -> SocketAddr {
         match self.ask(ask) {
-            (Answer::Lease { local }, descriptors) => (local, descriptors),
+            (Answer::Lease { local }, _) => local,
             (other, _) => panic!("{other:?}"),
         }
     }

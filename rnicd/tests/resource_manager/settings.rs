@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use rnic_xdp::manager::Administrator;
 use rnic_xdp::manager::protocol::{Answer, Ask, Change, Reason};
-use rnic_xdp::testing::is_root;
 
 use crate::rig::{Rnicd, port_of_frames};
 
@@ -21,12 +20,12 @@ impl Rnicd {
 
     /// Does what must succeed.
     fn must(&self, ask: Ask) {
-        assert_eq!(self.client().ask(ask).0, Answer::Done);
+        assert_eq!(self.root().ask(ask).0, Answer::Done);
     }
 
     /// Does what must be refused. Returns why.
     fn fails(&self, ask: Ask) -> String {
-        self.client().is_refused(ask, Reason::Other)
+        self.root().is_refused(ask, Reason::Other)
     }
 }
 
@@ -73,10 +72,8 @@ fn remove(force: bool) -> Ask {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_is_set_for_a_user_counts_at_once_and_after_a_kill() {
-    if !is_root("what_is_set_for_a_user_counts_at_once_and_after_a_kill") {
-        return;
-    }
     let mut rnicd = Rnicd::start("set-user");
     let mut holder = rnicd.client();
     let (_, _of_first) = holder.open();
@@ -115,10 +112,8 @@ fn what_is_set_for_a_user_counts_at_once_and_after_a_kill() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_makes_no_sense_is_refused_in_the_words_of_check() {
-    if !is_root("what_makes_no_sense_is_refused_in_the_words_of_check") {
-        return;
-    }
     let rnicd = Rnicd::start("set-wrong");
     for (ask, expected) in [
         (
@@ -185,10 +180,8 @@ fn what_makes_no_sense_is_refused_in_the_words_of_check() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_is_shared_no_more_until_it_is_added_again() {
-    if !is_root("a_device_is_shared_no_more_until_it_is_added_again") {
-        return;
-    }
     let mut rnicd = Rnicd::start("set-device");
     let mut holder = rnicd.client();
     let (_, of_holder) = holder.open();
@@ -241,10 +234,8 @@ fn a_device_is_shared_no_more_until_it_is_added_again() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_damaged_file_of_what_was_set_is_named_and_stops_nothing() {
-    if !is_root("a_damaged_file_of_what_was_set_is_named_and_stops_nothing") {
-        return;
-    }
     let mut rnicd = Rnicd::start("set-damaged");
     let file = rnicd.set();
     let place = file.display();

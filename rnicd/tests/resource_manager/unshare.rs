@@ -1,6 +1,6 @@
 //! `rnicd --unshare` leaves nothing of what rnicd has made.
 
-use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::testing::Namespace;
 
 use crate::rig::{Rnicd, listen};
 
@@ -12,14 +12,12 @@ fn ports(host: &Namespace) -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn nothing_is_left_of_a_shared_device() {
-    if !is_root("nothing_is_left_of_a_shared_device") {
-        return;
-    }
     let mut rnicd = Rnicd::start("unshare");
     let mut client = rnicd.client();
     let (grant, _of_client) = client.open();
-    let (_, _reserved) = client.lease(listen(grant.port, "10.77.0.1:7000"));
+    client.lease(listen(grant.port, "10.77.0.1:7000"));
     let (scratch, host) = rnicd.kill();
     let pins = scratch.path("bpf/rnic");
     let records = scratch.path("state/ports");
@@ -46,10 +44,8 @@ fn nothing_is_left_of_a_shared_device() {
 
 /// The socket of the other one can be elsewhere: what counts is what it would take away.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn an_rnicd_that_serves_has_its_state_and_its_pins_alone() {
-    if !is_root("an_rnicd_that_serves_has_its_state_and_its_pins_alone") {
-        return;
-    }
     let mut rnicd = Rnicd::start("alone");
     let mut client = rnicd.client();
     let (grant, _of_client) = client.open();
@@ -82,10 +78,8 @@ fn an_rnicd_that_serves_has_its_state_and_its_pins_alone() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_is_left_of_a_device_that_is_gone_goes_too() {
-    if !is_root("what_is_left_of_a_device_that_is_gone_goes_too") {
-        return;
-    }
     let mut rnicd = Rnicd::start("gone");
     let mut client = rnicd.client();
     let _of_client = client.open();
@@ -96,5 +90,26 @@ fn what_is_left_of_a_device_that_is_gone_goes_too() {
     assert_eq!(ports(host).len(), 1);
     assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
     assert_eq!(ports(&rnicd.namespaces[0]), [""; 0]);
+    assert!(!rnicd.scratch.path("bpf/rnic").exists());
+}
+
+/// The kernel has it under another name, and its program is the same.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_device_that_was_renamed_is_freed_too() {
+    let mut rnicd = Rnicd::start("renamed");
+    let mut client = rnicd.client();
+    let _of_client = client.open();
+    let (_, host) = rnicd.kill();
+    host.ip("link set dev nic name new").unwrap();
+    let has_program = |host: &Namespace| {
+        let link = host.ip("-d link show dev new").unwrap();
+        link.contains("prog/xdp")
+    };
+    assert!(has_program(host));
+    assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
+    let host = &rnicd.namespaces[0];
+    assert!(!has_program(host));
+    assert_eq!(ports(host), [""; 0]);
     assert!(!rnicd.scratch.path("bpf/rnic").exists());
 }

@@ -1,7 +1,5 @@
 //! Two users with ten clients each, all at once: natively, and in containers.
 
-use rnic_xdp::testing::is_root;
-
 use crate::client::{ALICE, BOB, Client, Home};
 use crate::peer::{PORT, Peer};
 use crate::rig::{NIC, PEER_NIC, Rig};
@@ -53,10 +51,8 @@ fn all_answer(clients: &mut [Client]) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn two_users_with_twenty_clients_at_once() {
-    if !is_root("two_users_with_twenty_clients_at_once") {
-        return;
-    }
     let rig = Rig::new(1500, RULES);
     let peer = Peer::serve(&rig.far, PEER_NIC);
     let [mut alice, mut bob] = USERS.map(|user| User::start(&rig, user, CLIENTS));

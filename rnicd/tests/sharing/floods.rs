@@ -3,7 +3,6 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rnic_xdp::sharing::PoliceVerdict;
-use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::hostile::attack;
@@ -39,60 +38,53 @@ fn flood(kind: &str, may_be: impl Fn(PoliceVerdict) -> bool) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_flood_of_forged_frames_harms_nobody() {
-    if is_root("a_flood_of_forged_frames_harms_nobody") {
-        use PoliceVerdict::{ToNic, ToPort};
-        flood("forged", |verdict| !matches!(verdict, ToNic | ToPort));
-    }
+    use PoliceVerdict::{ToNic, ToPort};
+    flood("forged", |verdict| !matches!(verdict, ToNic | ToPort));
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_flood_of_valid_frames_harms_nobody() {
-    if is_root("a_flood_of_valid_frames_harms_nobody") {
-        flood("valid", |verdict| verdict == PoliceVerdict::ToNic);
-    }
+    flood("valid", |verdict| verdict == PoliceVerdict::ToNic);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn leases_without_end_harm_nobody() {
-    if is_root("leases_without_end_harm_nobody") {
-        attack("", &[], |rig, attacker| {
-            let count = meanwhile(rig, attacker, "leases_on");
-            assert!(count.parse::<u32>().unwrap() > 0);
-        });
-    }
+    attack("", &[], |rig, attacker| {
+        let count = meanwhile(rig, attacker, "leases_on");
+        assert!(count.parse::<u32>().unwrap() > 0);
+    });
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn garbage_without_end_harms_nobody() {
-    if is_root("garbage_without_end_harms_nobody") {
-        attack("", &[], |rig, attacker| {
-            let count = meanwhile(rig, attacker, "garbage_on");
-            assert!(count.parse::<u32>().unwrap() > 0);
-        });
-    }
+    attack("", &[], |rig, attacker| {
+        let count = meanwhile(rig, attacker, "garbage_on");
+        assert!(count.parse::<u32>().unwrap() > 0);
+    });
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn children_that_fight_for_one_port_harm_nobody() {
-    if is_root("children_that_fight_for_one_port_harm_nobody") {
-        attack("", &[], |rig, attacker| {
-            let port = attacker.must("fork 5");
-            let suffix = format!("-{port}@");
-            let mut other = rig.open_client(ALICE);
-            other.must("connect 10.9.0.2:4420");
-            other.must("rounds 10 9");
-            assert!(rig.devices().iter().any(|line| line.contains(&suffix)));
-            assert_eq!(attacker.must("reap"), "5");
-        });
-    }
+    attack("", &[], |rig, attacker| {
+        let port = attacker.must("fork 5");
+        let suffix = format!("-{port}@");
+        let mut other = rig.open_client(ALICE);
+        other.must("connect 10.9.0.2:4420");
+        other.must("rounds 10 9");
+        assert!(rig.devices().iter().any(|line| line.contains(&suffix)));
+        assert_eq!(attacker.must("reap"), "5");
+    });
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_that_is_stopped_in_the_middle_harms_nobody_and_goes_on() {
-    if !is_root("a_client_that_is_stopped_in_the_middle_harms_nobody_and_goes_on") {
-        return;
-    }
     attack("", &[], |rig, _| {
         let mut stopped = rig.open_client(BOB);
         stopped.must("connect 10.9.0.2:4420");

@@ -12,7 +12,7 @@ use crate::rig::{NIC, Rig};
 
 /// The most ports of a device, and octets of what the programs' maps hold (`ebpf/police.h`, `ebpf/steer.h`).
 const MOST_PORTS: u32 = 1023;
-type ClientOctets = [u8; 56];
+type ClientOctets = [u8; 48];
 type PolicePeer = [u8; 24];
 type SteerPeer = [u8; 40];
 /// Frames and octets of each verdict.
@@ -80,7 +80,12 @@ impl Rig {
         let clients: HashMap<_, u32, ClientOctets> = self.map("police_clients", Map::HashMap);
         left.extend(clients.keys().map(|key| format!("the client {key:?}")));
         let peers: LpmTrie<_, PolicePeer, u32> = self.map("police_peers", Map::LpmTrie);
-        left.extend(peers.keys().map(|_| "a peer of a client".to_owned()));
+        // Those of port 0 are the networks of the device.
+        let of_clients = peers.keys().filter(|key| {
+            let owner = key.as_ref().map(|key| key.data());
+            owner.is_ok_and(|owner| owner[..4] != [0; 4])
+        });
+        left.extend(of_clients.map(|_| "a peer of a client".to_owned()));
         let peers: LpmTrie<_, SteerPeer, u32> = self.map("steer_peers", Map::LpmTrie);
         left.extend(peers.keys().map(|_| "a peer of a lease".to_owned()));
         let devices: DevMap<_> = self.map("steer_devices", Map::DevMap);

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
-use rnic_verbs::{Device, DeviceConfig, Listener, Peers};
+use rnic_verbs::{ConnectionOptions, Device, DeviceConfig, Listener, Peers, QpCaps};
 
 use crate::exchange::{Initiator, Outcome, TURN, respond, talk_to_oneself, words};
 
@@ -70,6 +70,7 @@ impl Player {
                 let connected = Initiator::connect_within(self.device(0)?, parse(to)?, None, soon);
                 connected.map(|_| String::new())
             }
+            ["without-crc", to] => self.without_crc(parse(to)?),
             ["connect", to] => self.connect(parse(to)?, None),
             ["connect", to, from] => self.connect(parse(to)?, Some(parse(from)?)),
             ["rounds", count, seed] => self.rounds(parse(count)?, parse(seed)?),
@@ -132,6 +133,19 @@ impl Player {
         let connection = Initiator::connect(self.device(0)?, to, from)?;
         self.connections.push(connection);
         self.done()
+    }
+
+    /// Connects as a program that would do without CRCs.
+    fn without_crc(&self, to: SocketAddr) -> Outcome<String> {
+        let device = self.device(0)?;
+        let cq = device.cq(16).map_err(words)?;
+        let qp = device.pd().qp(&cq, &cq, QpCaps::default());
+        let options = ConnectionOptions {
+            crc: false,
+            ..ConnectionOptions::default()
+        };
+        let connected = qp.map_err(words)?.connect_blocking(to, None, options);
+        connected.map(|_| String::new()).map_err(words)
     }
 
     fn rounds(&mut self, count: u64, seed: u64) -> Outcome<String> {

@@ -5,7 +5,6 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use rnic_xdp::manager::Administrator;
-use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::exchange::{Initiator, SOON};
@@ -57,10 +56,8 @@ fn kernels_talk(rig: &Rig) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_user_has_a_queue_beside_others_and_has_it_again() {
-    if !is_root("a_user_has_a_queue_beside_others_and_has_it_again") {
-        return;
-    }
     let rig = Rig::new(1500, GRANTED);
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut other = rig.open_client(BOB);
@@ -90,10 +87,8 @@ fn a_user_has_a_queue_beside_others_and_has_it_again() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_queue_listens_and_reaches_only_other_hosts() {
-    if !is_root("a_queue_listens_and_reaches_only_other_hosts") {
-        return;
-    }
     let rig = Rig::new(1500, GRANTED);
     let (mut client, mut other) = (with_queue(&rig), rig.open_client(BOB));
     for local in ["10.9.0.1:5000", "0.0.0.0:5001", "[fd09::1]:5000"] {
@@ -129,10 +124,8 @@ fn a_queue_listens_and_reaches_only_other_hosts() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_queue_takes_a_grant() {
-    if !is_root("a_queue_takes_a_grant") {
-        return;
-    }
     let rig = Rig::new(1500, GRANTED);
     let refused = |uid, queue: u32, why: &str| {
         let error = rig.client(uid).ask(&format!("open {NIC} {queue}"));
@@ -157,10 +150,8 @@ fn a_queue_takes_a_grant() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_flow_that_does_not_come_to_the_queue_is_refused() {
-    if !is_root("a_flow_that_does_not_come_to_the_queue_is_refused") {
-        return;
-    }
     let mut rig = Rig::new(1500, GRANTED);
     rig.have_queues(2);
     rig.set_queues(2);
@@ -189,10 +180,8 @@ fn a_flow_that_does_not_come_to_the_queue_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_queue_goes_on_while_rnicd_is_killed() {
-    if !is_root("a_queue_goes_on_while_rnicd_is_killed") {
-        return;
-    }
     let mut rig = Rig::new(1500, GRANTED);
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let to_peer = format!("connect 10.9.0.2:{PORT}");
@@ -223,10 +212,8 @@ fn a_queue_goes_on_while_rnicd_is_killed() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_that_loses_its_queue_is_ended() {
-    if !is_root("a_client_that_loses_its_queue_is_ended") {
-        return;
-    }
     let rig = Rig::new(1500, GRANTED);
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut other = rig.open_client(BOB);
@@ -248,10 +235,8 @@ fn a_client_that_loses_its_queue_is_ended() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn sharing_ends_after_the_clients_of_its_queues() {
-    if !is_root("sharing_ends_after_the_clients_of_its_queues") {
-        return;
-    }
     let mut rig = Rig::new(1500, GRANTED);
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let to_peer = format!("connect 10.9.0.2:{PORT}");
@@ -283,10 +268,8 @@ fn sharing_ends_after_the_clients_of_its_queues() {
 
 /// What somebody else has got is not taken from him by killing him.
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_socket_that_another_user_holds_is_named() {
-    if !is_root("a_socket_that_another_user_holds_is_named") {
-        return;
-    }
     let rig = Rig::new(1500, GRANTED);
     let client = with_queue(&rig);
     let number = queue_port(&rig).unwrap();

@@ -1,7 +1,6 @@
 //! rnicd ends and starts again under its clients, and reads its configuration again.
 
 use nix::sys::signal::Signal;
-use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::peer::{PORT, Peer};
@@ -59,25 +58,20 @@ fn survive(restarts: u32) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn connections_survive_that_rnicd_is_killed() {
-    if is_root("connections_survive_that_rnicd_is_killed") {
-        survive(10);
-    }
+    survive(10);
 }
 
 #[test]
 #[ignore = "takes a minute; `ci/test deaths` runs it"]
 fn connections_survive_that_rnicd_is_killed_a_hundred_times() {
-    if is_root("connections_survive_that_rnicd_is_killed_a_hundred_times") {
-        survive(100);
-    }
+    survive(100);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_a_client_gave_up_while_rnicd_was_away_is_swept() {
-    if !is_root("what_a_client_gave_up_while_rnicd_was_away_is_swept") {
-        return;
-    }
     let mut rig = Rig::new(1500, "");
     let (mut kept, mut gone) = (rig.open_client(ALICE), rig.open_client(BOB));
     for port in [5000, 5001] {
@@ -107,10 +101,8 @@ fn what_a_client_gave_up_while_rnicd_was_away_is_swept() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_waits_for_a_device_that_rnicd_cannot_share_yet() {
-    if !is_root("a_client_waits_for_a_device_that_rnicd_cannot_share_yet") {
-        return;
-    }
     let mut rig = Rig::new(1500, "");
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut client = rig.open_client(ALICE);
@@ -129,10 +121,8 @@ fn a_client_waits_for_a_device_that_rnicd_cannot_share_yet() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_lease_of_which_the_client_knows_nothing_is_swept() {
-    if !is_root("a_lease_of_which_the_client_knows_nothing_is_swept") {
-        return;
-    }
     let mut rig = Rig::new(1500, "");
     let mut client = rig.script(ALICE);
     client.must("lease_two");
@@ -144,10 +134,8 @@ fn a_lease_of_which_the_client_knows_nothing_is_swept() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_that_dies_without_rnicd_leaves_nothing() {
-    if !is_root("a_client_that_dies_without_rnicd_leaves_nothing") {
-        return;
-    }
     let mut rig = Rig::new(1500, "[defaults]\npeers = [\"10.9.0.0/24\"]\n");
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut client = rig.open_client(ALICE);
@@ -165,10 +153,8 @@ fn a_client_that_dies_without_rnicd_leaves_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_program_that_is_killed_and_started_again_has_what_it_had() {
-    if !is_root("a_program_that_is_killed_and_started_again_has_what_it_had") {
-        return;
-    }
     let rig = Rig::new(1500, "[defaults]\nports = 1\n");
     for _ in 0..20 {
         let mut client = rig.open_client(ALICE);
@@ -188,10 +174,8 @@ fn may_listen(client: &mut Client, port: u16) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_changed_configuration_counts_at_once_and_a_broken_one_does_not() {
-    if !is_root("a_changed_configuration_counts_at_once_and_a_broken_one_does_not") {
-        return;
-    }
     let rig = Rig::new(1500, "[defaults]\nlisten = [5000]\n");
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut client = rig.open_client(ALICE);

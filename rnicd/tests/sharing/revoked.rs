@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use rnic_xdp::manager::Administrator;
-use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, BOB};
 use crate::exchange::Initiator;
@@ -20,10 +19,8 @@ fn revoke(rig: &Rig, local: &str) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_connection_from_there_ends() {
-    if !is_root("a_connection_from_there_ends") {
-        return;
-    }
     let rig = Rig::new(1500, "");
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut other = rig.open_client(BOB);
@@ -49,10 +46,8 @@ fn a_connection_from_there_ends() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_listener_there_ends_with_its_connections() {
-    if !is_root("a_listener_there_ends_with_its_connections") {
-        return;
-    }
     let rig = Rig::new(1500, "");
     let device = open(&rig.far, PEER_NIC);
     let mut server = rig.open_client(ALICE);

@@ -122,8 +122,9 @@ impl Rig {
         true
     }
 
-    /// Writes the configuration.
+    /// Writes the configuration, with defaults that are wide where the rules do not say it.
     pub(crate) fn configure(&self, rules: &str) {
+        let rules = widened(rules);
         let text = format!("socket_group = \"{GROUP}\"\n[[device]]\nname = \"{NIC}\"\n{rules}");
         self.write_configuration(&text);
     }
@@ -226,9 +227,14 @@ impl Rig {
 
     /// Starts a client of a user that has none of our code, and no manners.
     pub(crate) fn script(&self, uid: u32) -> Client {
+        self.script_in(Home::Container, uid)
+    }
+
+    /// The same, anywhere.
+    pub(crate) fn script_in(&self, home: Home, uid: u32) -> Client {
         let script = [include_str!("rings.py"), include_str!("script.py")].concat();
         let program = ["python3", "-c", &script].map(OsStr::new);
-        Client::start(&program, &self.socket(), uid, Home::Container)
+        Client::start(&program, &self.socket(), uid, home)
     }
 
     /// Starts a client of a user that has opened the device.
@@ -245,17 +251,27 @@ impl Rig {
         mac.split(' ').next().unwrap().to_owned()
     }
 
-    /// Returns how many TCP segments the kernels of both hosts have received.
-    pub(crate) fn segments(&self) -> [String; 2] {
-        [&self.host, &self.far].map(|namespace| {
-            // The directory of the thread's namespace, not of the process's.
-            let snmp = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp"));
-            let counts = snmp.unwrap();
-            let mut tcp = counts.lines().filter(|line| line.starts_with("Tcp:"));
-            // The tenth of the second line; RFC 4022 calls it tcpInSegs.
-            let received = tcp.next_back().unwrap().split(' ').nth(10);
-            received.unwrap().to_owned()
-        })
+    /// Returns the keepers that serve rnicd or wait for the next one.
+    pub(crate) fn keepers(&self) -> Vec<Pid> {
+        let path = self.path("state").join("keeper.sock");
+        let arguments = format!("rnicd\0--keep\0{}\0", path.display()).into_bytes();
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_keeper = |pid: &i32| {
+            let read = fs::read(format!("/proc/{pid}/cmdline"));
+            read.is_ok_and(|line| line == arguments)
+        };
+        pids.filter(is_keeper).map(Pid::from_raw).collect()
+    }
+
+    /// Ends the keeper with SIGKILL, and waits until it is gone.
+    pub(crate) fn kill_keeper(&self) {
+        let keepers = self.keepers();
+        assert_eq!(keepers.len(), 1);
+        kill(keepers[0], Signal::SIGKILL).unwrap();
+        self.until("the keeper has ended", || {
+            (!self.keepers().contains(&keepers[0])).then_some(())
+        });
     }
 
     /// Waits until rnicd has said something.
@@ -298,6 +314,39 @@ impl Drop for Rig {
         }
         let _ = Command::new("umount").arg(self.path(BPFFS)).status();
         let _ = fs::remove_dir_all(&self.directory);
+        // Those of its sockets for administrators and observers.
+        for other in ["-admin", "-observe"] {
+            let mut directory = self.directory.clone().into_os_string();
+            directory.push(other);
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Adds to rules what lets these tests choose TCP ports and peers, and send as fast as they can.
+fn widened(rules: &str) -> String {
+    const WIDE: [&str; 3] = [
+        "listen = [\"1024-65535\"]\n",
+        "rate = \"none\"\n",
+        "peers = \"all\"\n",
+    ];
+    const DEFAULTS: &str = "[defaults]\n";
+    let (before, after) = match rules.split_once(DEFAULTS) {
+        Some((before, after)) => (before, after),
+        None => ("", rules),
+    };
+    let says = |line: &&str| {
+        let (key, _) = line.split_once('=').unwrap();
+        !after.split("[[").next().unwrap().contains(key)
+    };
+    let wide: String = WIDE.into_iter().filter(says).collect();
+    // Without defaults of their own, the rules begin with tables.
+    match rules.contains(DEFAULTS) {
+        true => {
+            let (own, tables) = after.split_at(after.find("[[").unwrap_or(after.len()));
+            format!("{before}{DEFAULTS}{own}{wide}{tables}")
+        }
+        false => format!("{DEFAULTS}{wide}{rules}"),
     }
 }
 

@@ -124,4 +124,11 @@ def specimens(own_mac, peer_mac):
         b"\x01\x00\x5e\x00\x00\x01" + own + ip + good,  # group
         peer + own + ip + good[:20],  # truncated
         peer + own + ip + good[:2] + b"\x05\xdc" + good[4:],  # length
+        peer + own + ip + good + b"hidden behind it",  # length
+        peer + own + b"\x81\x00\xe0\x00" + ip + good,  # priority
+        peer + own + ip + good[:1] + b"\xb8" + good[2:],  # priority
+        peer + own + ip + good[:8] + b"\x00" + good[9:],  # destination: no hop left
+        peer + own + ip + ipv4(NEAR, "10.9.0.255", 6, segment),  # destination: broadcast
+        peer + own + ip + ipv4(NEAR, "240.0.0.1", 6, segment),  # destination
+        b"\x02\x77\x77\x77\x77\x77" + own + ip + good,  # next_hop
     ]

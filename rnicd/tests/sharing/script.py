@@ -4,6 +4,7 @@ each. `rings.py` comes before it in the same text."""
 import array
 import ctypes
 import json
+import mmap
 import os
 import random
 import select
@@ -13,7 +14,6 @@ import struct
 import subprocess
 import sys
 
-TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, SO_DETACH_FILTER = 19, 20, 21, 27
 MOST_MESSAGE = 64 << 10
 
 LINES = open(0, "rb", buffering=0)  # unbuffered, so that select sees each line
@@ -33,7 +33,7 @@ class Connection:
 
     def __init__(self):
         self.socket, self.last = connect(), 0
-        assert self.ask("hello", version=1, program="script")[0]["type"] == "welcome"
+        assert self.ask("hello", version=2, program="script")[0]["type"] == "welcome"
 
     def tell(self, kind, **fields):
         self.last += 1
@@ -85,7 +85,7 @@ def garbage_on():
 def spoil():
     """Some datagrams that are no messages, on a connection of their own."""
     good = [
-        b'{"id":1,"type":"hello","version":1,"program":"script"}',
+        b'{"id":1,"type":"hello","version":2,"program":"script"}',
         b'{"id":2,"type":"open_port","netdev":"nic","rx_frames":64,"tx_frames":128,"tx_ring":64}',
         b'{"id":3,"type":"adopt","port":1,"token":"00112233445566778899aabbccddeeff","leases":[]}',
         b'{"id":4,"type":"listen","port":1,"local":"10.9.0.1:5000","peers":null}',
@@ -194,12 +194,11 @@ def leases(most):
             if answer["type"] == "refused":
                 assert answer["reason"] == "quota", answer
                 break
-            had.append((answer["local"], descriptors))
+            assert not descriptors
+            had.append(answer["local"])
         counts.append(len(had))
-        for local, descriptors in had:
+        for local in had:
             there.ask("release", port=port, local=local)
-            for descriptor in descriptors:
-                os.close(descriptor)
     return " ".join(map(str, counts))
 
 
@@ -208,11 +207,9 @@ def leases_on():
     there, count = Connection(), 0
     port = there.open_port()[0]["port"]
     for _ in until_next_line():
-        answer, descriptors = there.ask("listen", port=port, local=NEAR + ":0", peers=None)
+        answer, _ = there.ask("listen", port=port, local=NEAR + ":0", peers=None)
         assert answer["type"] == "lease", answer
         there.ask("release", port=port, local=answer["local"])
-        for descriptor in descriptors:
-            os.close(descriptor)
         count += 1
     return count
 
@@ -222,7 +219,7 @@ def lease_two():
     there = Connection()
     grant, descriptors = there.open_port()
     for local in ("10.9.0.1:5000", "10.9.0.1:5001"):
-        descriptors += there.ask("listen", port=grant["port"], local=local, peers=None)[1]
+        assert there.ask("listen", port=grant["port"], local=local, peers=None)[0]["type"] == "lease"
     HELD.append((grant, descriptors))
 
 
@@ -258,7 +255,7 @@ def flood(count):
     for kind, fields in [
         ("follow", lambda n: {"destination": "10.%d.%d.%d" % (n >> 16 & 255, n >> 8 & 255, n & 255)}),
         ("listen", lambda n: {"local": "10.9.0.1:0", "peers": None}),
-        ("hello", lambda n: {"version": 1, "program": "again"}),
+        ("hello", lambda n: {"version": 2, "program": "again"}),
     ]:
         there = Connection()
         port = there.open_port()
@@ -290,12 +287,12 @@ def hang_up():
 
 
 def asked():
-    """Waits until somebody asks what this client says of itself. Returns the socket for the answer."""
+    """Waits until somebody asks what this client says of itself. Returns the pipe for the answer."""
     there, _ = HELD[-1]
     while True:
         octets, descriptors, _, _ = socket.recv_fds(there.socket, MOST_MESSAGE, 4)
         if json.loads(octets)["type"] == "describe":
-            return socket.socket(fileno=descriptors[0])
+            return open(descriptors[0], "wb", buffering=0)
 
 
 def ignore(count):
@@ -310,24 +307,23 @@ def forget():
 
 
 def pass_over():
-    """Takes a question, and closes its socket, as a client does that knows none."""
+    """Takes a question, and closes its pipe, as a client does that knows none."""
     asked().close()
 
 
 def say(text):
     """Answers a question with any text."""
     with asked() as one:
-        one.sendall(bytes(text, "utf-8").decode("unicode_escape").encode("latin-1"))
+        one.write(bytes(text, "utf-8").decode("unicode_escape").encode("latin-1"))
 
 
 def go_on():
     """Answers a question without an end. Returns whether it was made to stop."""
     with asked() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
         try:
             while True:
-                one.sendall(b'{"type":"end_less"}\n' * 1000)
-        except (BrokenPipeError, ConnectionResetError):
+                one.write(b'{"type":"end_less"}\n' * 1000)
+        except BrokenPipeError:
             return "stopped"
 
 
@@ -347,94 +343,108 @@ def hand_over():
     return "%d %d" % (grant["port"], heir.pid)
 
 
-def abuse(remote, local):
-    """Tries to reach somebody with the sockets that reserve TCP ports. Returns which limits on them could be removed."""
+def lease(local):
+    """Leases a TCP port. Returns rnic's port, and how many descriptors came with the lease."""
     there = Connection()
-    port = there.open_port()[0]["port"]
-    host, service = remote.rsplit(":", 1)
-    to, tcp, own = (host.strip("[]"), int(service)), socket.IPPROTO_TCP, socket.SOL_SOCKET
-    freed = set()
+    port = there.open_port()
+    answer, descriptors = there.ask("listen", port=port[0]["port"], local=local, peers=None)
+    assert answer["type"] == "lease", answer
+    HELD.append((there, port))
+    return "%d %d" % (port[0]["port"], len(descriptors))
 
-    def reserve():
-        answer, (descriptor,) = there.ask("listen", port=port, local=local, peers=None)
-        assert answer["type"] == "lease", answer
-        one = socket.socket(fileno=descriptor)
-        one.setblocking(False)
-        HELD.append((there, one))
-        return one
 
-    def remove_limits(one):
-        for name, level, option, value in [
-            ("repair", tcp, TCP_REPAIR, 0),
-            ("repair", tcp, TCP_REPAIR, -1),
-            ("filter", own, SO_DETACH_FILTER, 0),
-            ("device", own, socket.SO_BINDTODEVICE, b"nic\0"),
-            ("device", own, socket.SO_BINDTODEVICE, b"\0"),
-        ]:
-            try:
-                one.setsockopt(level, option, value)
-                freed.add(name)
-            except OSError:
-                pass
+def lease_again(local):
+    """Leases a TCP port for the port of the last one."""
+    there, port = HELD[-1]
+    return there.ask("listen", port=port[0]["port"], local=local, peers=None)[0]["type"]
 
-    def listen(one):
-        one.listen(8)
 
-    def send_early(one):
-        attempt(lambda: one.send(b"hello"))
-        one.sendto(b"hello", socket.MSG_FASTOPEN, to)
+def release(local):
+    """Gives a TCP port of the last port back."""
+    there, port = HELD[-1]
+    return there.ask("release", port=port[0]["port"], local=local)[0]["type"]
 
-    def send(queue):
-        def send(one):
-            one.setsockopt(tcp, TCP_REPAIR_QUEUE, queue)
-            attempt(lambda: one.setsockopt(tcp, TCP_QUEUE_SEQ, 1000))
-            attempt(lambda: one.connect(to))
-            one.send(b"hello")
-            one.setsockopt(tcp, TCP_REPAIR_QUEUE, 0)
-            one.send(b"hello")
 
-        return send
+def let_go():
+    """Closes the connection and the socket of the last port, and keeps its memory, of which it has written to all pages."""
+    there, (_, (xdp, memory)) = HELD.pop()
+    octets = os.fstat(memory).st_size
+    mapped = mmap.mmap(memory, octets)
+    for at in range(0, octets, 4096):
+        mapped[at] = 1
+    os.close(xdp)
+    there.socket.close()
+    HELD.append((mapped, memory))
+    return octets
 
-    def end(one):
-        one.setsockopt(tcp, TCP_REPAIR_QUEUE, 2)
-        attempt(lambda: one.connect(to))
-        one.send(b"hello")
-        one.setsockopt(tcp, TCP_REPAIR_QUEUE, 0)
-        one.shutdown(socket.SHUT_WR)
 
-    def keep_alive(one):
-        one.connect(to)
-        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
-            one.setsockopt(tcp, option, 1)
-        one.setsockopt(own, socket.SO_KEEPALIVE, 1)
+def map_often(count):
+    """Maps the memory of the last port so often, with all pages, and closes its connection and socket."""
+    there, (_, (xdp, memory)) = HELD.pop()
+    octets, populate = os.fstat(memory).st_size, 0x8000
+    # Python's own would have a descriptor each.
+    of_c = ctypes.CDLL(None, use_errno=True).mmap
+    of_c.restype, of_c.argtypes = ctypes.c_ssize_t, [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+    for _ in range(int(count)):
+        mapped = of_c(None, octets, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | populate, memory, 0)
+        assert mapped != -1, os.strerror(ctypes.get_errno())
+    os.close(memory)
+    os.close(xdp)
+    there.socket.close()
 
-    def disconnect(one):
-        one.connect_ex(to)
-        libc_address = b"\0" * 16  # AF_UNSPEC ends the connection
-        ctypes.CDLL(None).connect(one.fileno(), libc_address, 16)
-        one.connect(to)
 
-    def close(one):
-        attempt(lambda: one.connect(to))
-        one.setsockopt(own, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.close()
+def kept():
+    """Returns how much of the memory that was kept there is, in octets, and what is read there; and whether it can be made longer."""
+    mapped, memory = HELD[-1]
+    octets = 512 * os.fstat(memory).st_blocks
+    for grow in (lambda: os.ftruncate(memory, 1 << 30), lambda: os.posix_fallocate(memory, 0, 1 << 30), lambda: os.ftruncate(memory, 0)):
+        try:
+            grow()
+            return "it changes its length"
+        except OSError:
+            pass
+    return "%d %d" % (octets, mapped[0])
 
-    for way in (listen, send_early, send(1), send(2), end, keep_alive, disconnect, close):
-        one = reserve()
-        remove_limits(one)
-        attempt(lambda: way(one))
-    return " ".join(sorted(freed)) or "nothing"
+
+def ask_for(rx_frames, tx_frames, tx_ring):
+    """Asks for a port of this size. Returns what it gets, or why not."""
+    answer, _ = Connection().ask("open_port", netdev=NETDEV, rx_frames=int(rx_frames), tx_frames=int(tx_frames), tx_ring=int(tx_ring))
+    return answer.get("message", answer["type"])
 
 
 def open_rings():
     """Opens a port with a lease. Returns its rings."""
     there = Connection()
     grant, descriptors = there.open_port()
-    lease, reserved = there.ask("listen", port=grant["port"], local="%s:%d" % (NEAR, SOURCE_PORT), peers=None)
+    lease, _ = there.ask("listen", port=grant["port"], local="%s:%d" % (NEAR, SOURCE_PORT), peers=None)
     assert lease["type"] == "lease", lease
     rings = Rings(grant, descriptors)
-    HELD.append((there, rings, reserved))
+    HELD.append((there, rings))
     return rings
+
+
+def chosen(count):
+    """Leases TCP ports that rnicd chooses, as long as it gets some. Returns how many."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    HELD.append((there, descriptors))
+    for taken in range(int(count)):
+        answer, _ = there.ask("connect", port=grant["port"], remote="10.9.0.2:9", local=None)
+        if answer["type"] != "lease":
+            assert "over a third" in answer["message"], answer
+            return taken
+    return count
+
+
+def prefixes(count):
+    """Leases a port for so many prefixes of peers. Returns what it is told."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    HELD.append((there, descriptors))
+    peers = ["10.%d.%d.0/24" % (n >> 8, n & 255) for n in range(int(count))]
+    answer, more = there.ask("listen", port=grant["port"], local=NEAR + ":0", peers=peers)
+    HELD.append(more)
+    return answer.get("message", answer["type"])
 
 
 def frames(own_mac, peer_mac):
@@ -492,7 +502,193 @@ def scribble(seed, rounds):
     rings.scribble(int(rounds))
 
 
-COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, open_one, hang_up, ignore, forget, pass_over, say, go_on, inspect, hand_over, abuse, frames, scribble, garbage_on, leases_on, deluge, fork, reap]
+def at(path):
+    """Connects there from now on."""
+    os.environ["RNICD_SOCKET"] = path
+
+
+def lingering(seconds):
+    """Returns a descriptor whose close takes so long."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    one = socket.create_connection(listener.getsockname())
+    HELD.append((listener, listener.accept()[0]))
+    one.setblocking(False)
+    attempt(lambda: [one.send(b"x" * 65536) for _ in range(10000)])
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, int(seconds)))
+    return one
+
+
+def send_along(there, octets, one):
+    """Sends a descriptor with octets. Returns whether the kernel takes it."""
+    try:
+        there.sendmsg([octets], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [one.fileno()]))])
+    except PermissionError:
+        # Else this process waits for it itself.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return "refused"
+    return "taken"
+
+
+def linger(seconds):
+    """Sends a descriptor whose close takes so long. Returns whether rnicd takes it."""
+    there = connect()
+    HELD.append(there)
+    return send_along(there, b'{"id":1,"type":"hello","version":2,"program":"x"}', lingering(seconds))
+
+
+def linger_in_an_answer(seconds):
+    """Does the same by the connection for the answer to an inspection, which rnicd still holds for a client that reads nothing and
+    leaves."""
+    there, other = Connection(), Connection()
+    grant, descriptors = there.open_port()
+    there.tell("show", what="daemon")
+    while not select.select([there.socket], [], [], 0)[0]:
+        pass
+    _, ends = other.ask("inspect", port=grant["port"], what="qp", within=1000)
+    with socket.socket(fileno=ends[0]) as answer:
+        taken = send_along(answer, b"x", lingering(seconds))
+    there.socket.close()
+    HELD.append(descriptors)
+    return taken
+
+
+def show(what):
+    """Returns how many objects this user sees, or why none."""
+    answer, _ = Connection().ask("show", what=what)
+    return str(len(answer["list"])) if "list" in answer else answer["reason"]
+
+
+def end_port(port):
+    """Ends a port. Returns the kind of the answer."""
+    return Connection().ask("end_port", port=int(port))[0]["type"]
+
+
+def may_follow(destination):
+    """Follows the next hop to a destination. Returns whether that is allowed."""
+    there = Connection()
+    port = there.open_port()
+    HELD.append((there, port))
+    there.tell("follow", port=port[0]["port"], destination=destination)
+    there.last += 1
+    there.socket.send(json.dumps({"id": there.last, "type": "nothing"}).encode())
+    while True:
+        said = json.loads(there.socket.recv(MOST_MESSAGE))
+        if said.get("id") == there.last:
+            return "yes"
+        if said.get("id") == there.last - 1:
+            return said["reason"]
+
+
+def adopt_much(count):
+    """Says on many connections that it has leased what it has not, and reads nothing."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    HELD.append((there, descriptors))
+    leases = ["10.1.%d.%d:1" % (n >> 8, n & 255) for n in range(3000)]
+    adopt = {"id": 9, "type": "adopt", "port": grant["port"], "token": grant["token"], "leases": leases}
+    octets = json.dumps(adopt, separators=(",", ":")).encode()
+    for _ in range(int(count)):
+        other = Connection()
+        other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        other.socket.send(octets)
+        HELD.append(other)
+
+
+def adopt_often(count):
+    """Comes back to its own port again and again."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    for _ in range(int(count)):
+        there.ask("adopt", port=grant["port"], token=grant["token"], leases=[])
+
+
+def adopt_in_a_row(count):
+    """Asks again and again, without waiting, for its own port with leases that it does not have. Returns of how many it was not told
+    when the next request was carried out."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    HELD.append((there, descriptors))
+    for round in range(int(count)):
+        leases = ["10.%d.%d.%d:1" % (round, n >> 8, n & 255) for n in range(1000)]
+        there.tell("adopt", port=grant["port"], token=grant["token"], leases=leases)
+    answered, untold, most = 0, 0, 0
+    while answered < int(count):
+        kind = json.loads(there.socket.recv(MOST_MESSAGE))["type"]
+        if kind == "revoked":
+            untold -= 1
+        if kind == "adopted":
+            answered, untold, most = answered + 1, untold + 1000, max(most, untold)
+    return most
+
+
+def ask_for_pipes(count):
+    """Asks what it says of itself, and reads no answer."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    other = Connection()
+    HELD.append((there, descriptors, other))
+    for _ in range(int(count)):
+        other.tell("inspect", port=grant["port"], what="qp", within=100)
+
+
+def count_replies():
+    """Returns how many replies lie there."""
+    _, _, other = HELD[-1]
+    count = 0
+    other.socket.setblocking(False)
+    while True:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(other.socket, MOST_MESSAGE, 4)
+        except BlockingIOError:
+            return count
+        count += 1
+        [os.close(one) for one in descriptors]
+
+
+def pester(kind):
+    """Asks for something as fast as rnicd takes it, on many connections, until the next line comes. Returns how often."""
+    there = Connection()
+    grant, _ = there.open_port()
+    port, local = grant["port"], "%s:0" % NEAR
+    fields = {
+        "hello": lambda n: {"version": 2, "program": "again"},
+        "open_port": lambda n: {"netdev": NETDEV, "rx_frames": 64, "tx_frames": 128, "tx_ring": 64},
+        "adopt": lambda n: {"port": port, "token": grant["token"], "leases": ["10.1.1.1:%d" % (1 + n % 999)] * 2000},
+        "listen": lambda n: {"port": port, "local": local, "peers": None},
+        "connect": lambda n: {"port": port, "remote": "10.9.0.2:%d" % (1 + n % 9999), "local": None},
+        "release": lambda n: {"port": port, "local": "%s:%d" % (NEAR, 1 + n % 9999)},
+        "admit": lambda n: {"port": port, "local": local, "remote": "10.9.0.2:9"},
+        "follow": lambda n: {"port": port, "destination": "10.9.%d.%d" % (n >> 8 & 255, n & 255)},
+        "forget": lambda n: {"port": port, "destination": "10.9.0.%d" % (n & 255)},
+        "show": lambda n: {"what": ["daemon", "devices", "ports", "leases", "users", "usage"][n % 6]},
+        "inspect": lambda n: {"port": port, "what": "qp", "within": 10},
+        "garbage": lambda n: {"x": "[" * 60000},
+        "monitor": lambda n: {},
+        "set_user": lambda n: {"user": "nobody", "changes": []},
+    }[kind]
+    all = [there] + [Connection() for _ in range(15)]
+    for one in all:
+        one.socket.setblocking(False)
+    count = 0
+    for _ in until_next_line():
+        for one in all:
+            try:
+                one.tell(kind, **fields(count))
+                count += 1
+            except BlockingIOError:
+                pass
+            except OSError:
+                return "%d, then rnicd closed the connection" % count
+            try:
+                while True:
+                    _, descriptors, _, _ = socket.recv_fds(one.socket, MOST_MESSAGE, 4)
+                    [os.close(descriptor) for descriptor in descriptors]
+            except BlockingIOError:
+                pass
+    return count
+
+
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, open_one, hang_up, ignore, forget, pass_over, say, go_on, inspect, hand_over, lease, lease_again, release, let_go, kept, ask_for, frames, scribble, garbage_on, leases_on, deluge, fork, reap, at, linger, linger_in_an_answer, show, end_port, may_follow, adopt_much, adopt_often, ask_for_pipes, count_replies, pester, prefixes, adopt_in_a_row, map_often, chosen]
 
 for line in iter(LINES.readline, b""):
     command, *words = line.decode().split()

@@ -2,8 +2,6 @@
 
 use std::net::SocketAddr;
 
-use rnic_xdp::testing::is_root;
-
 use crate::client::{ALICE, BOB};
 use crate::exchange::Initiator;
 use crate::peer::{PORT, Peer, open};
@@ -45,24 +43,20 @@ fn both_ways(mtu: u32) {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_connects_and_is_connected_to() {
-    if is_root("a_client_connects_and_is_connected_to") {
-        both_ways(1500);
-    }
+    both_ways(1500);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_uses_jumbo_frames() {
-    if is_root("a_client_uses_jumbo_frames") {
-        both_ways(9000);
-    }
+    both_ways(9000);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn clients_of_one_host_speak_with_each_other() {
-    if !is_root("clients_of_one_host_speak_with_each_other") {
-        return;
-    }
     let rig = Rig::new(1500, "");
     for address in ["10.9.0.1", "[fd09::1]", "127.0.0.1", "[::1]"] {
         let (mut server, mut client) = (rig.open_client(ALICE), rig.open_client(BOB));
@@ -77,10 +71,8 @@ fn clients_of_one_host_speak_with_each_other() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_program_speaks_with_itself() {
-    if !is_root("a_program_speaks_with_itself") {
-        return;
-    }
     let rig = Rig::new(1500, "");
     for devices in [1, 2] {
         for address in ["10.9.0.1", "127.0.0.1", "[::1]"] {
@@ -96,10 +88,8 @@ fn a_program_speaks_with_itself() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn nobody_listens_at_a_local_port() {
-    if !is_root("nobody_listens_at_a_local_port") {
-        return;
-    }
     let rig = Rig::new(1500, "");
     let (mut server, mut client) = (rig.open_client(BOB), rig.open_client(ALICE));
     for address in ["10.9.0.1", "127.0.0.1", "[fd09::1]", "[::1]"] {

@@ -33,10 +33,41 @@ pub(crate) struct CoalescedRun<'g> {
     /// TCP's record of the segments before the boundary, and how many octets of them were placed.
     segments: CoalescedSegments,
     placed: u64,
+    message: Message,
     /// The DDP header of the last segments, if any came. Its tagged offset is the next one's.
     front: Option<TaggedHeader>,
     /// The TCP header of the segment in front of the run.
     header: DataHeader,
+}
+
+/// What a run has of the last message in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Message {
+    octets: u32,
+    /// It begins with one of the segments of the run.
+    begins: bool,
+    /// It has ended: the next segment begins another.
+    ended: bool,
+}
+
+impl Message {
+    /// Adds segments that have so many octets each. `last`: each is the last one of its message.
+    fn add(&mut self, count: u32, octets: u32, last: bool) {
+        if count == 0 {
+            return;
+        }
+        if self.ended {
+            (self.octets, self.begins) = (0, true);
+        }
+        self.ended = last;
+        if !last {
+            self.octets = self.octets.saturating_add(octets.saturating_mul(count));
+        } else if count == 1 {
+            self.octets = self.octets.saturating_add(octets);
+        } else {
+            (self.octets, self.begins) = (octets, true);
+        }
+    }
 }
 
 /// A boundary within the run: the proof that a frame is the next one, where a message ends or another begins.
@@ -65,6 +96,10 @@ impl<'g> CoalescedRun<'g> {
         let segments = CoalescedSegments::eligible(&connection.tcp)?;
         Some(Self {
             place: place(&next, &writer, segments.room())?,
+            message: Message {
+                ended: next.header().last,
+                ..Message::default()
+            },
             next,
             count: 0,
             writer,
@@ -162,7 +197,11 @@ impl<'g> CoalescedRun<'g> {
         }
         self.segments
             .add(count, self.next.fpdu_len(), self.next.pushes());
-        self.placed += u64::from(count) * self.next.payload_len() as u64;
+        let octets = self.next.payload_len();
+        self.placed += u64::from(count) * octets as u64;
+        // A segment is shorter than a window.
+        let last = self.next.header().last;
+        self.message.add(count, octets as u32, last);
     }
 
     /// Tells TCP and DDP of the segments that it took. Returns how many they are. The caller then calls
@@ -179,7 +218,8 @@ impl<'g> CoalescedRun<'g> {
         taken::count(FastPath::CoalescedRun);
         let count = u64::from(self.segments.count());
         // rfc: 5041-63 messages are delivered in order, each once its last segment has come
-        stream.ddp.passed(front);
+        let Message { octets, begins, .. } = self.message;
+        stream.ddp.passed(front, octets, begins);
         let tcp = &mut connection.tcp;
         self.segments.commit(tcp, context.now, &self.header);
         tcp.set_buffered(0, 0);

@@ -12,8 +12,8 @@
 //!
 //! Received, in the order in which they are tried: [`whole_message`], [`header_prediction`] and, behind it,
 //! [`coalesced_run`]. Sent: [`idle_send`], and [`tx_burst`] with [`tx_template`] and [`inline_messages`] for what it sends. What
-//! TCP has of a path stands in `tcp/fast/`, in a file of the same name; `sole_ack` is TCP's alone. ARCHITECTURE.md has the
-//! table: which case takes which way, when each is eligible, and what it skips.
+//! TCP has of a path stands in `tcp/fast/`, in a file of the same name; `sole_ack` is TCP's alone.
+//! docs/design/fast-paths.md lists which case takes which way, when each is eligible, and what it skips.
 //!
 //! [`FastPaths`](crate::fast_paths::FastPaths) switches each off.
 //!

@@ -57,7 +57,7 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         Some(Self { segment, message })
     }
 
-    /// Places, delivers and completes the message, and completes what it acknowledges. Returns whether the connection
+    /// Places, delivers and completes the message, behind what it acknowledges. Returns whether the connection
     /// surely has nothing to send now but an ACK, which is due with the next turn. `None`, and no change but of memory, where
     /// the memory of the message is gone: the ordinary way finds the error.
     #[inline(always)]
@@ -143,12 +143,15 @@ impl<'a, 'g> Message<'a, 'g> {
         let length = self.payload.len() as u32;
         counters.fpdus_received += 1;
         counters.octets_placed += u64::from(length);
+        // First: the message may be the answer to what it acknowledges.
+        stream.acked = acked;
+        rdmap.acked_all(acked, qp, cqs);
         if let Some(wr_id) = self.receive {
             stream.ddp.delivered_whole(QueueNumber::SEND);
             Rdmap::receive(wr_id, length, qp, cqs);
+        } else {
+            stream.ddp.passed_whole(length);
         }
-        stream.acked = acked;
-        rdmap.acked_all(acked, qp, cqs);
     }
 }
 

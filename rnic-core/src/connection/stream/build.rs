@@ -137,7 +137,9 @@ impl Stream {
             Ok(None) => return (0, None),
             Err(error) => {
                 self.ddp.abort_message();
-                self.fail(&error, context);
+                if !self.user.has_failure() {
+                    self.fail(&error, context);
+                }
                 return (0, None);
             }
         };

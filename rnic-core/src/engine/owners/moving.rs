@@ -58,7 +58,7 @@ impl One {
         batch.handle_frames(frames, &mut self.tx);
         batch.finish(&mut self.tx);
         while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(destination) = request else {
+            let NextHopRequest::Follow(path) = request else {
                 continue;
             };
             let mac = MacAddr([2; 6]);
@@ -67,8 +67,9 @@ impl One {
                 destination_mac: mac,
                 vlan: None,
                 mtu: 1500,
+                advertised_mss: None,
             };
-            self.driver.set_next_hop(destination, hop);
+            self.driver.set_next_hop(path, hop);
         }
     }
 

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use nix::libc::{self, c_int, c_void, siginfo_t};
 
@@ -18,7 +18,13 @@ const PAGE: usize = 4096;
 static BEFORE_SEGV: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 static BEFORE_BUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
+/// The default action, `SIG_DFL`: all of it is zero.
+static DEFAULT: MaybeUninit<libc::sigaction> = MaybeUninit::zeroed();
+
 static INSTALLED: Mutex<bool> = Mutex::new(false);
+
+/// As `INSTALLED`, for those who do not wait.
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handler, once in the life of the process.
 pub(in crate::memory) fn install() -> io::Result<()> {
@@ -28,8 +34,25 @@ pub(in crate::memory) fn install() -> io::Result<()> {
             install_for(signal)?;
         }
         *installed = true;
+        IS_INSTALLED.store(true, Ordering::Release);
     }
     Ok(())
+}
+
+/// Lets the signals of faults reach the handler on this thread, if there is one. Returns whether there is.
+pub(in crate::memory) fn admit() -> bool {
+    let is_installed = IS_INSTALLED.load(Ordering::Acquire);
+    if is_installed {
+        let mut faults = MaybeUninit::uninit();
+        // SAFETY: the set is made before it is used, and has signals that exist, so that none of these calls fails.
+        unsafe {
+            libc::sigemptyset(faults.as_mut_ptr());
+            libc::sigaddset(faults.as_mut_ptr(), libc::SIGSEGV);
+            libc::sigaddset(faults.as_mut_ptr(), libc::SIGBUS);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, faults.as_ptr(), ptr::null_mut());
+        }
+    }
+    is_installed
 }
 
 fn before(signal: c_int) -> &'static AtomicPtr<libc::sigaction> {
@@ -89,6 +112,10 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, faulted: bool) {
     // SAFETY: it was set before the handler was installed, and is never freed.
     let previous = unsafe { &*before(signal).load(Ordering::Acquire) };
+    if previous.sa_flags & libc::SA_RESETHAND != 0 {
+        // Such a handler is called once.
+        before(signal).store(DEFAULT.as_ptr().cast_mut(), Ordering::Release);
+    }
     match previous.sa_sigaction {
         // The kernel ignores no fault.
         libc::SIG_IGN if !faulted => {}

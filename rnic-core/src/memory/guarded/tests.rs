@@ -1,10 +1,13 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 
 use nix::libc::{self, c_int, c_void, siginfo_t};
+use nix::sys::signal::SigSet;
 
 use super::*;
 use crate::memory::program::{PAGE, ProgramMemory, TakeAway};
+use crate::memory::table::StagTable;
 
 /// Says which fault a process is to provoke.
 const PROVOKE: &str = "RNIC_TEST_PROVOKE";
@@ -159,7 +162,7 @@ fn a_fault_elsewhere_ends_the_process() {
             let from = pages.at(PAGE);
             let guarded = guarded(to.as_ptr(), to.len());
             // SAFETY: it is not, and the process dies of it.
-            unsafe { code::copy(to.as_mut_ptr(), from, to.len(), &guarded) };
+            unsafe { code::copy(to.as_mut_ptr(), from, to.len(), 0, &guarded) };
         }
         Some(_) => {
             // Rust's own handler lets what was sent pass.
@@ -175,6 +178,26 @@ fn a_fault_elsewhere_ends_the_process() {
             assert_eq!(died("signal"), Some(libc::SIGBUS));
         }
     }
+}
+
+/// As daemons do that leave all signals to one thread.
+#[test]
+fn a_thread_that_blocked_all_signals_survives() {
+    if to_provoke().is_none() {
+        let status = provoked("a_thread_that_blocked_all_signals_survives", "fault");
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let table = Arc::new(StagTable::new(4, [7; 32]));
+    let pages = ProgramMemory::map(PAGE, false);
+    // A batch before there is a handler.
+    drop(table.worker().enter());
+    pages.write(0, b"there").unwrap();
+    SigSet::all().thread_block().unwrap();
+    let worker = table.worker();
+    let _batch = worker.enter();
+    pages.take_away(0, TakeAway::Unmap);
+    assert_eq!(pages.write(0, b"gone"), Err(Fault));
 }
 
 const HANDLED: c_int = 42;

@@ -1,8 +1,13 @@
-//! The routines that access memory which may be gone.
+//! The routines that access memory which others watch, or which may be gone.
 //!
 //! They use no stack, and so can be left at any instruction: the handler goes on at a landing pad, which returns
-//! [`FAULTED`] to the caller. Each has the addresses where a fault is expected in r10 (the first) and r11 (past the
+//! to the caller that it faulted. Each has the addresses where a fault is expected in r10 (the first) and r11 (past the
 //! last), where the handler finds them.
+//!
+//! The copies go upwards, and access each octet once: aligned words up to the first multiple of 8, then whole words of 8
+//! octets, several with one instruction, then what is left in words that become smaller. The last word has an instruction of
+//! its own: the halves of a wide store that crosses a cache line may become visible in any order. A wide access never tears an
+//! aligned word of 8, because it starts at one, and processors cut accesses at cache lines or into halves.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 use std::ops::Range;
@@ -24,7 +29,6 @@ global_asm!(
     ".hidden rnic_core_guarded_wide_fault",
     ".hidden rnic_core_guarded_copy",
     ".hidden rnic_core_guarded_copy_wide",
-    ".hidden rnic_core_guarded_store",
     ".hidden rnic_core_guarded_load",
     ".hidden rnic_core_guarded_exchange",
     ".globl rnic_core_guarded_begin",
@@ -34,22 +38,25 @@ global_asm!(
     ".globl rnic_core_guarded_wide_fault",
     ".globl rnic_core_guarded_copy",
     ".globl rnic_core_guarded_copy_wide",
-    ".globl rnic_core_guarded_store",
     ".globl rnic_core_guarded_load",
     ".globl rnic_core_guarded_exchange",
     ".p2align 6",
     "rnic_core_guarded_begin:",
-    // copy(rdi: to, rsi: from, rdx: octets, rcx: first, r8: end)
+    // copy(rdi: to, rsi: from, rdx: octets, ecx: octets up to the first word, r8: first, r9: end)
     "rnic_core_guarded_copy:",
     ".cfi_startproc",
-    "mov r10, rcx",
-    "mov r11, r8",
-    "20:",
-    "cmp rdx, 16",
-    "jb 40f",
+    "mov r10, r8",
+    "mov r11, r9",
+    "test ecx, ecx",
+    "jnz 30f",
+    // What is left starts at a word. From here on rdx is one less than is left: so its bits above the lowest three count the
+    // words in front of the last one.
     "21:",
-    "cmp rdx, 64",
-    "jb 22f",
+    "sub rdx, 1",
+    "jb 29f",
+    "sub rdx, 64",
+    "jb 23f",
+    "22:",
     "movups xmm0, [rsi]",
     "movups xmm1, [rsi + 16]",
     "movups xmm2, [rsi + 32]",
@@ -61,62 +68,95 @@ global_asm!(
     "add rsi, 64",
     "add rdi, 64",
     "sub rdx, 64",
-    "jmp 21b",
-    // Up to 63 octets behind at least as many as are needed to copy 16 at the end.
-    "22:",
-    "cmp rdx, 16",
-    "jb 23f",
+    "jae 22b",
+    "23:",
+    "test dl, 32",
+    "jz 24f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "add rsi, 32",
+    "add rdi, 32",
+    "24:",
+    "test dl, 16",
+    "jz 25f",
     "movups xmm0, [rsi]",
     "movups [rdi], xmm0",
     "add rsi, 16",
     "add rdi, 16",
-    "sub rdx, 16",
-    "jmp 22b",
-    "23:",
-    "test rdx, rdx",
-    "jz 24f",
-    "movups xmm0, [rsi + rdx - 16]",
-    "movups [rdi + rdx - 16], xmm0",
-    "24:",
-    "xor eax, eax",
-    "ret",
-    // Fewer than 16 octets.
-    "40:",
-    "cmp rdx, 8",
-    "jb 41f",
+    "25:",
+    "test dl, 8",
+    "jz 26f",
     "mov rax, [rsi]",
-    "mov rcx, [rsi + rdx - 8]",
     "mov [rdi], rax",
-    "mov [rdi + rdx - 8], rcx",
+    "add rsi, 8",
+    "add rdi, 8",
+    // The last word, or smaller ones.
+    "26:",
+    "and edx, 7",
+    "cmp edx, 7",
+    "jne 27f",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
     "xor eax, eax",
     "ret",
-    "41:",
-    "cmp rdx, 4",
-    "jb 42f",
+    "27:",
+    "inc edx",
+    // Fewer than 8 octets, as many as edx says, at a multiple of the largest word that they hold.
+    "28:",
+    "test dl, 4",
+    "jz 40f",
     "mov eax, [rsi]",
-    "mov ecx, [rsi + rdx - 4]",
     "mov [rdi], eax",
-    "mov [rdi + rdx - 4], ecx",
+    "add rsi, 4",
+    "add rdi, 4",
+    "40:",
+    "test dl, 2",
+    "jz 41f",
+    "mov ax, [rsi]",
+    "mov [rdi], ax",
+    "add rsi, 2",
+    "add rdi, 2",
+    "41:",
+    "test dl, 1",
+    "jz 29f",
+    "mov al, [rsi]",
+    "mov [rdi], al",
+    "29:",
     "xor eax, eax",
     "ret",
-    "42:",
-    "test rdx, rdx",
-    "jz 24b",
+    // Up to the first word, as far as there are so many octets.
+    "30:",
+    "test cl, 1",
+    "jz 31f",
+    "sub rdx, 1",
+    "jb 29b",
     "mov al, [rsi]",
     "mov [rdi], al",
     "inc rsi",
     "inc rdi",
-    "dec rdx",
-    "jmp 42b",
-    ".cfi_endproc",
-    // store(rdi: to, rsi: word, rdx: first, rcx: end)
-    "rnic_core_guarded_store:",
-    ".cfi_startproc",
-    "mov r10, rdx",
-    "mov r11, rcx",
-    "mov [rdi], rsi",
-    "xor eax, eax",
-    "ret",
+    "31:",
+    "test cl, 2",
+    "jz 32f",
+    "cmp rdx, 2",
+    "jb 28b",
+    "mov ax, [rsi]",
+    "mov [rdi], ax",
+    "add rsi, 2",
+    "add rdi, 2",
+    "sub rdx, 2",
+    "32:",
+    "test cl, 4",
+    "jz 21b",
+    "cmp rdx, 4",
+    "jb 28b",
+    "mov eax, [rsi]",
+    "mov [rdi], eax",
+    "add rsi, 4",
+    "add rdi, 4",
+    "sub rdx, 4",
+    "jmp 21b",
     ".cfi_endproc",
     // load(rdi: from, rsi: where the word goes, rdx: first, rcx: end)
     "rnic_core_guarded_load:",
@@ -143,13 +183,39 @@ global_asm!(
     "mov eax, 2",
     "ret",
     ".cfi_endproc",
-    // copy_wide: as copy, at least 128 octets, on a processor with AVX.
+    // copy_wide: as copy, at least 256 octets, on a processor with AVX.
     "rnic_core_guarded_wide:",
     "rnic_core_guarded_copy_wide:",
     ".cfi_startproc",
-    "mov r10, rcx",
-    "mov r11, r8",
-    "30:",
+    "mov r10, r8",
+    "mov r11, r9",
+    "test ecx, ecx",
+    "jz 53f",
+    "test cl, 1",
+    "jz 51f",
+    "mov al, [rsi]",
+    "mov [rdi], al",
+    "inc rsi",
+    "inc rdi",
+    "51:",
+    "test cl, 2",
+    "jz 52f",
+    "mov ax, [rsi]",
+    "mov [rdi], ax",
+    "add rsi, 2",
+    "add rdi, 2",
+    "52:",
+    "test cl, 4",
+    "jz 53f",
+    "mov eax, [rsi]",
+    "mov [rdi], eax",
+    "add rsi, 4",
+    "add rdi, 4",
+    // rdx as in copy, and 128 less.
+    "53:",
+    "sub rdx, rcx",
+    "sub rdx, 129",
+    "54:",
     "vmovdqu ymm0, [rsi]",
     "vmovdqu ymm1, [rsi + 32]",
     "vmovdqu ymm2, [rsi + 64]",
@@ -160,27 +226,19 @@ global_asm!(
     "vmovdqu [rdi + 96], ymm3",
     "sub rsi, -128",
     "sub rdi, -128",
-    "add rdx, -128",
-    "cmp rdx, 128",
-    "jae 30b",
-    "31:",
-    "cmp rdx, 32",
-    "jb 32f",
+    "sub rdx, 128",
+    "jae 54b",
+    "test dl, 64",
+    "jz 55f",
     "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
     "vmovdqu [rdi], ymm0",
-    "add rsi, 32",
-    "add rdi, 32",
-    "sub rdx, 32",
-    "jmp 31b",
-    "32:",
-    "test rdx, rdx",
-    "jz 33f",
-    "vmovdqu ymm0, [rsi + rdx - 32]",
-    "vmovdqu [rdi + rdx - 32], ymm0",
-    "33:",
+    "vmovdqu [rdi + 32], ymm1",
+    "add rsi, 64",
+    "add rdi, 64",
+    "55:",
     "vzeroupper",
-    "xor eax, eax",
-    "ret",
+    "jmp 23b",
     ".cfi_endproc",
     "rnic_core_guarded_end:",
     // The landing pads.
@@ -205,6 +263,7 @@ unsafe extern "C" {
         to: *mut u8,
         from: *const u8,
         len: usize,
+        head: usize,
         first: usize,
         end: usize,
     ) -> u32;
@@ -212,10 +271,10 @@ unsafe extern "C" {
         to: *mut u8,
         from: *const u8,
         len: usize,
+        head: usize,
         first: usize,
         end: usize,
     ) -> u32;
-    fn rnic_core_guarded_store(to: *mut u64, word: u64, first: usize, end: usize) -> u32;
     fn rnic_core_guarded_load(from: *const u64, word: *mut u64, first: usize, end: usize) -> u32;
     fn rnic_core_guarded_exchange(
         at: *mut u64,
@@ -239,30 +298,32 @@ pub(super) fn landing_pad(at: usize) -> Option<usize> {
     }
 }
 
-/// Copies `len` octets. A fault is expected at the addresses `guarded`.
+/// Copies `len` octets, of which `head` lie in front of the first multiple of 8 on the side that is watched. A fault is
+/// expected at the addresses `guarded`.
 ///
 /// # Safety
 ///
 /// What is not guarded can be accessed so.
 #[inline]
-pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize, guarded: &Range<usize>) -> u32 {
+pub(super) unsafe fn copy(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+    head: usize,
+    guarded: &Range<usize>,
+) -> u32 {
     let Range { start, end } = *guarded;
-    if len >= WIDE && is_x86_feature_detected!("avx") {
+    if is_wide(len) {
         // SAFETY: the caller's promise; there are enough octets, and the processor has AVX.
-        return unsafe { rnic_core_guarded_copy_wide(to, from, len, start, end) };
+        return unsafe { rnic_core_guarded_copy_wide(to, from, len, head, start, end) };
     }
     // SAFETY: the caller's promise.
-    unsafe { rnic_core_guarded_copy(to, from, len, start, end) }
+    unsafe { rnic_core_guarded_copy(to, from, len, head, start, end) }
 }
 
-/// Stores a word. A fault is expected at the addresses `guarded`.
-///
-/// # Safety
-///
-/// What is not guarded can be accessed so.
-pub(super) unsafe fn store_word(to: *mut u64, word: u64, guarded: &Range<usize>) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { rnic_core_guarded_store(to, word, guarded.start, guarded.end) }
+#[inline(always)]
+fn is_wide(len: usize) -> bool {
+    len >= WIDE && is_x86_feature_detected!("avx")
 }
 
 /// Loads a word. A fault is expected at the addresses `guarded`.

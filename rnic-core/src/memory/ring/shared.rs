@@ -98,13 +98,16 @@ pub(super) enum Memory {
 
 impl Memory {
     /// Allocates zeroed memory, and writes to it, so that no page fault happens on the data path.
-    pub(super) fn own(len: usize) -> Self {
+    pub(super) fn own(len: usize) -> io::Result<Self> {
         let block = || Block([const { AtomicU64::new(0) }; 16]);
-        Self::Own(
-            (0..len.div_ceil(size_of::<Block>()))
-                .map(|_| block())
-                .collect(),
-        )
+        let count = len.div_ceil(size_of::<Block>());
+        let mut blocks = Vec::new();
+        // A process with a limit must get an error: without memory for a `Vec`, it would be ended.
+        blocks
+            .try_reserve_exact(count)
+            .map_err(|_| io::ErrorKind::OutOfMemory)?;
+        blocks.resize_with(count, block);
+        Ok(Self::Own(blocks.into_boxed_slice()))
     }
 
     fn start(&self) -> Option<NonNull<u8>> {

@@ -22,13 +22,19 @@ impl Entry for Long {
 
 /// A ring whose indices start at `index`.
 fn ring_at<T: Entry>(capacity: u32, index: u32) -> (Producer<T>, Consumer<T>) {
-    let shared = Shared::create(capacity, usize::MAX, |len| Ok(Memory::own(len))).unwrap();
+    let shared = Shared::create(capacity, usize::MAX, Memory::own).unwrap();
     shared.tail().store(index, Ordering::Relaxed);
     shared.head().store(index, Ordering::Relaxed);
     (
         Producer::new(shared.clone(), index, index),
         Consumer::new(shared, index, index),
     )
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error() {
+    let refused = Memory::own(isize::MAX as usize).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::OutOfMemory);
 }
 
 #[test]

@@ -114,6 +114,11 @@ impl MpaInitiator {
         self.options.is_enhanced()
     }
 
+    /// Whether anything has come in the place of the Reply.
+    pub fn has_heard(&self) -> bool {
+        self.replied || !self.incoming.octets.is_empty()
+    }
+
     /// Whether CRCs are used, as far as is known: a Terminate about the Reply needs to know.
     pub fn crc(&self) -> bool {
         self.crc

@@ -8,6 +8,7 @@ use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 /// The responder, until it has sent the Reply.
 #[derive(Debug, Default)]
 pub struct MpaResponder {
+    /// The Request, and once that is whole what comes before the Reply.
     incoming: Incoming,
     state: ResponderState,
 }
@@ -65,7 +66,9 @@ impl MpaResponder {
         if !matches!(self.state, ResponderState::Waiting) {
             return Ok(None);
         }
-        let Some(request) = self.incoming.take(input)? else {
+        let mut incoming = std::mem::take(&mut self.incoming);
+        let Some(request) = incoming.take(input)? else {
+            self.incoming = incoming;
             return Ok(None);
         };
         self.state = ResponderState::Replied;
@@ -128,6 +131,35 @@ impl MpaResponder {
     pub fn may_terminate(&self) -> Option<bool> {
         let terms = self.request_terms().ok()?;
         terms.enhanced.map(|_| terms.markers)
+    }
+
+    /// Whether the Request was for a peer-to-peer connection, and has no Reply yet: the initiator would begin with a
+    /// ready-to-receive message.
+    pub fn is_peer_to_peer(&self) -> bool {
+        let terms = self.request_terms().ok();
+        let enhanced = terms.and_then(|terms| terms.enhanced);
+        enhanced.is_some_and(|enhanced| enhanced.peer_to_peer)
+    }
+
+    /// Takes an FPDU that comes before the Reply from the front of `input`, in any pieces, and returns its ULPDU once it is
+    /// complete. It can only be a Terminate, by which an initiator of RFC 6581 says that it gives up (section 9.3). What has
+    /// come of it when the Request is accepted is the beginning of the stream: see [`take_early`](Self::take_early).
+    ///
+    /// # Errors
+    /// Where no FPDU comes that is short enough for a Terminate, or the Request was not enhanced.
+    pub fn receive_early(&mut self, input: &mut &[u8]) -> Result<Option<Vec<u8>>, MpaError> {
+        let terms = self.request_terms()?;
+        if terms.enhanced.is_none() {
+            return Err(MpaError::Early);
+        }
+        // rfc: 6581-38 an initiator may give up before the Reply
+        // It cannot know yet whether this side requires CRCs or markers.
+        self.incoming.take_fpdu(input, terms.crc, false)
+    }
+
+    /// Takes the front of an FPDU that has come before the Reply.
+    pub fn take_early(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.incoming).octets
     }
 
     fn request_terms(&self) -> Result<RequestTerms, MpaError> {

@@ -60,7 +60,7 @@ impl Requester {
     /// Applies a peer's Terminate: the request that it names completes with that error instead of as flushed. The peer has
     /// carried out the requests before it and dropped those behind it, whether TCP acknowledged them or not.
     pub(in super::super) fn apply_terminate(&mut self, terminate: &ReceivedTerminate) {
-        let named = |request: &PostedRequest| match (&terminate.header, request.target) {
+        let named = |request: &PostedRequest| match (&terminate.segment.header, request.target) {
             (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn, count }) => {
                 header.queue == queue && header.msn.distance_from(msn) < count.into()
             }
@@ -90,7 +90,7 @@ impl Requester {
         for request in self.requests.range_mut(index..) {
             if matches!(
                 request.progress,
-                Progress::Sending | Progress::Sent(_) | Progress::Awaiting
+                Progress::Sending | Progress::Sent(_) | Progress::Awaiting | Progress::Failed(_)
             ) {
                 request.progress = Progress::Failed(status);
             }

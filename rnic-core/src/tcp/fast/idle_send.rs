@@ -18,6 +18,7 @@ impl IdleSegment {
         let idle = tcp.state == State::Established
             && tcp.send.is_empty()
             && !tcp.has_special()
+            && tcp.options.fits_whole()
             && !tcp.recv.duplicate_ack_due()
             && tcp.pacer.rate().is_none()
             && !tcp.ecn.is_used()

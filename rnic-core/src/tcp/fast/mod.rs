@@ -1,5 +1,5 @@
-//! TCP's part of each fast path. The contract stands in `connection/fast/mod.rs`, the table of all of them in
-//! ARCHITECTURE.md.
+//! TCP's part of each fast path. The contract stands in `connection/fast/mod.rs`, the list of all of
+//! them in docs/design/fast-paths.md.
 //!
 //! `eligible` makes the proof of a path, and changes nothing; `commit` consumes it, and cannot fail. [`Tcp::receive`]
 //! and [`Tcp::poll_transmit`] are the ordinary way: they decide what is right.

@@ -67,6 +67,7 @@ impl BurstSegments {
     /// Returns how many octets of new data may be sent now. `None` if anything else is to be sent.
     fn room_now(tcp: &Tcp, now: Instant) -> Option<u64> {
         if tcp.has_special()
+            || !tcp.options.fits_whole()
             || tcp.recv.duplicate_ack_due()
             || !tcp.state.may_queue()
             || !tcp.send.all_sent()

@@ -43,6 +43,28 @@ fn passive_open_offers_only_what_was_asked() {
     assert_eq!(t.tcp.max_payload(), 1460);
 }
 
+/// RFC 9293 section 3.7.1: the option says what its sender takes, and both directions are independent.
+#[test]
+fn passive_open_states_its_own_segment_size_whatever_the_peers_is() {
+    let accept = || Script::accept(&plain(), "S 0:0(0) win 30000 <mss 600>");
+    let mut t = accept();
+    t.expect("S. 0:0(0) ack 1 <mss 1000>");
+    // The route is known before the SYN-ACK is sent.
+    let mut t = accept();
+    t.tcp.limit_mss(1460);
+    t.expect("S. 0:0(0) ack 1 <mss 1000>");
+    assert_eq!(t.tcp.max_payload(), 600);
+    let mut t = accept();
+    t.tcp.limit_mss(800);
+    t.expect("S. 0:0(0) ack 1 <mss 800>");
+    assert_eq!(t.tcp.max_payload(), 600);
+    // The route asks peers for less than it takes (`advmss`).
+    let mut t = Script::accept(&plain(), "S 0:0(0) win 30000 <mss 1000>");
+    t.tcp.limit_offered_mss(500);
+    t.expect("S. 0:0(0) ack 1 <mss 500>");
+    assert_eq!(t.tcp.max_payload(), 1000);
+}
+
 #[test]
 fn passive_open_with_all_options_and_the_window_scaled_after_the_handshake() {
     let mut t = Script::accept(
@@ -209,7 +231,9 @@ fn the_handshake_is_ended_only_by_the_right_acknowledgment() {
 fn segment_size_of_a_peer_that_says_none_or_nonsense() {
     for (options, expected) in [
         ("", 536),
-        ("mss 0", 160),
+        ("mss 0", 148),
+        ("mss 100", 148),
+        ("mss 200", 200),
         ("mss 65535", 1000),
         ("mss 536", 536),
     ] {

@@ -11,8 +11,9 @@ const SEGMENT_LENGTH_LEN: usize = 2;
 /// What may go along with an error: RFC 5040 figure 10.
 fn may_quote(layer: u8, error_type: u8) -> (bool, bool) {
     match (layer, error_type) {
-        (0, 1) => (true, true),
-        (0, 2) | (1, 1 | 2) => (true, false),
+        // An error in a Read Request, of either type.
+        (0, 1 | 2) => (true, true),
+        (1, 1 | 2) => (true, false),
         _ => (false, false),
     }
 }

@@ -41,21 +41,24 @@ impl Connections {
         patience: Patience,
     ) -> Result<(), AskError> {
         let turn = self.turn(ports, patience.most);
-        let answers = administrator.inspect(&turn, SUMMARY, patience.within)?;
-        for answer in answers {
-            let port = ports.iter().find(|port| port.port == answer.port);
-            let Some(port) = port else { continue };
-            let (said, _) = said::read(&answer, SUMMARY, patience.within);
-            let count = said.into_iter().find_map(|one| match one {
-                Resource::Summary(summary) => summary.connected,
-                _ => None,
-            });
-            match count {
-                Some(count) => self.counts.insert(key(port), count),
-                None => self.counts.remove(&key(port)),
-            };
-        }
-        Ok(())
+        let within = patience.within;
+        administrator.inspect(&turn, SUMMARY, within, |_, answers| {
+            for answer in answers {
+                let port = ports.iter().find(|port| port.port == answer.port);
+                let Some(port) = port else { continue };
+                let mut count = None;
+                said::read(&answer, (SUMMARY, within), |one| {
+                    if let Resource::Summary(summary) = one {
+                        count = count.or(summary.connected);
+                    }
+                });
+                match count {
+                    Some(count) => self.counts.insert(key(port), count),
+                    None => self.counts.remove(&key(port)),
+                };
+            }
+            true
+        })
     }
 
     /// Returns whose turn it is, and forgets those that are gone.

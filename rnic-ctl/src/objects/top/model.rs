@@ -250,6 +250,7 @@ mod tests {
             program: "rping".into(),
             pid: 42,
             connected: true,
+            ending: false,
             frames: 64,
             huge_octets: 0,
             leases: 2,

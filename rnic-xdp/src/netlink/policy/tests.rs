@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::netlink::message::parse;
-use crate::testing::{Namespace, is_root};
+use crate::testing::Namespace;
 
 /// A message as `linux/xfrm.h` describes it, octet by octet.
 struct Raw {
@@ -251,10 +251,8 @@ fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernels_policies_are_read_and_followed() {
-    if !is_root("the_kernels_policies_are_read_and_followed") {
-        return;
-    }
     let namespace = Namespace::new("xfrm").unwrap();
     let Some(mut socket) = namespace.run(|| PolicySocket::open(Groups::POLICIES).unwrap()) else {
         eprintln!("SKIPPED: the_kernels_policies_are_read_and_followed needs a kernel with IPsec");

@@ -94,12 +94,8 @@ impl ControlThread {
                         workers.find(|followed| followed.worker.number == number)
                     {
                         match request {
-                            NextHopRequest::Follow(destination) => {
-                                followed.routes.request(destination);
-                            }
-                            NextHopRequest::Forget(destination) => {
-                                followed.routes.forget(destination);
-                            }
+                            NextHopRequest::Follow(path) => followed.routes.request(path),
+                            NextHopRequest::Forget(path) => followed.routes.forget(path),
                         }
                     }
                 }

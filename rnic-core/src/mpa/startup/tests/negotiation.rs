@@ -46,12 +46,12 @@ mod revisions {
                 );
                 let error = error.unwrap_err();
                 assert_eq!(error, MpaError::ReplyRevision { asked, replied });
-                assert_eq!(error.action(), Action::Close);
+                assert_eq!(error.action(), Action::GiveUp);
             }
         }
         let error = receive_reply(&options(2, true, 1, 1), &reply("00020000")).unwrap_err();
         assert_eq!(error, MpaError::ReplyNotEnhanced);
-        assert_eq!(error.action(), Action::Close);
+        assert_eq!(error.action(), Action::GiveUp);
     }
 
     /// Revision 2 with nothing that is new in it: the form of revision 1, in both directions.

@@ -1,17 +1,31 @@
 //! Next hops in namespaces: resolved by the kernel, and followed.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::thread::sleep;
 use std::time::{Duration, Instant as Clock};
 
-use rnic_core::connection::NextHop;
+use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
 
 use crate::netlink::{Neighbour, RouteSocket, link_by_name, neighbour};
-use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+use crate::testing::{Namespace, VethEnd, veth_pair};
 
 use super::{LOOKUPS_PER_POLL, LinkState, Routes, Update};
+
+mod choice;
+
+/// A path to a destination, from whichever source the route prefers.
+fn to(destination: &str) -> AddressPair {
+    to_address(destination.parse().unwrap())
+}
+
+fn to_address(remote: IpAddr) -> AddressPair {
+    AddressPair {
+        local: Ipv4Addr::UNSPECIFIED.into(),
+        remote,
+    }
+}
 
 /// Two namespaces, and the routes of the first one's device.
 struct Rig {
@@ -54,7 +68,7 @@ impl Rig {
     }
 
     fn request(&mut self, destination: &str) {
-        self.routes.request(destination.parse().unwrap());
+        self.routes.request(to(destination));
     }
 
     /// Returns the kernel's entry for a neighbour.
@@ -93,9 +107,13 @@ impl Rig {
 
     /// Waits for a destination to be resolved.
     fn set(&mut self, destination: &str) -> NextHop {
-        let wanted: IpAddr = destination.parse().unwrap();
+        self.set_path(to(destination))
+    }
+
+    /// Waits for a path to be resolved.
+    fn set_path(&mut self, wanted: AddressPair) -> NextHop {
         match self.update() {
-            Update::Set(destination, hop) if destination == wanted => hop,
+            Update::Set(path, hop) if path == wanted => hop,
             other => panic!("{other:?}"),
         }
     }
@@ -109,16 +127,15 @@ impl Rig {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn neighbours_on_the_link_are_resolved() {
-    if !is_root("neighbours_on_the_link_are_resolved") {
-        return;
-    }
     let mut rig = Rig::new("onlink");
     let expected = NextHop {
         source_mac: rig.mac(&rig.east, "east"),
         destination_mac: rig.mac(&rig.west, "west"),
         vlan: None,
         mtu: 1500,
+        advertised_mss: None,
     };
     for destination in ["10.77.0.2", "fd77::2"] {
         rig.request(destination);
@@ -130,39 +147,41 @@ fn neighbours_on_the_link_are_resolved() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn destinations_behind_a_gateway_have_its_mac_address() {
-    if !is_root("destinations_behind_a_gateway_have_its_mac_address") {
-        return;
-    }
     let mut rig = Rig::new("gateway");
     rig.east
         .ip("route add 192.0.2.0/24 via 10.77.0.2 mtu 1400")
         .unwrap();
-    rig.east.ip("route add 2001:db8::/64 via fd77::2").unwrap();
+    rig.east
+        .ip("route add 2001:db8::/64 via fd77::2 advmss 1000")
+        .unwrap();
     rig.east
         .ip("route add 198.51.100.0/24 via inet6 fd77::2")
         .unwrap();
     let gateway = rig.mac(&rig.west, "west");
-    for (destination, mtu) in [
-        ("192.0.2.9", 1400),
-        ("2001:db8::9", 1500),
-        ("198.51.100.1", 1500),
+    for (destination, mtu, advertised_mss) in [
+        ("192.0.2.9", 1400, None),
+        ("2001:db8::9", 1500, Some(1000)),
+        ("198.51.100.1", 1500, None),
     ] {
         rig.request(destination);
         let hop = rig.set(destination);
         assert_eq!(
-            (hop.destination_mac, hop.mtu),
-            (gateway, mtu),
+            (
+                hop.destination_mac,
+                hop.mtu,
+                hop.advertised_mss.map(u16::from)
+            ),
+            (gateway, mtu, advertised_mss),
             "{destination}"
         );
     }
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn vlans_are_found_by_their_routes() {
-    if !is_root("vlans_are_found_by_their_routes") {
-        return;
-    }
     let mut rig = Rig::new("vlan");
     for (namespace, netdev, address) in [(&rig.east, "east", 1), (&rig.west, "west", 2)] {
         let made = namespace.ip(&format!("link add link {netdev} name v42 type vlan id 42"));
@@ -183,10 +202,8 @@ fn vlans_are_found_by_their_routes() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_state_of_the_device_is_followed() {
-    if !is_root("the_state_of_the_device_is_followed") {
-        return;
-    }
     let mut rig = Rig::new("carrier");
     let wait = |rig: &mut Rig, expected| {
         let deadline = Clock::now() + Duration::from_secs(20);
@@ -226,10 +243,8 @@ fn the_state_of_the_device_is_followed() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_device_in_another_namespace_is_gone_and_stays_so() {
-    if !is_root("a_device_in_another_namespace_is_gone_and_stays_so") {
-        return;
-    }
     let mut rig = Rig::new("moved");
     let other = rig.west.name().to_owned();
     rig.east
@@ -255,10 +270,8 @@ fn a_device_in_another_namespace_is_gone_and_stays_so() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn changes_are_followed() {
-    if !is_root("changes_are_followed") {
-        return;
-    }
     let mut rig = Rig::new("change");
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
@@ -282,19 +295,14 @@ fn changes_are_followed() {
     while wait(&mut rig).source_mac != MacAddr([2, 0, 0, 0, 0, 0x77]) {}
 
     rig.east.ip("addr del 10.77.0.1/24 dev east").unwrap();
-    assert_eq!(
-        rig.update(),
-        Update::Unreachable("10.77.0.2".parse().unwrap())
-    );
+    assert_eq!(rig.update(), Update::Unreachable(to("10.77.0.2")));
     rig.east.ip("addr add 10.77.0.1/24 dev east").unwrap();
     wait(&mut rig);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn unreachable_destinations_are_reported() {
-    if !is_root("unreachable_destinations_are_reported") {
-        return;
-    }
     let mut rig = Rig::new("silent");
     // Without a route, local, and multicast destinations.
     for destination in [
@@ -305,24 +313,15 @@ fn unreachable_destinations_are_reported() {
         "2001:db8::1",
     ] {
         rig.request(destination);
-        assert_eq!(
-            rig.poll(),
-            Some(Update::Unreachable(destination.parse().unwrap()))
-        );
+        assert_eq!(rig.poll(), Some(Update::Unreachable(to(destination))));
     }
     // On the link, but without a reply: the kernel gives up after some seconds.
     rig.request("10.77.0.3");
     assert_eq!(rig.poll(), None);
-    assert_eq!(
-        rig.update(),
-        Update::Unreachable("10.77.0.3".parse().unwrap())
-    );
+    assert_eq!(rig.update(), Update::Unreachable(to("10.77.0.3")));
     // A second request gets an update too, also while the destination is being looked up.
     rig.request("203.0.113.1");
-    assert_eq!(
-        rig.update(),
-        Update::Unreachable("203.0.113.1".parse().unwrap())
-    );
+    assert_eq!(rig.update(), Update::Unreachable(to("203.0.113.1")));
     rig.west.ip("addr add 10.77.0.3/24 dev west").unwrap();
     assert_eq!(
         rig.set("10.77.0.3").destination_mac,
@@ -331,19 +330,14 @@ fn unreachable_destinations_are_reported() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_lost_destination_is_looked_up_until_it_is_reachable_again() {
-    if !is_root("a_lost_destination_is_looked_up_until_it_is_reachable_again") {
-        return;
-    }
     let mut rig = Rig::new("lost");
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
     rig.west.ip("addr del 10.77.0.2/24 dev west").unwrap();
     rig.east.ip("neigh flush dev east").unwrap();
-    assert_eq!(
-        rig.update(),
-        Update::Unreachable("10.77.0.2".parse().unwrap())
-    );
+    assert_eq!(rig.update(), Update::Unreachable(to("10.77.0.2")));
     rig.west.ip("addr add 10.77.0.2/24 dev west").unwrap();
     assert_eq!(
         rig.set("10.77.0.2").destination_mac,
@@ -352,10 +346,8 @@ fn a_lost_destination_is_looked_up_until_it_is_reachable_again() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn of_two_devices_with_the_same_network_the_given_one_is_used() {
-    if !is_root("of_two_devices_with_the_same_network_the_given_one_is_used") {
-        return;
-    }
     let mut rig = Rig::new("rails");
     // A second device with a better route to the same network.
     let end = |namespace, name, addresses| VethEnd {
@@ -377,7 +369,7 @@ fn of_two_devices_with_the_same_network_the_given_one_is_used() {
     let hop = rig.set("10.77.0.2");
     assert_eq!(hop.source_mac, rig.mac(&rig.east, "east"));
     rig.request("10.99.0.1");
-    let elsewhere = Update::Unreachable("10.99.0.1".parse().unwrap());
+    let elsewhere = Update::Unreachable(to("10.99.0.1"));
     assert_eq!(
         rig.poll(),
         Some(elsewhere),
@@ -386,10 +378,8 @@ fn of_two_devices_with_the_same_network_the_given_one_is_used() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_destination_is_followed_until_it_is_forgotten() {
-    if !is_root("a_destination_is_followed_until_it_is_forgotten") {
-        return;
-    }
     let mut rig = Rig::new("many");
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
@@ -400,7 +390,7 @@ fn a_destination_is_followed_until_it_is_forgotten() {
         .unwrap();
     let others = (0..20_000).map(|number| IpAddr::V4((0x6440_0000 + number).into()));
     for other in others.clone() {
-        rig.routes.request(other);
+        rig.routes.request(to_address(other));
         rig.update();
     }
     rig.east
@@ -408,28 +398,24 @@ fn a_destination_is_followed_until_it_is_forgotten() {
         .unwrap();
     let hop = loop {
         match rig.update() {
-            Update::Set(destination, hop) if destination == IpAddr::from([10, 77, 0, 2]) => {
-                break hop;
-            }
+            Update::Set(path, hop) if path == to("10.77.0.2") => break hop,
             _ => {}
         }
     };
     assert_eq!(hop.destination_mac, MacAddr([2, 0, 0, 0, 0, 0x99]));
     for other in others {
-        rig.routes.forget(other);
+        rig.routes.forget(to_address(other));
     }
-    assert_eq!(rig.routes.destinations.len(), 1);
+    assert_eq!(rig.routes.paths.len(), 1);
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_destination_forgotten_during_its_lookup_can_be_requested_again() {
-    if !is_root("a_destination_forgotten_during_its_lookup_can_be_requested_again") {
-        return;
-    }
     let mut rig = Rig::new("again");
     for _ in 0..3 {
         rig.request("10.77.0.2");
-        rig.routes.forget("10.77.0.2".parse().unwrap());
+        rig.routes.forget(to("10.77.0.2"));
     }
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
@@ -438,10 +424,8 @@ fn a_destination_forgotten_during_its_lookup_can_be_requested_again() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn after_lost_notifications_destinations_are_looked_up_again() {
-    if !is_root("after_lost_notifications_destinations_are_looked_up_again") {
-        return;
-    }
     let mut rig = Rig::new("news");
     rig.request("10.77.0.2");
     assert_eq!(rig.poll(), None);
@@ -451,10 +435,8 @@ fn after_lost_notifications_destinations_are_looked_up_again() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn an_old_notification_is_not_taken_for_the_result_of_a_new_request() {
-    if !is_root("an_old_notification_is_not_taken_for_the_result_of_a_new_request") {
-        return;
-    }
     let mut rig = Rig::new("old");
     rig.east.ip("route add 192.0.2.0/24 via 10.77.0.3").unwrap();
     rig.request("192.0.2.1");
@@ -462,23 +444,21 @@ fn an_old_notification_is_not_taken_for_the_result_of_a_new_request() {
     rig.until("10.77.0.3", |neighbour| neighbour.failed);
     rig.west.ip("addr add 10.77.0.3/24 dev west").unwrap();
     rig.request("192.0.2.2");
-    let first = "192.0.2.1".parse().unwrap();
+    let first = to("192.0.2.1");
     assert_eq!(rig.update(), Update::Unreachable(first));
     // The second one is found in the end.
-    let second: IpAddr = "192.0.2.2".parse().unwrap();
+    let second = to("192.0.2.2");
     loop {
         match rig.update() {
-            Update::Set(destination, _) if destination == second => break,
+            Update::Set(path, _) if path == second => break,
             update => assert!(matches!(update, Update::Set(found, _) if found == first)),
         }
     }
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn after_a_change_destinations_are_looked_up_some_at_a_time() {
-    if !is_root("after_a_change_destinations_are_looked_up_some_at_a_time") {
-        return;
-    }
     let mut rig = Rig::new("some");
     rig.east
         .ip("route add 100.64.0.0/10 via 10.77.0.2")
@@ -486,7 +466,7 @@ fn after_a_change_destinations_are_looked_up_some_at_a_time() {
     let count = 10 * LOOKUPS_PER_POLL;
     for number in 0..count as u32 {
         rig.routes
-            .request(IpAddr::V4((0x6440_0000 + number).into()));
+            .request(to_address(IpAddr::V4((0x6440_0000 + number).into())));
     }
     for _ in 0..count {
         rig.update();

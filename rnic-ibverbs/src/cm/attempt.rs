@@ -1,0 +1,60 @@
+//! Attempts to connect: in the form of RFC 6581 first, and in that of RFC 5044 where the peer knows no other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rnic_verbs::{ConnectionOptions, EndReason, Error, PortLease};
+
+use crate::adapter::Adapter;
+use crate::cm::verbs::errno_of;
+use crate::errno::Errno;
+use crate::objects::Qp;
+
+/// What a connection is begun with.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) adapter: &'static Adapter,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    /// The program left the port to us.
+    pub(super) any_port: bool,
+    pub(super) options: ConnectionOptions,
+    /// Keeps a port reserved that others share, until the outcome is known.
+    pub(super) _shared: Option<Arc<PortLease>>,
+}
+
+impl Attempt {
+    /// Has a queue pair connect.
+    pub(super) fn start(&self, qp: &Qp) -> Result<(), Errno> {
+        let connect = |local| {
+            let options = self.options.clone();
+            qp.lock().connect(self.remote, Some(local), options)
+        };
+        match connect(self.local) {
+            // Somebody else got the port meanwhile, or may have another one only.
+            Err(Error::Net(_)) if self.any_port => {
+                connect(SocketAddr::new(self.local.ip(), 0)).map_err(errno_of)
+            }
+            done => done.map_err(errno_of),
+        }
+    }
+
+    /// Returns the attempt that may succeed where this one failed for a reason that shows a peer of RFC 5044 alone. It is not
+    /// peer-to-peer, which that RFC does not know: the side that connects sends first. The read depths are as the programs say.
+    // rfc: 6581-39 a responder that does not know the enhanced form closes the connection: it is asked without
+    pub(super) fn plainer(self, reason: &EndReason) -> Option<Self> {
+        // Before a Reply, many reset the connection where the RFC has them close it.
+        let may_be = matches!(reason, EndReason::NotEnhanced(_) | EndReason::Reset);
+        // The former connection may still have the port that was chosen.
+        let port = if self.any_port { 0 } else { self.local.port() };
+        (may_be && self.options.mpa_revision > 1).then_some(Self {
+            local: SocketAddr::new(self.local.ip(), port),
+            options: ConnectionOptions {
+                mpa_revision: 1,
+                peer_to_peer: false,
+                ..self.options
+            },
+            ..self
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! How connections and listeners end.
+
+use std::net::{SocketAddr, TcpListener};
+use std::ptr::null_mut;
+use std::thread;
+use std::time::Duration;
+
+use nix::libc;
+
+use crate::calls::*;
+use crate::hosts::{READY, SERVER};
+use crate::roles::{PORT, listen_at, resolved, resolved_to};
+
+/// Plays a role, if it is one of these.
+pub(crate) fn play(role: &str) -> bool {
+    // SAFETY: the roles call functions of C as the manual pages have it.
+    unsafe {
+        match role {
+            "rejected-client" => rejected_client(),
+            "gone-server" => gone_server(),
+            "gone-client" => gone_client(),
+            "again-server" => again_server(),
+            "again-client" => again_client(),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// The completion status of what was flushed.
+const FLUSHED: u32 = 5;
+
+/// Connects in three ways that fail. Each tells one event; what would come behind it would come between those of the next id.
+unsafe fn rejected_client() {
+    let channel = rdma_create_event_channel();
+    let mut ids = Vec::new();
+    let mut buffers = [[0; 16]; 3];
+    for (port, buffer) in [PORT, PORT, PORT + 1].into_iter().zip(&mut buffers) {
+        let id = resolved(channel, port);
+        receive(id, buffer);
+        ok(rdma_connect(id, null_mut()));
+        assert_eq!(next(channel, RDMA_CM_EVENT_REJECTED).id, id);
+        // As librdmacm does, and the engine has done it once the receive is flushed.
+        assert_eq!((*(*id).qp).state, IBV_QPS_ERR);
+        let flushed = completion(id, (*id).recv_cq, (*id).recv_cq_channel);
+        assert_eq!(flushed.0, FLUSHED);
+        ids.push(id);
+    }
+    let last = resolved(channel, PORT);
+    ids.push(last);
+    for id in ids {
+        // rdma_cm goes on to use its context.
+        assert_eq!(ibv_close_device((*id).verbs), 0);
+        rdma_destroy_qp(id);
+        ok(rdma_destroy_id(id));
+    }
+    rdma_destroy_event_channel(channel);
+}
+
+/// Accepts the next peer.
+unsafe fn accepted(channel: *mut rdma_event_channel) -> *mut rdma_cm_id {
+    let id = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+    ok(rdma_create_qp(id, null_mut(), &mut qp_attributes()));
+    ok(rdma_accept(id, null_mut()));
+    assert_eq!((*(*id).qp).state, IBV_QPS_RTR);
+    next(channel, RDMA_CM_EVENT_ESTABLISHED);
+    id
+}
+
+unsafe fn destroy(id: *mut rdma_cm_id) {
+    rdma_destroy_qp(id);
+    ok(rdma_destroy_id(id));
+}
+
+/// Ends a listener behind its only connection, and tells the client by a second one.
+unsafe fn gone_server() {
+    let channel = rdma_create_event_channel();
+    let listening = listen_at(channel, &format!("{SERVER}:{PORT}"));
+    let second = listen_at(channel, &format!("{SERVER}:{}", PORT + 1));
+    println!("\n{READY}");
+    let id = accepted(channel);
+    next(channel, RDMA_CM_EVENT_DISCONNECTED);
+    destroy(id);
+    ok(rdma_destroy_id(listening));
+    let told = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+    ok(rdma_reject(told, null_mut(), 0));
+    ok(rdma_destroy_id(told));
+    // The next word of the client comes when it was refused. The port is the kernel's again.
+    let told = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+    let address: SocketAddr = format!("{SERVER}:{PORT}").parse().unwrap();
+    while let Err(taken) = TcpListener::bind(address) {
+        assert_eq!(taken.raw_os_error(), Some(libc::EADDRINUSE));
+        thread::sleep(Duration::from_millis(20));
+    }
+    ok(rdma_reject(told, null_mut(), 0));
+    ok(rdma_destroy_id(told));
+    ok(rdma_destroy_id(second));
+    rdma_destroy_event_channel(channel);
+}
+
+/// Connects, which fails. Returns the status.
+unsafe fn refused(channel: *mut rdma_event_channel, to: &str) -> i32 {
+    let id = resolved_to(channel, to);
+    ok(rdma_connect(id, null_mut()));
+    let status = next(channel, RDMA_CM_EVENT_REJECTED).status;
+    destroy(id);
+    status
+}
+
+unsafe fn gone_client() {
+    let channel = rdma_create_event_channel();
+    let id = resolved(channel, PORT);
+    ok(rdma_connect(id, null_mut()));
+    next(channel, RDMA_CM_EVENT_ESTABLISHED);
+    ok(rdma_disconnect(id));
+    assert_eq!((*(*id).qp).state, IBV_QPS_SQD);
+    next(channel, RDMA_CM_EVENT_DISCONNECTED);
+    destroy(id);
+    let [one, two] = [PORT, PORT + 1].map(|port| format!("{SERVER}:{port}"));
+    assert_eq!(refused(channel, &two), -libc::ECONNRESET);
+    // Nobody listens, and the host says so at once.
+    assert_eq!(refused(channel, &one), -libc::ECONNREFUSED);
+    assert_eq!(refused(channel, &two), -libc::ECONNRESET);
+    rdma_destroy_event_channel(channel);
+}
+
+/// Ends a listener whose connection lives, and listens anew when the client has come back.
+unsafe fn again_server() {
+    let channel = rdma_create_event_channel();
+    let any = format!("[::]:{PORT}");
+    let listening = listen_at(channel, &any);
+    println!("\n{READY}");
+    let first = accepted(channel);
+    let mut message = [0; 16];
+    receive(first, &mut message);
+    ok(rdma_destroy_id(listening));
+    send(first, b"gone");
+    completion(first, (*first).recv_cq, (*first).recv_cq_channel);
+    let listening = listen_at(channel, &any);
+    let second = accepted(channel);
+    for _ in 0..2 {
+        next(channel, RDMA_CM_EVENT_DISCONNECTED);
+    }
+    [second, first].into_iter().for_each(|id| destroy(id));
+    ok(rdma_destroy_id(listening));
+    rdma_destroy_event_channel(channel);
+}
+
+unsafe fn again_client() {
+    let channel = rdma_create_event_channel();
+    let first = resolved(channel, PORT);
+    let mut message = [0; 16];
+    receive(first, &mut message);
+    ok(rdma_connect(first, null_mut()));
+    next(channel, RDMA_CM_EVENT_ESTABLISHED);
+    completion(first, (*first).recv_cq, (*first).recv_cq_channel);
+    // By the other address this is another peer.
+    let other = format!("[fd78::1]:{PORT}");
+    assert_eq!(refused(channel, &other), -libc::ECONNREFUSED);
+    // The same peer waits for the next listener.
+    let second = resolved(channel, PORT);
+    ok(rdma_connect(second, null_mut()));
+    send(first, b"listen");
+    assert_eq!(next(channel, RDMA_CM_EVENT_ESTABLISHED).id, second);
+    for id in [first, second] {
+        ok(rdma_disconnect(id));
+        assert_eq!(next(channel, RDMA_CM_EVENT_DISCONNECTED).id, id);
+        destroy(id);
+    }
+    rdma_destroy_event_channel(channel);
+}

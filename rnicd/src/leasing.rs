@@ -1,0 +1,269 @@
+//! Leases of TCP ports, and next hops: what clients ask of the ports that they have.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rnic_core::connection::AddressPair;
+use rnic_core::engine::{NetError, Peers};
+use rnic_xdp::manager::protocol::{Answer, Reason, Refused};
+use rnic_xdp::manager::states::Event;
+
+use crate::administration::{Answered, release};
+use crate::client::now;
+use crate::config::Limits;
+use crate::quota::{QuotaError, Resource, Taken};
+use crate::server::Server;
+use crate::shared::{ClientKey, Lease, Shared, lease_key};
+
+/// The most destinations that the ports of a user follow. Each costs the kernel a lookup whenever routes change.
+const MOST_DESTINATIONS: usize = 4096;
+/// The most of them that have no next hop. Each may take an entry in the kernel's table of neighbours, which has some hundreds, and is
+/// asked for again and again.
+const MOST_UNKNOWN: usize = 256;
+/// The most prefixes of peers that a listener names: as many as the programs' map has room for, shared by all listeners of all users.
+const MOST_PREFIXES: usize = 64;
+
+impl Server {
+    pub(crate) fn limits(&self, key: ClientKey) -> Limits {
+        self.clients[key].limits(&self.settings.policy)
+    }
+
+    /// Returns the device of a port, if the client has that port.
+    pub(crate) fn port_of(&mut self, key: ClientKey, port: u32) -> Result<&mut Shared, Refused> {
+        let mut devices = self.devices.iter_mut();
+        let shared = devices.find(|shared| {
+            let of_client = shared.ports.get(&port).map(|port| port.client);
+            of_client == Some(Some(key))
+        });
+        shared.ok_or_else(|| not_yours(port))
+    }
+
+    /// Returns the user whose quotas a port counts for: the one who opened it. Another user may have taken it over.
+    fn owner_of(&mut self, key: ClientKey, port: u32) -> u32 {
+        let account = self.clients[key].account;
+        let shared = self.port_of(key, port);
+        let port = shared.ok().and_then(|shared| shared.ports.get(&port));
+        port.map_or(account, |port| port.record.account())
+    }
+
+    pub(crate) fn listen(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Answered {
+        let limits = self.limits(key);
+        let (uid, account) = (self.clients[key].peer.uid, self.owner_of(key, number));
+        if local.port() != 0 && !limits.listen.value.contains(local.port()) {
+            let setting = &limits.listen;
+            let why = format!(
+                "uid {uid} may listen on {}, not on {}; {} says so",
+                setting.value,
+                local.port(),
+                setting.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        check_prefixes(peers)?;
+        self.port_of(key, number)?;
+        if peers.limits().is_some() {
+            self.check_listed_peers(number)?;
+        }
+        let quotas = self.quotas.clone();
+        let shared = self.port_of(key, number)?;
+        let held = quotas
+            .try_take(account, Resource::Listeners, 1, &limits)
+            .map_err(over)?;
+        let reserved = shared.device.listen(number, local, peers);
+        if local.port() == 0 {
+            self.check_chosen(number, &reserved)?;
+        }
+        if let Ok((local, _)) = &reserved {
+            self.port_of(key, number)?.note_listener(number, *local);
+        }
+        self.lease(number, reserved, held)
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Answered {
+        let limits = self.limits(key);
+        let (uid, account) = (self.clients[key].peer.uid, self.owner_of(key, number));
+        let wanted = local.map_or(0, |local| local.port());
+        if wanted != 0 && !limits.listen.value.contains(wanted) {
+            let setting = &limits.listen;
+            let why = format!(
+                "uid {uid} may choose from the TCP ports {}, not {wanted}; {} says so",
+                setting.value, setting.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        let quotas = self.quotas.clone();
+        let shared = self.port_of(key, number)?;
+        let is_on_link = shared.device.is_on_link(remote.ip());
+        let peers = &limits.peers.value;
+        if !peers.0.contain(remote.ip(), is_on_link) {
+            let why = format!(
+                "uid {uid} may not connect to {}: peers = {peers}; {} says so",
+                remote.ip(),
+                limits.peers.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        let held = quotas
+            .try_take(account, Resource::Connections, 1, &limits)
+            .map_err(over)?;
+        let reserved = shared.device.connect(number, remote, local);
+        if wanted == 0 {
+            self.check_chosen(number, &reserved)?;
+        }
+        self.lease(number, reserved, held)
+    }
+
+    /// Keeps a lease, and answers with it.
+    fn lease(
+        &mut self,
+        number: u32,
+        reserved: Result<(SocketAddr, OwnedFd), NetError>,
+        held: Taken,
+    ) -> Answered {
+        let named = |error| self.name_holder(error, number);
+        let (local, socket) = reserved.map_err(|error| Refused::from(named(error)))?;
+        let mut devices = self.devices.iter_mut();
+        if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&number)) {
+            let netdev = shared.device.netdev();
+            let reservation = self.keeper.keep(lease_key(netdev, number, local), socket);
+            let lease = Lease {
+                reservation,
+                _held: held,
+                since: Some(now()),
+            };
+            if let Some(port) = shared.ports.get_mut(&number) {
+                port.leases.insert(local, lease);
+            }
+        }
+        self.announce(Event::LeaseAdded {
+            port: number,
+            local,
+        });
+        Ok((Answer::Lease { local }, Vec::new()))
+    }
+
+    pub(crate) fn release(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
+        let shared = self.port_of(key, number)?;
+        if release(shared, number, local)? {
+            self.lease_ended(number, local, false);
+        }
+        Ok((Answer::Released, Vec::new()))
+    }
+
+    /// Says whether the host's policies, as they are now, let a peer connect to what a client has leased.
+    pub(crate) fn admit_peer(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Answered {
+        let shared = self.port_of(key, number)?;
+        if shared.lessee(local) != Some(number) {
+            let why = format!("port {number} has not leased {local}");
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        shared.device.check_connection(local, remote)?;
+        Ok((Answer::Done, Vec::new()))
+    }
+
+    pub(crate) fn follow(&mut self, key: ClientKey, number: u32, path: AddressPair) -> Answered {
+        let destination = path.remote;
+        let limits = self.limits(key);
+        let (uid, account) = (self.clients[key].peer.uid, self.owner_of(key, number));
+        let is_on_link = self.port_of(key, number)?.device.is_on_link(destination);
+        if !limits.peers.value.0.contain(destination, is_on_link) {
+            let why = format!(
+                "uid {uid} may not speak with {destination}; {} says so",
+                limits.peers.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        let (followed, unknown) = self.followed(account);
+        let why = match (followed, unknown) {
+            (MOST_DESTINATIONS.., _) => format!("{MOST_DESTINATIONS} destinations"),
+            (_, MOST_UNKNOWN..) => format!("{MOST_UNKNOWN} destinations that do not answer"),
+            _ => String::new(),
+        };
+        if !why.is_empty() {
+            let why = format!("a user follows at most {why}; close connections");
+            return Err(Refused::new(Reason::Other, why));
+        }
+        let rest = self.users.look_up(account);
+        let is_known = self.port_of(key, number)?.follow(number, path);
+        let client = &mut self.clients[key];
+        client.rest(rest);
+        if is_known {
+            client.changed.insert((number, path));
+        }
+        nothing()
+    }
+
+    /// Returns how many destinations the ports of a user follow, and of how many the next hop is not known.
+    fn followed(&self, account: u32) -> (usize, usize) {
+        let (mut followed, mut unknown) = (0, 0);
+        for shared in &self.devices {
+            let ports = shared.ports.values();
+            for port in ports.filter(|port| port.record.account() == account) {
+                followed += port.follows.len();
+                let hops = port.follows.iter().filter(|path| {
+                    let followed = shared.paths.get(*path);
+                    !followed.is_some_and(|followed| matches!(followed.hop, Some(Some(_))))
+                });
+                unknown += hops.count();
+            }
+        }
+        (followed, unknown)
+    }
+}
+
+/// Returns a path; without a source, with an unspecified one.
+pub(crate) fn path(source: Option<IpAddr>, destination: IpAddr) -> AddressPair {
+    let unspecified = match destination {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    AddressPair {
+        local: source.unwrap_or(unspecified),
+        remote: destination,
+    }
+}
+
+/// Fails if a listener names too many prefixes.
+fn check_prefixes(peers: &Peers) -> Result<(), Refused> {
+    let named = peers.limits().map_or(0, <[_]>::len);
+    if named <= MOST_PREFIXES {
+        return Ok(());
+    }
+    let why = format!(
+        "a listener is limited to at most {MOST_PREFIXES} prefixes of peers, not {named}; name fewer and shorter ones, or use several \
+         listeners"
+    );
+    Err(Refused::new(Reason::Quota, why))
+}
+
+/// The answer that is not sent.
+pub(crate) fn nothing() -> Answered {
+    Ok((Answer::Released, Vec::new()))
+}
+
+pub(crate) fn over(error: QuotaError) -> Refused {
+    Refused::new(Reason::Quota, error.to_string())
+}
+
+pub(crate) fn not_yours(port: u32) -> Refused {
+    let why = format!("port {port} is not one of this connection");
+    Refused::new(Reason::NotPermitted, why)
+}
