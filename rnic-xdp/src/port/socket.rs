@@ -26,9 +26,10 @@ use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
 use crate::private::Private;
 
-/// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or for as long as a
-/// process holds the kernel's lock (RTNL) under which it is released.
-const BUSY_FOR: Duration = Duration::from_secs(3);
+/// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or
+/// for as long as others hold the kernel's lock (RTNL) under which it is released: for seconds where
+/// network namespaces are deleted on a loaded host.
+const BUSY_FOR: Duration = Duration::from_secs(10);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
 /// A socket that is open as long as this exists. Of the two handles of one socket, the first that goes ends its being noted.

@@ -7,11 +7,11 @@ use rnic_xdp::manager::Administrator;
 use crate::client::ALICE;
 use crate::rig::{NIC, Rig};
 
-/// Returns the hugepages of the host.
-fn hugepages() -> u64 {
+/// Returns the hugepages of the host of a kind: `Total`, or `Free`.
+pub(crate) fn hugepages(kind: &str) -> usize {
     let memory = fs::read_to_string("/proc/meminfo").unwrap();
     let mut lines = memory.lines();
-    let pages = lines.find_map(|line| line.strip_prefix("HugePages_Total:"));
+    let pages = lines.find_map(|line| line.strip_prefix(&format!("HugePages_{kind}:")));
     pages.unwrap().trim().parse().unwrap()
 }
 
@@ -27,7 +27,7 @@ fn ordinary_pages_do_not_count_against_hugepages() {
         Ok(_) => assert_eq!(administrator().ports().unwrap()[0].huge_octets, 0),
         Err(why) => {
             assert!(why.contains("may hold hugepages = 1MiB"), "{why}");
-            assert!(hugepages() > 0, "there is none to be had");
+            assert!(hugepages("Total") > 0, "there is none to be had");
             rig.wait_until_clean(&[]);
         }
     }

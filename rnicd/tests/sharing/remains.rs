@@ -3,10 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use rnic_verbs::{HugePages, Region};
 use rnic_xdp::manager::Administrator;
 use rnic_xdp::manager::states::PortState;
 
-use crate::client::{ALICE, BOB};
+use crate::client::{ALICE, BOB, Client};
+use crate::memory::hugepages;
 use crate::rig::Rig;
 
 /// A quota of one port.
@@ -92,7 +94,7 @@ fn a_port_that_was_ended_counts_until_its_socket_is_closed() {
 fn memory_that_is_kept_is_empty_once_its_port_has_ended() {
     let mut rig = Rig::new(1500, ONE);
     let mut client = rig.script(BOB);
-    let is_empty = |rig: &Rig, client: &mut crate::client::Client| {
+    let is_empty = |rig: &Rig, client: &mut Client| {
         rig.until("nothing counts any more", || {
             (held(rig, "ports") + held(rig, "hugepages") == 0).then_some(())
         });
@@ -130,15 +132,31 @@ fn a_transmit_ring_is_no_longer_than_its_frames() {
     assert_eq!(client.must("ask_for 64 32 128"), "port");
 }
 
-/// A program that is in the middle of a write to its memory when its port ends, from a page that a file system of its own never delivers.
+/// Opens a port on ordinary pages, for a user that may not have hugepages.
+fn open_on_ordinary_pages(client: &mut Client) {
+    let mut held = Vec::new();
+    // Where a hugepage is free, the client is refused: hold all of them meanwhile.
+    while let Err(why) = client.ask("open_one") {
+        assert!(why.contains("may hold hugepages"), "{why}");
+        for _ in 0..hugepages("Free") {
+            held.push(Region::allocate(2 << 20, HugePages::Prefer).unwrap());
+        }
+    }
+}
+
+/// A program is in the middle of a write to its memory when its port ends, from a page that never
+/// comes.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_write_that_does_not_end_holds_up_nobody_else() {
     // Hugepages cannot be written to.
-    let rules = "[defaults]\nhugepages = \"1MiB\"\nports = 2\n";
-    let mut rig = Rig::new(1500, rules);
+    let rules = format!(
+        "[defaults]\nhugepages = \"1GiB\"\nports = 2\n\
+         [[user]]\nuid = {ALICE}\nhugepages = \"1MiB\"\n"
+    );
+    let mut rig = Rig::new(1500, &rules);
     let mut alice = rig.script(ALICE);
-    alice.must("open_one");
+    open_on_ordinary_pages(&mut alice);
     let pid = administrator(&rig).ports().unwrap()[0].pid;
     let mut writer = Command::new("python3")
         .args(["-c", include_str!("stuck_write.py"), &pid.to_string()])
