@@ -6,7 +6,6 @@ mod built;
 
 use std::fmt;
 use std::mem::offset_of;
-use std::ops::{Deref, DerefMut};
 
 use crate::ddp::{BufferSupply, DdpStream, Llp, Placed, Teardown, Ulp};
 use crate::memory::epoch::Guard;
@@ -47,7 +46,7 @@ impl fmt::Debug for Stream {
             .field("hold", &self.hold)
             .field("ended", &self.ended)
             .field("send_may_open", &self.send_may_open)
-            .field("deframer", &*self.deframer)
+            .field("deframer", self.deframer.get())
             .field("ddp", &self.ddp)
             .field("markers", &self.markers)
             .field("last_words", &self.last_words)
@@ -55,8 +54,9 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// The deframer, and whether the stream was found [between messages](Stream::is_between_messages) since the deframer
-/// was last used. Only what passes through the deframer can change that, apart from the end of the stream.
+/// The deframer, and whether the stream was found [between messages](Stream::is_between_messages)
+/// since it last changed. Only what passes through the deframer can change that, apart from the end
+/// of the stream.
 struct NotedDeframer {
     deframer: Deframer,
     between_messages: bool,
@@ -69,20 +69,15 @@ impl NotedDeframer {
             between_messages: false,
         }
     }
-}
-
-impl Deref for NotedDeframer {
-    type Target = Deframer;
 
     #[inline(always)]
-    fn deref(&self) -> &Deframer {
+    fn get(&self) -> &Deframer {
         &self.deframer
     }
-}
 
-impl DerefMut for NotedDeframer {
+    /// Returns the deframer to change it: nothing is known of the stream until it is looked at again.
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Deframer {
+    fn change(&mut self) -> &mut Deframer {
         self.between_messages = false;
         &mut self.deframer
     }
@@ -183,7 +178,7 @@ impl Stream {
 
     /// Returns the octets of an FPDU that has arrived in part.
     pub(super) fn buffered(&self) -> usize {
-        self.deframer.buffered()
+        self.deframer.get().buffered()
     }
 
     /// Whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
@@ -194,7 +189,7 @@ impl Stream {
 
     /// Returns the octets that this FPDU still lacks.
     pub(super) fn missing(&self) -> usize {
-        self.deframer.missing_len()
+        self.deframer.get().missing_len()
     }
 
     /// Whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
@@ -204,7 +199,7 @@ impl Stream {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
-        let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
+        let between = self.deframer.get().is_at_fpdu_boundary() && !self.ddp.is_amid_message();
         !ends && !self.send_may_open && between && rdmap.is_between_messages()
     }
 
@@ -225,12 +220,12 @@ impl Stream {
         mut crc: Option<u32>,
         context: &mut Context<'_, '_>,
     ) {
-        let mut buffered = self.deframer.buffered();
+        let mut buffered = self.deframer.get().buffered();
         // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
-            let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
+            let outcome = match self.deframer.change().next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
-                    let more = self.deframer.buffered() - buffered;
+                    let more = self.deframer.get().buffered() - buffered;
                     context.counters.rdma.octets_buffered += more as u64;
                     return;
                 }
@@ -274,7 +269,7 @@ impl Stream {
         let User::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
         };
-        if self.ended || !self.deframer.is_at_fpdu_boundary() {
+        if self.ended || !self.deframer.get().is_at_fpdu_boundary() {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
@@ -301,7 +296,7 @@ impl Stream {
         if self.ddp.has_failed() {
             return;
         }
-        let outcome = match self.deframer.skip_fpdu(len) {
+        let outcome = match self.deframer.change().skip_fpdu(len) {
             Ok(()) => {
                 self.hold_no_longer();
                 context.counters.rdma.fpdus_received += 1;
