@@ -17,11 +17,17 @@ need_cargo() {
     command -v cargo >/dev/null || die "no cargo here: install a Rust toolchain (https://rustup.rs), 1.89 or newer"
 }
 
-# Builds the release binaries of packages. Cargo builds what packages depend on with the features that those packages ask for, and anew
-# for each selection of packages; ci/test, which needs most of them, builds the whole workspace once, for all steps.
-build_release() { # -p PACKAGE...
-    [[ -z ${RNIC_BUILD_ALL-} ]] || set -- --workspace --example play
-    cargo build --release --locked --lib --bins "$@" --manifest-path "$root/Cargo.toml"
+# Builds the release binaries of packages. Cargo builds what packages depend on with the features that
+# those packages ask for, and anew for each selection of packages; ci/test, which needs most of them,
+# builds the whole workspace once, for all steps.
+build_release() { # -p PACKAGE..., and perhaps --bin NAME, the only one that is wanted
+    local targets=(--lib --bins)
+    if [[ -n ${RNIC_BUILD_ALL-} ]]; then
+        set -- --workspace --example play
+    elif [[ " $* " == *' --bin '* ]]; then
+        targets=()
+    fi
+    cargo build --release --locked "${targets[@]}" "$@" --manifest-path "$root/Cargo.toml"
 }
 
 # Installs a program of cargo into $tools. It runs for seconds, so that it is not optimised: that would take minutes.
