@@ -33,8 +33,8 @@ const UNSAFE: [&str; 10] = [
     "rnic-core/src/wire/crc/wide",
     // The C ABI.
     "rnic-ibverbs/src",
+    "rnic-manager/src/peer",
     "rnic-xdp/src/icmp/filter",
-    "rnic-xdp/src/manager/peer",
     "rnic-xdp/src/manager/reservation",
     "rnic-xdp/src/placement/ioctl",
     "rnic-xdp/src/port",
@@ -83,14 +83,32 @@ const LOGS: &[&str] = &[
 ];
 
 /// The files that know what carries the frames of a device: in rnic-verbs only those that open it. rnicd gives out the devices.
-const PORTS: [&str; 8] = [
-    "rnic-ctl/src",
+/// What rnic-ctl does with rnicd alone is not among them.
+const PORTS: [&str; 14] = [
+    "rnic-ctl/src/capture",
+    "rnic-ctl/src/device",
+    "rnic-ctl/src/doctor",
+    "rnic-ctl/src/objects/steer",
+    "rnic-ctl/src/perf/counters",
+    "rnic-ctl/src/programs",
+    "rnic-ctl/src/steering",
     "rnic-verbs/src/config",
     "rnic-verbs/src/lib",
     "rnic-verbs/src/offers",
     "rnic-verbs/src/open",
     "rnic-verbs/src/open_error",
     "rnic-verbs/src/port",
+    "rnicd/src",
+];
+
+/// The files that know of rnicd: in rnic-verbs only those that open a device.
+const MANAGERS: [&str; 7] = [
+    "rnic-ctl/src",
+    "rnic-verbs/src/config",
+    "rnic-verbs/src/offers",
+    "rnic-verbs/src/open",
+    "rnic-verbs/src/open_error",
+    "rnic-xdp/src",
     "rnicd/src",
 ];
 
@@ -200,6 +218,7 @@ fn confined(words: &[&str], places: &[&str]) {
     let mut seen = 0;
     for member in [
         "rnic-core",
+        "rnic-manager",
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",
@@ -245,6 +264,17 @@ fn verbs_know_the_port_only_where_a_device_is_opened() {
     confined(&["rnic_xdp"], &PORTS);
 }
 
+#[test]
+fn verbs_know_rnicd_only_where_a_device_is_opened() {
+    confined(&["rnic_manager"], &MANAGERS);
+}
+
+/// Neither the engine nor what is said to rnicd stands on what carries the frames.
+#[test]
+fn xdp_stands_in_one_crate() {
+    confined(&["aya", "libbpf_rs", "xsk_rs"], &["rnic-xdp/src"]);
+}
+
 /// The floors of rnic-core, from the ground up. A module may import the floors below, and, unless it is a protocol
 /// layer, its own floor.
 const FLOORS: [&[&str]; 9] = [
@@ -263,6 +293,7 @@ const FLOORS: [&[&str]; 9] = [
 fn roots() -> Vec<PathBuf> {
     let packages = [
         "rnic-core",
+        "rnic-manager",
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",

@@ -16,7 +16,6 @@ mod netlink;
 mod placement;
 mod policies;
 mod port;
-mod private;
 mod process;
 mod reserve;
 mod routes;
@@ -35,8 +34,8 @@ pub use port::{
     BusyPoll, Frame, GrantedPort, MadePort, MadeQueue, PortConfig, PortReport, PortShape,
     PortStatistics, QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
-pub use private::{Private, take_private};
 pub use reserve::XdpNet;
+pub use rnic_manager::{Private, take_private};
 pub use routes::LinkState;
 pub use tx_checksum::{TxChecksum, TxOffload};
 pub use vlans::Untagged;

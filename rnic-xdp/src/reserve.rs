@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nix::libc;
 use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError, Peers};
+use rnic_manager::PrivateFd;
 use tracing::debug;
 
 use crate::error::OpenError;
@@ -15,7 +16,6 @@ use crate::locals::{Locals, other};
 use crate::placement::{Arrival, FlowRule, Placement};
 use crate::port::numa::on_node;
 use crate::port::{ControlHandle, XdpPort};
-use crate::private::PrivateFd;
 use crate::process::Maker;
 use crate::steering::{Entry, SteeredPorts};
 

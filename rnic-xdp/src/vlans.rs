@@ -3,15 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+pub use rnic_manager::Untagged;
 use tracing::warn;
 
 use crate::netlink::{Address, Generic, Link, NetlinkError, RouteSocket, addresses, links};
 
-/// Local addresses whose frames arrive without the tag of their VLAN, because the device removes it: each with that VLAN. An address
-/// that is in two VLANs, or also on the device itself, is not among them: such a frame does not show whose it is.
-pub type Untagged = BTreeMap<IpAddr, u16>;
-
-/// The most of them: as many as `steer_untagged` has room for, and a message to a client.
+/// The most [`Untagged`] addresses: as many as `steer_untagged` has room for, and a message to a client.
 pub(crate) const MOST_UNTAGGED: usize = 512;
 
 /// The offload that removes tags, as the kernel names it.

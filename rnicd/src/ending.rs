@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rnic_xdp::manager::states::PortState;
+use rnic_manager::states::PortState;
 use rnic_xdp::manager::{HostEnd, HostEnds};
 use tracing::{debug, warn};
 

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rnic_xdp::manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
-use rnic_xdp::manager::{QueuePort, Token};
+use rnic_manager::Token;
+use rnic_manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
+use rnic_xdp::manager::QueuePort;
 use rnic_xdp::sharing::ClientPolicy;
 use rnic_xdp::{OpenError, PortConfig, PortShape};
 use tracing::warn;

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
+use rnic_manager::PoliceVerdict;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::frame::{Direction, Frame};
 use super::wanted::Wanted;
-use crate::sharing::PoliceVerdict;
 
 /// The most octets of a frame that are captured.
 pub(super) const MAX_SNAP: u32 = 65_280;

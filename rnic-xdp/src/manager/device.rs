@@ -11,11 +11,11 @@ use std::time::Duration;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
+use rnic_manager::states::{DeviceNews, KernelLink};
 use tracing::{debug, info};
 
 use super::host_end::{HostEnd, remove_host_end, stop_host_end};
 use super::queue_ports::{QueuePorts, end_port};
-use super::states::{DeviceNews, KernelLink};
 use super::surroundings::Surroundings;
 use crate::clock::clock;
 use crate::error::OpenError;

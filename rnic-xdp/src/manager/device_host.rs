@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use rnic_core::time::Instant;
+use rnic_manager::states::DeviceNews;
 use tracing::warn;
 
 use super::device::{SharedDevice, sharing};
-use super::states::DeviceNews;
 use crate::clock::clock;
 use crate::error::OpenError;
 use crate::netlink::{Address, Link, Message, Neighbour, addresses, links, neighbours};

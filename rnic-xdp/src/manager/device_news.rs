@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
+use rnic_manager::states::DeviceNews;
 use tracing::{info, warn};
 
 use super::device::{DeviceEvent, SharedDevice};
-use super::states::DeviceNews;
 use crate::netlink::{Link, LinkChange, Message, link_by_index, links};
 use crate::sharing::Looked;
 

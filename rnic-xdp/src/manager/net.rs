@@ -7,8 +7,8 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded};
 use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError, Peers};
+use rnic_manager::protocol::Ask;
 
-use super::protocol::Ask;
 use super::session::Errand;
 use crate::port::ControlHandle;
 use crate::process::Maker;

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_channel::{Sender, unbounded};
+use rnic_manager::channel::ChannelError;
+use rnic_manager::dialogue::{Dialogue, program};
+use rnic_manager::protocol::{Answer, Ask, Grant, UntaggedAddress, Withheld};
 
-use super::channel::ChannelError;
-use super::dialogue::{Dialogue, program};
 use super::inspection::Inspection;
 use super::net::ManagedNet;
-use super::protocol::{Answer, Ask, Grant, UntaggedAddress, Withheld};
 use super::session::Session;
 use crate::error::OpenError;
 use crate::netlink::device_name;

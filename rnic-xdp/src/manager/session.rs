@@ -15,15 +15,15 @@ use nix::sys::time::TimeSpec;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::NextHopRequest;
 use rnic_core::time::Instant;
-use tracing::{debug, info, warn};
-
-use super::channel::{Channel, ChannelError};
-use super::inspection::Inspection;
-use super::protocol::{
+use rnic_manager::Token;
+use rnic_manager::channel::{Channel, ChannelError};
+use rnic_manager::protocol::{
     Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress,
     VERSION,
 };
-use super::token::Token;
+use tracing::{debug, info, warn};
+
+use super::inspection::Inspection;
 use crate::bell::Bell;
 use crate::clock::clock;
 use crate::port::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};

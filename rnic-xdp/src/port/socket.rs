@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc::{self, xdp_desc};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
+use rnic_manager::Private;
 use xsk_rs::Socket;
 use xsk_rs::config::{Interface, LibxdpFlags, SocketConfig};
 
@@ -24,7 +25,6 @@ use super::socket_spec::SocketSpec;
 use super::umem::{Umem, os_error, ring_size};
 use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
-use crate::private::Private;
 
 /// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or for as long as a
 /// process holds the kernel's lock (RTNL) under which it is released.

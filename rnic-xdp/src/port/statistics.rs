@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::libc::{self, socklen_t, xdp_statistics};
-
-use crate::private::PrivateFd;
+use rnic_manager::PrivateFd;
 
 /// The counters of a receive queue since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

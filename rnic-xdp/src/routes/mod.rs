@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
-use serde::{Deserialize, Serialize};
+pub use rnic_manager::LinkState;
 use tracing::debug;
 
 use crate::lingering::Lingering;
@@ -45,24 +45,10 @@ pub(crate) enum Update {
     Unreachable(AddressPair),
 }
 
-/// Whether the device can send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LinkState {
-    /// It is up, and has a carrier.
-    Active,
-    /// It is down, or has no carrier.
-    Inactive,
-    /// It was removed, or moved to another network namespace. If it comes back, its sockets and program do not.
-    Gone,
-}
-
-impl LinkState {
-    fn of(link: &Link) -> Self {
-        match link.active {
-            true => Self::Active,
-            false => Self::Inactive,
-        }
+fn state_of(link: &Link) -> LinkState {
+    match link.active {
+        true => LinkState::Active,
+        false => LinkState::Inactive,
     }
 }
 
@@ -119,7 +105,7 @@ impl Routes {
         let changes = Socket::open(None, Groups::ALL);
         let mut routes = Self {
             device: device.index,
-            state: LinkState::of(device),
+            state: state_of(device),
             changed_to: None,
             max_mtu,
             // They may have changed since they were read.
@@ -345,7 +331,7 @@ impl Routes {
     /// Reads the state of the device. A failure is left to the next look.
     fn look_at_device(&mut self) {
         if let Ok(link) = link_by_index(&mut self.requests, self.device) {
-            self.set_state(link.map_or(LinkState::Gone, |link| LinkState::of(&link)));
+            self.set_state(link.map_or(LinkState::Gone, |link| state_of(&link)));
         }
     }
 

@@ -40,7 +40,7 @@ use addresses::Addresses;
 use attachment::{attach, is_ours, replace};
 use clients::Clients;
 pub use clients::SharedClient;
-pub use counters::{Count, PoliceCounters, PoliceVerdict};
+pub use counters::{Count, PoliceCounters};
 pub use error::SharingError;
 use opening::{NIC, Opened, attach_again, detach, open, steer_again};
 pub use pins::LAYOUT;
@@ -335,7 +335,7 @@ impl SharedSteering {
             replace(&link, attached, &self.maps, Some(self.police.as_fd()))?;
             return Ok(());
         }
-        Ok(attach(&link, self.mode.as_choice(), self.police.as_fd()).map(drop)?)
+        Ok(attach(&link, ModeChoice::only(&self.mode), self.police.as_fd()).map(drop)?)
     }
 
     /// Attaches the program that puts all that arrives at the client's end of a veth pair into a socket, which is bound to queue 0

@@ -142,7 +142,7 @@ pub(super) fn attach_again(
 ) -> Result<(), OpenError> {
     let pin = pins.begin()?.join(STEER);
     let steer = load_steer(link.rx_queues, maps, Use::Shared(&pin))?;
-    attach(link, mode.as_choice(), steer.program.as_fd())?;
+    attach(link, ModeChoice::only(mode), steer.program.as_fd())?;
     pins.replace_programs(&[STEER])
 }
 

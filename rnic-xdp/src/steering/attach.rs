@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys;
+use rnic_manager::PrivateFd;
 
 use crate::netlink::XdpMode;
-use crate::private::PrivateFd;
 use crate::process::Maker;
 
 /// The attachment of a program to a device. The kernel ends it with the last descriptor, at the latest when the process ends.

@@ -3,7 +3,7 @@
 use std::io;
 
 use nix::libc;
-use serde::{Deserialize, Serialize};
+pub use rnic_manager::Mode;
 
 use super::below::Below;
 use super::buffers;
@@ -25,34 +25,12 @@ pub enum ModeChoice {
     Generic,
 }
 
-/// The XDP mode in use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// In the driver.
-    Native,
-    /// In the kernel's stack.
-    Generic {
-        /// Why it is not in the driver.
-        reason: String,
-    },
-}
-
-impl Mode {
-    /// Returns the choice of this mode and no other.
-    pub(crate) fn as_choice(&self) -> ModeChoice {
-        match self {
-            Self::Native => ModeChoice::Native,
-            Self::Generic { .. } => ModeChoice::Generic,
-        }
-    }
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Native => f.write_str("native"),
-            Self::Generic { reason } => write!(f, "generic ({reason})"),
+impl ModeChoice {
+    /// Returns the choice of a mode and no other.
+    pub(crate) fn only(mode: &Mode) -> Self {
+        match mode {
+            Mode::Native => Self::Native,
+            Mode::Generic { .. } => Self::Generic,
         }
     }
 }

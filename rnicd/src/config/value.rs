@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use rnic_core::engine::{Peers, Prefix};
-use rnic_xdp::manager::is_device_name;
+use rnic_manager::is_device_name;
 use rnic_xdp::sharing::ClientPeers;
 use toml::de::{DeArray, DeValue};
 

@@ -8,8 +8,8 @@ use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::icmp::TooBig;
 use rnic_core::wire::tcp::Seq;
 
-use super::protocol::{BigSegment, Hop, Policy, Reason, Refused, UntaggedAddress};
-use crate::vlans::Untagged;
+use crate::device::Untagged;
+use crate::protocol::{BigSegment, Hop, Policy, Reason, Refused, UntaggedAddress};
 
 impl From<NextHop> for Hop {
     fn from(hop: NextHop) -> Self {
@@ -65,7 +65,7 @@ impl UntaggedAddress {
     }
 
     /// Returns the addresses of a list.
-    pub(super) fn all(list: &[Self]) -> Untagged {
+    pub fn all(list: &[Self]) -> Untagged {
         let each = |each: &Self| (each.address, each.vlan);
         list.iter().map(each).collect()
     }

@@ -10,11 +10,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-use super::channel::{ChannelError, administration_socket, io_error, observation_socket};
-use super::dialogue::{Dialogue, program};
-use super::inspected::{self, Inspected, InspectionEnd};
-use super::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
-use super::states::{
+use crate::channel::{ChannelError, administration_socket, io_error, observation_socket};
+use crate::dialogue::{Dialogue, program};
+use crate::inspected::{self, Inspected, InspectionEnd};
+use crate::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
+use crate::states::{
     DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
 };
 

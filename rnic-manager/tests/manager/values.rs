@@ -1,14 +1,14 @@
 //! One message of each type.
 
 use rnic_core::engine::Peers;
-use rnic_xdp::LinkState;
-use rnic_xdp::manager::Token;
-use rnic_xdp::manager::protocol::{
+use rnic_manager::LinkState;
+use rnic_manager::Mode;
+use rnic_manager::Token;
+use rnic_manager::protocol::{
     Answer, Ask, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused,
     Reply, Request, RingSizes, Show, UntaggedAddress, Withheld,
 };
-use rnic_xdp::manager::states::{DaemonState, Event};
-use rnic_xdp::steering::Mode;
+use rnic_manager::states::{DaemonState, Event};
 
 use crate::states;
 

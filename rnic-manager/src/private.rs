@@ -60,7 +60,7 @@ pub fn take_private(mut what: impl FnMut(RawFd)) {
 
 /// A descriptor that is noted.
 #[derive(Debug)]
-pub(crate) struct PrivateFd {
+pub struct PrivateFd {
     /// Dropped first.
     _noted: Private,
     fd: OwnedFd,

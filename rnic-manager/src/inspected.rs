@@ -9,8 +9,8 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::unistd;
 
-use super::channel::refuse_descriptors;
-use super::protocol::Refused;
+use crate::channel::refuse_descriptors;
+use crate::protocol::Refused;
 
 /// The most octets that a client may say: tens of thousands of objects.
 pub const MOST_SAID: usize = 16 << 20;
@@ -49,7 +49,7 @@ struct Speaker {
 }
 
 /// Reads what clients write to sockets until they close them, time is over, or it is too much.
-pub(super) fn read(sockets: Vec<(u32, OwnedFd)>, within: Duration) -> Vec<Inspected> {
+pub(crate) fn read(sockets: Vec<(u32, OwnedFd)>, within: Duration) -> Vec<Inspected> {
     let until = Instant::now() + within;
     let mut all: Vec<_> = sockets
         .iter()

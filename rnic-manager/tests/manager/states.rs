@@ -1,12 +1,12 @@
 //! What rnicd shows, as values and as JSON.
 
-use rnic_xdp::LinkState;
-use rnic_xdp::manager::protocol::Reason;
-use rnic_xdp::manager::states::{
+use rnic_manager::LinkState;
+use rnic_manager::Mode;
+use rnic_manager::protocol::Reason;
+use rnic_manager::states::{
     Configured, DeviceNews, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd,
     PortState, SentFrames, SteeredFrames, UsageState, UserState,
 };
-use rnic_xdp::steering::Mode;
 
 fn kernel() -> KernelLink {
     KernelLink {

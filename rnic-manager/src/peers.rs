@@ -4,13 +4,13 @@ use rnic_core::engine::{Peers, Prefix};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(super) fn serialize<S: Serializer>(peers: &Peers, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize<S: Serializer>(peers: &Peers, serializer: S) -> Result<S::Ok, S::Error> {
     let limits = peers.limits();
     let texts = limits.map(|limits| limits.iter().map(Prefix::to_string).collect::<Vec<_>>());
     texts.serialize(serializer)
 }
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Peers, D::Error> {
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Peers, D::Error> {
     let Some(texts) = Option::<Vec<String>>::deserialize(deserializer)? else {
         return Ok(Peers::all());
     };

@@ -4,22 +4,24 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use super::channel::{Channel, ChannelError};
-use super::protocol::{Answer, Ask, FromDaemon, Notice, OLDEST, Reply, Request, VERSION};
+use crate::channel::{Channel, ChannelError};
+use crate::protocol::{Answer, Ask, FromDaemon, Notice, OLDEST, Reply, Request, VERSION};
 
 /// How long rnicd may take for each step. Making a port waits for the lock of the kernel's network configuration several times, which
 /// takes seconds on an overloaded host.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection on which requests wait for their answers.
-pub(super) struct Dialogue {
-    pub(super) channel: Channel,
-    pub(super) next_id: u64,
+pub struct Dialogue {
+    /// The connection.
+    pub channel: Channel,
+    /// The number of the next request.
+    pub next_id: u64,
 }
 
 impl Dialogue {
     /// Connects to the rnicd that listens at a path. Returns its answer to the greeting as well.
-    pub(super) fn connect(path: &Path, program: &str) -> Result<(Self, Answer), ChannelError> {
+    pub fn connect(path: &Path, program: &str) -> Result<(Self, Answer), ChannelError> {
         let channel = Channel::connect(path, PATIENCE)?;
         let mut dialogue = Self {
             channel,
@@ -49,7 +51,7 @@ impl Dialogue {
     }
 
     /// Asks for something, and waits for the answer. Notices that come before that are passed to `notice`.
-    pub(super) fn ask(
+    pub fn ask(
         &mut self,
         ask: Ask,
         mut notice: impl FnMut(Notice),
@@ -70,7 +72,7 @@ impl Dialogue {
 }
 
 /// Returns the name of this program, for rnicd's log.
-pub(super) fn program() -> String {
+pub fn program() -> String {
     let name = std::env::current_exe().ok();
     let name = name.as_deref().and_then(Path::file_name);
     let name = name.map(|name| name.to_string_lossy().into_owned());

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::protocol::SOCKET;
+use crate::protocol::SOCKET;
 
 /// What the name of the administrators' directory has behind that of the clients'.
 const ADMINISTRATION: &str = "-admin";

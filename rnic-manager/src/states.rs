@@ -5,15 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::refused::Reason;
-use crate::routes::LinkState;
-use crate::steering::Mode;
+use crate::device::{LinkState, Mode};
+use crate::refused::Reason;
 
 /// The most octets of the objects of a page, which leaves room for the rest of the message.
 const MAX_OCTETS: usize = 60 << 10;
 
 /// The most objects of a page.
-pub(super) const MAX_OBJECTS: usize = 1024;
+pub(crate) const MAX_OBJECTS: usize = 1024;
 
 /// A part of a list that may be too long for a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +83,7 @@ pub struct Configured {
 /// Frames with which the steering program did the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteeredFrames {
-    /// What it did, or why, as in [`SteeringCounters`](crate::steering::SteeringCounters).
+    /// What it did, or why, as in `SteeringCounters` of rnic-xdp.
     pub reason: String,
     /// How many.
     pub frames: u64,
@@ -167,7 +166,7 @@ pub struct QueueState {
 /// Frames of a client with which the program on the host end did the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentFrames {
-    /// What it did, or why: the name of a [`PoliceVerdict`](crate::sharing::PoliceVerdict).
+    /// What it did, or why: the name of a [`PoliceVerdict`](crate::PoliceVerdict).
     pub verdict: String,
     /// How many.
     pub frames: u64,

@@ -18,11 +18,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::closer::Closer;
-use super::peer;
-use super::protocol::{DecodeError, MAX_MESSAGE, Message, OLDEST, SOCKET};
-pub use super::sockets::{administration_socket, default_socket, observation_socket};
+use crate::closer::Closer;
+use crate::peer;
 use crate::private::PrivateFd;
+use crate::protocol::{DecodeError, MAX_MESSAGE, Message, OLDEST, SOCKET};
+pub use crate::sockets::{administration_socket, default_socket, observation_socket};
 
 /// The most descriptors that come with a message.
 pub const MAX_DESCRIPTORS: usize = 4;
@@ -409,7 +409,7 @@ impl Channel {
     }
 }
 
-pub(super) fn io_error(doing: &'static str, error: impl Into<io::Error>) -> ChannelError {
+pub(crate) fn io_error(doing: &'static str, error: impl Into<io::Error>) -> ChannelError {
     let source = error.into();
     ChannelError::Io { doing, source }
 }

@@ -18,7 +18,7 @@ const MOST: usize = 1024;
 const USER_NAMESPACE: libc::Ioctl = 0xff09;
 
 /// Returns the supplementary groups that the process at the other end had when it connected; none if there are too many to look at.
-pub(super) fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+pub(crate) fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups: Vec<gid_t> = vec![0; 32];
     loop {
         let mut octets = size_of_val(&groups[..]) as socklen_t;
@@ -47,7 +47,7 @@ pub(super) fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
 }
 
 /// Returns how much of what was sent the other end has not read, in octets of the kernel's memory.
-pub(super) fn unread(socket: impl AsFd) -> io::Result<usize> {
+pub(crate) fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut octets: c_int = 0;
     // SAFETY: the kernel writes one number to `octets`.
     let code = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
@@ -57,7 +57,7 @@ pub(super) fn unread(socket: impl AsFd) -> io::Result<usize> {
 
 /// Returns whether the process that connected lives in this process's user namespace. It is an error if that cannot be found out: it
 /// has ended, or the kernel does not say.
-pub(super) fn shares_user_namespace(socket: impl AsFd) -> io::Result<bool> {
+pub(crate) fn shares_user_namespace(socket: impl AsFd) -> io::Result<bool> {
     let own = identity(&fs::metadata("/proc/self/ns/user")?);
     let pid = getsockopt(&socket, sockopt::PeerCredentials)?.pid();
     let process = match getsockopt(&socket, sockopt::PeerPidfd) {

@@ -16,9 +16,9 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::{Gid, Uid, geteuid, getgid, getgroups, getuid, setfsuid};
-use rnic_xdp::manager::Manager;
-use rnic_xdp::manager::channel::{Channel, ChannelError, Peer};
-use rnic_xdp::manager::protocol::{Answer, FromDaemon, MAX_MESSAGE, Message, Reply, Request};
+use rnic_manager::channel::{Channel, ChannelError, Peer};
+use rnic_manager::dialogue::Dialogue;
+use rnic_manager::protocol::{Answer, FromDaemon, MAX_MESSAGE, Message, Reply, Request};
 
 use crate::values::{from_daemon, grant, hello, requests};
 
@@ -156,14 +156,20 @@ fn what_is_no_rnicd_is_named() {
         rustix::net::send(&accepted, octets, rustix::net::SendFlags::empty()).unwrap();
         accepted
     });
-    let said = Manager::connect(&listening.path).err().unwrap().to_string();
+    let said = Dialogue::connect(&listening.path, "test")
+        .err()
+        .unwrap()
+        .to_string();
     other.join().unwrap();
     let start = format!("what is at {} is no rnicd: ", listening.path.display());
     assert!(said.starts_with(&start), "{said}");
     let remedy = "; start the rnicd that is to listen there, or name another socket";
     assert!(said.ends_with(remedy), "{said}");
     // No name at all.
-    let said = Manager::connect(Path::new("")).err().unwrap().to_string();
+    let said = Dialogue::connect(Path::new(""), "test")
+        .err()
+        .unwrap()
+        .to_string();
     assert!(
         said.contains(" is no rnicd: cannot connect to it: ") && said.ends_with(remedy),
         "{said}"

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use rnic_xdp::manager::protocol::{
+use rnic_manager::protocol::{
     Answer, Ask, DecodeError, FromDaemon, MAX_MESSAGE, Message, Reason, Refused, Reply, Request,
 };
 use serde_json::{Value, json};

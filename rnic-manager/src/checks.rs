@@ -2,13 +2,12 @@
 
 use serde_json::Value;
 
-use crate::steering::Mode;
-
-use super::protocol::{
+use crate::device::Mode;
+use crate::protocol::{
     Answer, Ask, Change, FromDaemon, Grant, Hop, Message, Notice, Refused, Reply, Request,
     UntaggedAddress,
 };
-use super::states::MAX_OBJECTS;
+use crate::states::MAX_OBJECTS;
 
 /// The most octets of a device's name (`IFNAMSIZ` of Linux, without the zero at the end).
 const MAX_NAME: usize = 15;

@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
-use rnic_xdp::manager::Closer;
-use rnic_xdp::manager::channel::{Channel, ChannelError, MAX_DESCRIPTORS, refuse_descriptors};
-use rnic_xdp::manager::protocol::{DecodeError, FromDaemon, MAX_MESSAGE, Message, Request};
+use rnic_manager::Closer;
+use rnic_manager::channel::{Channel, ChannelError, MAX_DESCRIPTORS, refuse_descriptors};
+use rnic_manager::protocol::{DecodeError, FromDaemon, MAX_MESSAGE, Message, Request};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::channel::pair;

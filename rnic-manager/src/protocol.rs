@@ -11,14 +11,13 @@ use rnic_core::engine::Peers;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::peers;
-pub use super::refused::{Policy, Reason, Refused, Withheld};
-use super::states::{
+use crate::device::{LinkState, Mode};
+use crate::peers;
+pub use crate::refused::{Policy, Reason, Refused, Withheld};
+use crate::states::{
     DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
 };
-use super::token::Token;
-use crate::routes::LinkState;
-use crate::steering::Mode;
+use crate::token::Token;
 
 /// The version of this protocol.
 pub const VERSION: u32 = 2;
@@ -138,9 +137,9 @@ pub enum Ask {
     OpenPort {
         /// The device.
         netdev: String,
-        /// Frames that circulate for receiving at first, as in [`PortConfig`](crate::PortConfig).
+        /// Frames that circulate for receiving at first, as in `PortConfig` of rnic-xdp.
         rx_frames: u32,
-        /// Frames to send, as in [`PortConfig`](crate::PortConfig).
+        /// Frames to send, as in `PortConfig` of rnic-xdp.
         tx_frames: u32,
         /// Entries of the transmit ring.
         tx_ring: u32,
