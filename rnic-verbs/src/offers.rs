@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rnic_manager::Administrator;
-use rnic_xdp::manager::Manager;
+use rnic_xdp::client::Manager;
 
 /// Returns the interfaces of which the rnicd that listens at a path gives this user ports: none if no rnicd does.
 pub fn offered(socket: &Path) -> Vec<String> {

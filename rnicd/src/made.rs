@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use rnic_manager::Token;
 use rnic_manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
-use rnic_xdp::manager::QueuePort;
-use rnic_xdp::sharing::ClientPolicy;
+use rnic_xdp::shared::ClientPolicy;
+use rnic_xdp::shared::QueuePort;
 use rnic_xdp::{OpenError, PortConfig, PortShape};
 use tracing::warn;
 

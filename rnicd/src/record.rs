@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rnic_manager::Token;
-use rnic_xdp::manager::{HostEnd, QueuePort};
+use rnic_xdp::shared::{HostEnd, QueuePort};
 use serde::{Deserialize, Serialize};
 use tracing::error;
 

@@ -13,8 +13,8 @@ use rnic_manager::LinkState;
 use rnic_manager::channel::ChannelError;
 use rnic_manager::protocol::{FromDaemon, Notice, UntaggedAddress};
 use rnic_manager::states::{DeviceNews, Event, PortEnd};
-use rnic_xdp::manager::{DeviceEvent, HostEnd};
-use rnic_xdp::sharing::SharingError;
+use rnic_xdp::shared::SharingError;
+use rnic_xdp::shared::{DeviceEvent, HostEnd};
 use slab::Slab;
 use tracing::{debug, info, warn};
 

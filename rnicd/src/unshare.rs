@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rnic_manager::channel::Channel;
 use rnic_manager::protocol;
-use rnic_xdp::manager::{HostEnds, unshare as unshare_device};
-use rnic_xdp::sharing::SharingError;
+use rnic_xdp::shared::SharingError;
+use rnic_xdp::shared::{HostEnds, unshare as unshare_device};
 
 use crate::claim::{Claim, ClaimError};
 use crate::config::Config;

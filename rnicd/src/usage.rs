@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rnic_manager::PoliceVerdict;
 use rnic_manager::states::{KernelLink, SentFrames, UsageState};
-use rnic_xdp::sharing::PoliceCounters;
+use rnic_xdp::shared::PoliceCounters;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 

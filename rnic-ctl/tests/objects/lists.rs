@@ -6,7 +6,7 @@ use rnic_core::engine::{Net, Peers};
 use rnic_manager::Administrator;
 use rnic_manager::states::{LeaseState, PortState};
 use rnic_xdp::PortConfig;
-use rnic_xdp::manager::Manager;
+use rnic_xdp::client::Manager;
 
 use crate::world::World;
 

@@ -108,7 +108,7 @@ pub(super) fn frame(entry: &[u8]) -> Option<Frame> {
 mod tests {
     use super::super::wanted::Peers;
     use super::*;
-    use crate::capture_skeleton::types::{capture_record, capture_wanted};
+    use crate::capture::skeleton::types::{capture_record, capture_wanted};
 
     #[test]
     fn sizes_are_those_of_the_c_structures() {

@@ -2,7 +2,7 @@
 
 use rnic_core::engine::Peers;
 use rnic_manager::PoliceVerdict;
-use rnic_xdp::sharing::SharedSteering;
+use rnic_xdp::shared::SharedSteering;
 use rnic_xdp::steering::{Entry, Mode, ModeChoice};
 
 use crate::bed::{Bed, REMOTE, at, frame, free};
