@@ -1,4 +1,4 @@
-"""The tests of rnic-xdp and rnic-manager, on the guest's kernel, which is newer than most hosts'."""
+"""The tests of rnic-manager and rnic-xdp on the guest's kernel, which is newer than most hosts'."""
 
 import functools
 import json

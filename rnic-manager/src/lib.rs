@@ -1,9 +1,9 @@
 //! What an application and the Privileged Resource Manager, `rnicd`, say to each other
 //! (RFC 5041 section 8.3.2), and what administrators say to it.
 //!
-//! rnicd gives clients without any right a share of a network device: a *port*. They ask for it over
-//! a Unix socket, and get descriptors: the port's AF_XDP socket and UMEM. The sockets that reserve
-//! TCP ports stay with rnicd. Frames never pass rnicd.
+//! rnicd gives clients without any right a share of a network device: a *port*. They ask for it
+//! over a Unix socket, and get descriptors: the port's AF_XDP socket and UMEM. The sockets that
+//! reserve TCP ports stay with rnicd. Frames never pass rnicd.
 //!
 //! A message is a JSON object in a datagram of a `SOCK_SEQPACKET` socket, at most 64 KiB long.
 //! [`protocol`] has the messages, [`channel`] the transport, [`Administrator`] the administrator's

@@ -1,8 +1,8 @@
 //! A network device as a port of the engine, for this process alone or shared among many.
 //!
 //! `device` drives a device. On it stand, without knowledge of each other: [`shared`], rnicd's side
-//! of a device with many clients; [`client`], the side of such a client; [`capture`]; and [`facts`],
-//! which `rnic-ctl doctor` shows.
+//! of a device with many clients; [`client`], the side of such a client; [`capture`]; and
+//! [`facts`], which `rnic-ctl doctor` shows.
 
 pub mod capture;
 pub mod client;

@@ -8,7 +8,8 @@ use tracing::warn;
 
 use crate::device::netlink::{Address, Generic, Link, NetlinkError, RouteSocket, addresses, links};
 
-/// The most [`Untagged`] addresses: as many as `steer_untagged` has room for, and a message to a client.
+/// The most [`Untagged`] addresses: as many as `steer_untagged` has room for, and a message to a
+/// client.
 pub(crate) const MOST_UNTAGGED: usize = 512;
 
 /// The offload that removes tags, as the kernel names it.

@@ -1,4 +1,5 @@
-//! The program that says what a client may send, compiled from `ebpf/police.bpf.c`, as libbpf-cargo generates it.
+//! The program that says what a client may send, compiled from `ebpf/police.bpf.c`, as
+//! libbpf-cargo generates it.
 #![allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
 #![allow(clippy::undocumented_unsafe_blocks)]
 
