@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The layout of the maps of clients, shared by police.bpf.c and rnic-xdp/src/sharing/layout.rs. */
+/* The layout of the maps of clients, shared by police.bpf.c and
+ * rnic-xdp/src/shared/programs/layout.rs. */
 #ifndef RNIC_POLICE_H
 #define RNIC_POLICE_H
 

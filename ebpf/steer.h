@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The layout of the steering maps, shared by the programs and rnic-xdp/src/steering/layout.rs. */
+/* The layout of the steering maps, shared by the programs and
+ * rnic-xdp/src/device/steering/layout.rs. */
 #ifndef RNIC_STEER_H
 #define RNIC_STEER_H
 

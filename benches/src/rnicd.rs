@@ -7,8 +7,8 @@ use std::process::{Child, Command, id};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rnic_xdp::manager::Manager;
-use rnic_xdp::sharing::LAYOUT;
+use rnic_xdp::client::Manager;
+use rnic_xdp::shared::LAYOUT;
 
 use crate::failure::Failure;
 

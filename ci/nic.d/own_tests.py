@@ -1,4 +1,4 @@
-"""The tests of rnic-xdp, on the guest's kernel, which is newer than most hosts': they make veth pairs of their own."""
+"""The tests of rnic-manager and rnic-xdp on the guest's kernel, which is newer than most hosts'."""
 
 import functools
 import json
@@ -6,7 +6,8 @@ import subprocess
 
 from nic_cases import ROOT, case, expect
 
-# By the file in rnic-xdp/tests.
+CRATES = ("rnic-manager", "rnic-xdp")
+# By the file in their tests/.
 TESTS = ("opening", "police_program", "port_program", "steer_program", "waking")
 # They take a minute or two each there.
 LONG_TESTS = (
@@ -15,6 +16,7 @@ LONG_TESTS = (
 )
 LEFT_OUT = {
     "rnic_xdp": "a unit test starts programs 2000 times, which takes longer there than all others; most need no kernel",
+    "rnic_manager": "a unit test needs no kernel",
     "engine": "it moves more than a gibibyte",
 }
 # Single tests of the files that run.
@@ -29,18 +31,18 @@ def programs():
     # Built for the whole workspace, what `ci/test unit` has built is used again.
     command = ("cargo", "test", "--workspace", "--no-run", "--locked", "--message-format=json")
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    expect(built.returncode == 0, "the tests of rnic-xdp cannot be built (see above)")
+    expect(built.returncode == 0, "the tests cannot be built (see above)")
     messages = map(json.loads, built.stdout.splitlines())
-    manifest = str(ROOT / "rnic-xdp/Cargo.toml")
+    manifests = [str(ROOT / crate / "Cargo.toml") for crate in CRATES]
     found = {each["target"]["name"]: each["executable"] for each in messages
-             if each.get("executable") and each.get("manifest_path") == manifest}
+             if each.get("executable") and each.get("manifest_path") in manifests}
     unknown = found.keys() ^ ({*TESTS, *LONG_TESTS} | LEFT_OUT.keys())
-    expect(not unknown, "ci/nic.d/own_tests.py and rnic-xdp/tests differ:", *sorted(unknown))
+    expect(not unknown, "ci/nic.d/own_tests.py and the tests differ:", *sorted(unknown))
     return found
 
 
 def own_tests(name):
-    @case(f"rnic-xdp's own tests: {name}", kinds=("igb",), long=name in LONG_TESTS)
+    @case(f"own tests: {name}", kinds=("igb",), long=name in LONG_TESTS)
     def _(nics):
         program = programs()[name]
         source = (ROOT / f"rnic-xdp/tests/{name}.rs").read_text() if name in SKIPPED else ""

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 
 use libfuzzer_sys::fuzz_target;
-use rnic_xdp::manager::protocol::{FromDaemon, Message, Request};
+use rnic_manager::protocol::{FromDaemon, Message, Request};
 
 fn read<M: Message + PartialEq + Debug>(octets: &[u8]) {
     match M::decode(octets) {

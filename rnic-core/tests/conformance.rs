@@ -8,10 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates whose code and tests are read.
-const CRATES: [&str; 5] = [
+const CRATES: [&str; 6] = [
     "rnic-core",
     "rnic-verbs",
     "rnic-ibverbs",
+    "rnic-manager",
     "rnic-xdp",
     "rnicd",
 ];

@@ -33,12 +33,12 @@ const UNSAFE: [&str; 10] = [
     "rnic-core/src/wire/crc/wide",
     // The C ABI.
     "rnic-ibverbs/src",
-    "rnic-xdp/src/icmp/filter",
-    "rnic-xdp/src/manager/peer",
-    "rnic-xdp/src/manager/reservation",
-    "rnic-xdp/src/placement/ioctl",
-    "rnic-xdp/src/port",
-    "rnic-xdp/src/steering/attach",
+    "rnic-manager/src/peer",
+    "rnic-xdp/src/device/icmp/filter",
+    "rnic-xdp/src/device/placement/ioctl",
+    "rnic-xdp/src/device/port",
+    "rnic-xdp/src/device/steering/attach",
+    "rnic-xdp/src/shared/reservation",
 ];
 
 /// Where the state of all connections is asked for, which takes the longer the more there are: for administrators and reports,
@@ -66,31 +66,49 @@ const LOGS: &[&str] = &[
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
-    "rnic-xdp/src/manager/device",
-    "rnic-xdp/src/manager/device_host",
-    "rnic-xdp/src/manager/device_news",
-    "rnic-xdp/src/manager/device_queues",
-    "rnic-xdp/src/manager/host_end",
-    "rnic-xdp/src/manager/queue_ports",
-    "rnic-xdp/src/manager/session",
-    "rnic-xdp/src/port/control",
-    "rnic-xdp/src/port/mod",
-    "rnic-xdp/src/reserve",
-    "rnic-xdp/src/routes/mod",
-    "rnic-xdp/src/steering/buffers",
-    "rnic-xdp/src/vlans",
+    "rnic-xdp/src/client/session",
+    "rnic-xdp/src/device/port/control",
+    "rnic-xdp/src/device/port/mod",
+    "rnic-xdp/src/device/reserve",
+    "rnic-xdp/src/device/routes/mod",
+    "rnic-xdp/src/device/steering/buffers",
+    "rnic-xdp/src/device/vlans",
+    "rnic-xdp/src/shared/device",
+    "rnic-xdp/src/shared/device_host",
+    "rnic-xdp/src/shared/device_news",
+    "rnic-xdp/src/shared/device_queues",
+    "rnic-xdp/src/shared/host_end",
+    "rnic-xdp/src/shared/queue_ports",
     "rnicd/src",
 ];
 
 /// The files that know what carries the frames of a device: in rnic-verbs only those that open it. rnicd gives out the devices.
-const PORTS: [&str; 8] = [
-    "rnic-ctl/src",
+/// What of rnic-ctl speaks with rnicd alone is not among them.
+const PORTS: [&str; 14] = [
+    "rnic-ctl/src/capture",
+    "rnic-ctl/src/device",
+    "rnic-ctl/src/doctor",
+    "rnic-ctl/src/objects/steer",
+    "rnic-ctl/src/perf/counters",
+    "rnic-ctl/src/programs",
+    "rnic-ctl/src/steering",
     "rnic-verbs/src/config",
     "rnic-verbs/src/lib",
     "rnic-verbs/src/offers",
     "rnic-verbs/src/open",
     "rnic-verbs/src/open_error",
     "rnic-verbs/src/port",
+    "rnicd/src",
+];
+
+/// The files that know of rnicd: in rnic-verbs only those that open a device.
+const MANAGERS: [&str; 7] = [
+    "rnic-ctl/src",
+    "rnic-verbs/src/config",
+    "rnic-verbs/src/offers",
+    "rnic-verbs/src/open",
+    "rnic-verbs/src/open_error",
+    "rnic-xdp/src",
     "rnicd/src",
 ];
 
@@ -200,6 +218,7 @@ fn confined(words: &[&str], places: &[&str]) {
     let mut seen = 0;
     for member in [
         "rnic-core",
+        "rnic-manager",
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",
@@ -245,9 +264,24 @@ fn verbs_know_the_port_only_where_a_device_is_opened() {
     confined(&["rnic_xdp"], &PORTS);
 }
 
-/// The floors of rnic-core, from the ground up. A module may import the floors below, and, unless it is a protocol
-/// layer, its own floor.
-const FLOORS: [&[&str]; 9] = [
+#[test]
+fn verbs_know_rnicd_only_where_a_device_is_opened() {
+    confined(&["rnic_manager"], &MANAGERS);
+}
+
+/// Neither the engine nor what is said to rnicd stands on what carries the frames.
+#[test]
+fn xdp_stands_in_one_crate() {
+    confined(&["aya", "libbpf_rs", "xsk_rs"], &["rnic-xdp/src"]);
+}
+
+/// Files that may import each other and the floors below: by their path, or that of a directory
+/// with all that is in it.
+type Floor = &'static [&'static str];
+
+/// The floors of rnic-core, from the ground up. The protocol layers share one, and do not know each
+/// other.
+const FLOORS: [Floor; 9] = [
     &["ids", "time", "counters", "fast_paths"],
     &["wire"],
     &["memory"],
@@ -259,10 +293,41 @@ const FLOORS: [&[&str]; 9] = [
     &["lib"],
 ];
 
+/// What stands on the device in rnic-xdp: none of these knows another.
+const ON_DEVICE: [&str; 4] = ["shared", "client", "capture", "facts"];
+
+/// The floors of rnic-xdp, from the ground up.
+const XDP_FLOORS: [Floor; 8] = [
+    &[
+        "device/automatic_ports",
+        "device/bell",
+        "device/clock",
+        "device/lingering",
+        "device/netlink",
+        "device/process",
+        "device/tx_checksum",
+    ],
+    &[
+        "device/domains",
+        "device/drivers",
+        "device/error",
+        "device/placement",
+        "device/policies",
+        "device/vlans",
+    ],
+    &["device/icmp", "device/steering"],
+    &["device/routes"],
+    &["device/locals", "device/port"],
+    &["device/mod", "device/reserve", "device/worker"],
+    &["shared/programs", "client", "capture", "facts"],
+    &["shared", "testing", "lib"],
+];
+
 /// The roots of the crates of every package; each test, benchmark, example and fuzz target is a crate of its own.
 fn roots() -> Vec<PathBuf> {
     let packages = [
         "rnic-core",
+        "rnic-manager",
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",
@@ -295,51 +360,88 @@ fn short(path: &Path) -> std::path::Display<'_> {
     path.strip_prefix(workspace()).unwrap_or(path).display()
 }
 
-/// The floor of a file of rnic-core.
-fn floor(file: &Path) -> usize {
-    let source = workspace().join("rnic-core/src");
+/// The floor of a file, by the longest path that it begins with.
+fn floor(file: &Path, source: &Path, floors: &[Floor]) -> usize {
     let path = file.strip_prefix(source).unwrap().with_extension("");
-    let top = path.iter().next().unwrap().to_str().unwrap();
-    let on = |floor: &&[&str]| floor.contains(&top);
-    FLOORS
-        .iter()
-        .position(on)
-        .unwrap_or_else(|| panic!("{top} has no floor: say in FLOORS on what it may stand"))
+    let all = floors.iter().enumerate();
+    let named = all.flat_map(|(floor, names)| names.iter().map(move |name| (floor, name)));
+    let found = named.filter(|(_, name)| path.starts_with(name));
+    let (floor, _) = found
+        .max_by_key(|(_, name)| name.len())
+        .unwrap_or_else(|| panic!("{path:?} has no floor: say on what it may stand"));
+    floor
+}
+
+/// The imports that go up the floors, or from one of the strangers to another.
+fn astray<'a>(
+    read: &'a Crate,
+    source: &Path,
+    floors: &[Floor],
+    strangers: &[&str],
+) -> Vec<&'a modules::Import> {
+    let stranger = |file: &Path| {
+        let path = file.strip_prefix(source).unwrap().with_extension("");
+        strangers.iter().find(|name| path.starts_with(name))
+    };
+    let is_astray = |import: &&modules::Import| {
+        let (from, to) = (&import.from, &import.to);
+        let goes_up = floor(from, source, floors) < floor(to, source, floors);
+        let knows_another = match (stranger(from), stranger(to)) {
+            (Some(one), Some(other)) => one != other,
+            _ => false,
+        };
+        !import.in_tests && (goes_up || knows_another)
+    };
+    read.imports.iter().filter(is_astray).collect()
+}
+
+/// Fails where an import of a crate goes astray, or there are too few to believe it.
+fn check_floors(package: &str, floors: &[Floor], strangers: &[&str], fewest: usize) {
+    let source = workspace().join(package).join("src");
+    let read = Crate::read(&source.join("lib.rs"));
+    assert!(
+        read.imports.len() > fewest,
+        "the search finds nothing any more"
+    );
+    let found = astray(&read, &source, floors, strangers);
+    let found = found.into_iter().map(|import| {
+        let (from, to) = (short(&import.from), short(&import.to));
+        format!("{from} must not import {} of {to}", import.name)
+    });
+    let found: Vec<_> = found.collect();
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]
 fn imports_go_down_the_floors() {
-    let read = Crate::read(&workspace().join("rnic-core/src/lib.rs"));
-    assert!(
-        read.imports.len() > 500,
-        "the search finds nothing any more"
-    );
-    for import in read.imports.iter().filter(|import| !import.in_tests) {
-        assert!(
-            floor(&import.from) >= floor(&import.to),
-            "{} imports {} from the floor above it: {}",
-            short(&import.from),
-            import.name,
-            short(&import.to),
-        );
+    check_floors("rnic-core", &FLOORS, &PROTOCOLS, 500);
+}
+
+#[test]
+fn what_stands_on_the_device_does_not_know_each_other() {
+    check_floors("rnic-xdp", &XDP_FLOORS, &ON_DEVICE, 300);
+}
+
+#[test]
+fn no_import_is_overlooked() {
+    for package in ["rnic-core", "rnic-manager"] {
+        let read = Crate::read(&workspace().join(package).join("src/lib.rs"));
+        let unknown = read.unknown.iter();
+        let unknown = unknown.map(|(file, path)| format!("{}: {path}", short(file)));
+        let unknown: Vec<_> = unknown.collect();
+        assert!(unknown.is_empty(), "where are these defined? {unknown:#?}");
     }
 }
 
 #[test]
-fn nothing_that_rnic_core_imports_is_overlooked() {
-    let read = Crate::read(&workspace().join("rnic-core/src/lib.rs"));
-    let unknown: Vec<_> = read
-        .unknown
-        .iter()
-        .map(|(file, path)| format!("{}: {path}", short(file)))
-        .collect();
-    assert!(unknown.is_empty(), "where are these defined? {unknown:#?}");
-    let all = files(&workspace().join("rnic-core/src"));
-    let overlooked: Vec<_> = all
-        .iter()
-        .filter(|file| !read.files.contains(*file))
-        .collect();
-    assert!(overlooked.is_empty(), "no module: {overlooked:?}");
+fn no_file_is_overlooked() {
+    for package in ["rnic-core", "rnic-manager", "rnic-xdp"] {
+        let source = workspace().join(package).join("src");
+        let read = Crate::read(&source.join("lib.rs"));
+        let mut overlooked = files(&source);
+        overlooked.retain(|file| !read.files.contains(file));
+        assert!(overlooked.is_empty(), "no module: {overlooked:?}");
+    }
 }
 
 #[test]
@@ -449,10 +551,13 @@ mod search {
         assert!(!knows("mpa", "tcp"));
     }
 
+    fn directory_of(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("rnic-layers-{name}-{}", std::process::id()))
+    }
+
     /// Writes a crate of these files, and reads it.
     fn crate_of(name: &str, files: &[(&str, &str)]) -> Crate {
-        let directory =
-            std::env::temp_dir().join(format!("rnic-layers-{name}-{}", std::process::id()));
+        let directory = directory_of(name);
         for (file, text) in files {
             let path = directory.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -548,6 +653,31 @@ mod search {
             ],
         );
         assert_eq!(found, [["R", "Q"]]);
+    }
+
+    #[test]
+    fn finds_what_goes_up_or_to_a_stranger() {
+        const FLOORS: [Floor; 4] = [&["on/ground"], &["on", "left"], &["right"], &["lib"]];
+        let files = [
+            ("lib.rs", "mod on; mod left; mod right; use on::On;"),
+            ("on/mod.rs", "mod ground; pub struct On(ground::Ground);"),
+            (
+                "on/ground.rs",
+                "pub struct Ground; #[cfg(test)] mod tests { use super::*; } use crate::left::up;",
+            ),
+            ("left/mod.rs", "mod inner; pub fn up() {} use inner::Inner;"),
+            ("left/inner.rs", "pub struct Inner; use crate::on::On;"),
+            ("right.rs", "use crate::{left::up, on::On};"),
+        ];
+        let read = crate_of("astray", &files);
+        let source = directory_of("astray");
+        let found = astray(&read, &source, &FLOORS, &["left", "right"]);
+        let found = found.into_iter().map(|import| {
+            let from = import.from.strip_prefix(&source).unwrap();
+            (from.to_str().unwrap(), import.name.as_str())
+        });
+        let found: Vec<_> = found.collect();
+        assert_eq!(found, [("on/ground.rs", "up"), ("right.rs", "up")]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rnic_core::engine::EngineConfig;
 use rnic_core::memory::table::MAX_STAGS;
+use rnic_manager::channel::default_socket;
 use rnic_xdp::PortConfig;
-use rnic_xdp::manager::channel::default_socket;
 
 use crate::open_error::OpenError;
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use rnic_xdp::manager::{Administrator, Manager};
+use rnic_manager::Administrator;
+use rnic_xdp::client::Manager;
 
 /// Returns the interfaces of which the rnicd that listens at a path gives this user ports: none if no rnicd does.
 pub fn offered(socket: &Path) -> Vec<String> {

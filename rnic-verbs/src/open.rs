@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, bounded};
 use rnic_core::engine::{Net, links};
 use rnic_core::memory::table::StagTable;
-use rnic_xdp::manager::{Inspection, Manager};
+use rnic_xdp::client::{Inspection, Manager};
 use rnic_xdp::{Worker, XdpNet, XdpPort, bell, cpus_near};
 
 use crate::config::{DeviceConfig, Driving};

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::RangeInclusive;
 
-use rnic_xdp::manager::channel::ChannelError;
+use rnic_manager::channel::ChannelError;
 
 use crate::error::Error;
 

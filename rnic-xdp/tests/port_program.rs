@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, ProgramInput};
-use rnic_xdp::port_skeleton::{PortSkel, PortSkelBuilder};
+use rnic_xdp::shared::port_skeleton::{PortSkel, PortSkelBuilder};
 use rnic_xdp::testing::Namespace;
 use xsk_rs::config::{LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{Socket, Umem};

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 
-use rnic_xdp::LinkState;
-use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused, Show};
-use rnic_xdp::manager::states::{
+use rnic_manager::LinkState;
+use rnic_manager::protocol::{Answer, Notice, Reason, Refused, Show};
+use rnic_manager::states::{
     Configured, DaemonState, DeviceState, Event, Holding, LeaseState, Page, PortEnd, PortState,
     QueueState, SentFrames, SteeredFrames, UsageState, UserState,
 };

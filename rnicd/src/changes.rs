@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use rnic_xdp::manager::protocol::{Answer, Change, Reason, Refused};
-use rnic_xdp::manager::states::Event;
+use rnic_manager::protocol::{Answer, Change, Reason, Refused};
+use rnic_manager::states::Event;
 use tracing::{info, warn};
 
 use crate::administration::Answered;

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant, SystemTime};
 
 use rnic_core::connection::AddressPair;
-use rnic_xdp::manager::Closer;
-use rnic_xdp::manager::channel::{Channel, ChannelError, Peer};
-use rnic_xdp::manager::protocol::{DecodeError, FromDaemon, Notice, Reply, Request};
-use rnic_xdp::manager::states::Event;
+use rnic_manager::Closer;
+use rnic_manager::channel::{Channel, ChannelError, Peer};
+use rnic_manager::protocol::{DecodeError, FromDaemon, Notice, Reply, Request};
+use rnic_manager::states::Event;
 
 use crate::config::Limits;
 use crate::listeners::{Listener, Role};

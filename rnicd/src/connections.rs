@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rnic_xdp::manager::channel::ChannelError;
+use rnic_manager::channel::ChannelError;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{debug, info, warn};

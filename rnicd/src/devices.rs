@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rnic_xdp::manager::states::Event;
+use rnic_manager::states::Event;
 use tracing::{info, warn};
 
 use crate::config::{Device, Forwarding, Setting};

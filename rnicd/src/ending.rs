@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rnic_xdp::manager::states::PortState;
-use rnic_xdp::manager::{HostEnd, HostEnds};
+use rnic_manager::states::PortState;
+use rnic_xdp::shared::{HostEnd, HostEnds};
 use tracing::{debug, warn};
 
 use crate::freeing::{Freeing, Remains};

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use rnic_xdp::manager::channel::refuse_descriptors;
-use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused};
+use rnic_manager::channel::refuse_descriptors;
+use rnic_manager::protocol::{Answer, Notice, Reason, Refused};
 
 use crate::administration::Answered;
 use crate::listeners::Role;

@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, Backlog};
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
-use rnic_xdp::manager::channel::{Channel, ChannelError};
+use rnic_manager::channel::{Channel, ChannelError};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{debug, warn};

@@ -1,6 +1,6 @@
 //! What rnicd and its keeper say to each other, in datagrams of a `SOCK_SEQPACKET` socket.
 
-use rnic_xdp::manager::protocol::Message;
+use rnic_manager::protocol::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -84,7 +84,7 @@ impl Message for FromKeeper {
 
 #[cfg(test)]
 mod tests {
-    use rnic_xdp::manager::protocol::MAX_MESSAGE;
+    use rnic_manager::protocol::MAX_MESSAGE;
 
     use super::*;
 

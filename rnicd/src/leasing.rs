@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use rnic_core::connection::AddressPair;
 use rnic_core::engine::{NetError, Peers};
-use rnic_xdp::manager::protocol::{Answer, Reason, Refused};
-use rnic_xdp::manager::states::Event;
+use rnic_manager::protocol::{Answer, Reason, Refused};
+use rnic_manager::states::Event;
 
 use crate::administration::{Answered, release};
 use crate::client::now;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{self, OFlag};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use nix::sys::stat::Mode;
-use rnic_xdp::manager::channel::{administration_socket, observation_socket, refuse_descriptors};
+use rnic_manager::channel::{administration_socket, observation_socket, refuse_descriptors};
 use tracing::{error, warn};
 
 use crate::notify::Activated;

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rnic_xdp::manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
-use rnic_xdp::manager::{QueuePort, Token};
-use rnic_xdp::sharing::ClientPolicy;
+use rnic_manager::Token;
+use rnic_manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
+use rnic_xdp::shared::ClientPolicy;
+use rnic_xdp::shared::QueuePort;
 use rnic_xdp::{OpenError, PortConfig, PortShape};
 use tracing::warn;
 

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use rnic_xdp::OpenError;
-use rnic_xdp::manager::SharedDevice;
-use rnic_xdp::sharing::SharingError;
+use rnic_xdp::shared::SharedDevice;
+use rnic_xdp::shared::SharingError;
 use rnic_xdp::steering::ModeChoice;
 use tracing::warn;
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rnic_xdp::manager::protocol::{Answer, Ask, Reason, Refused, Reply, Request};
+use rnic_manager::protocol::{Answer, Ask, Reason, Refused, Reply, Request};
 
 use crate::administration::Answered;
 use crate::server::Server;

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rnic_xdp::manager::{HostEnd, QueuePort, Token};
+use rnic_manager::Token;
+use rnic_xdp::shared::{HostEnd, QueuePort};
 use serde::{Deserialize, Serialize};
 use tracing::error;
 

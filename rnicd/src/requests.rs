@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use rnic_xdp::PortConfig;
-use rnic_xdp::manager::Token;
-use rnic_xdp::manager::protocol::{
+use rnic_manager::Token;
+use rnic_manager::protocol::{
     Answer, Ask, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
     Withheld,
 };
-use rnic_xdp::manager::states::Event;
+use rnic_manager::states::Event;
+use rnic_xdp::PortConfig;
 use tracing::debug;
 
 use crate::administration::{Answered, release};

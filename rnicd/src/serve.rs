@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rnic_xdp::manager::Closer;
-use rnic_xdp::manager::channel::observation_socket;
-use rnic_xdp::manager::states::Event;
+use rnic_manager::Closer;
+use rnic_manager::channel::observation_socket;
+use rnic_manager::states::Event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{debug, error, info, warn};
 

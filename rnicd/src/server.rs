@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rnic_xdp::LinkState;
-use rnic_xdp::manager::protocol::{FromDaemon, Notice, UntaggedAddress};
-use rnic_xdp::manager::states::{DeviceNews, Event, PortEnd};
-use rnic_xdp::manager::{Closer, DeviceEvent, HostEnd, channel::ChannelError};
-use rnic_xdp::sharing::SharingError;
+use rnic_manager::Closer;
+use rnic_manager::LinkState;
+use rnic_manager::channel::ChannelError;
+use rnic_manager::protocol::{FromDaemon, Notice, UntaggedAddress};
+use rnic_manager::states::{DeviceNews, Event, PortEnd};
+use rnic_xdp::shared::SharingError;
+use rnic_xdp::shared::{DeviceEvent, HostEnd};
 use slab::Slab;
 use tracing::{debug, info, warn};
 

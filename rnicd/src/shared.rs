@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use rnic_core::connection::{AddressPair, NextHop};
-use rnic_xdp::manager::SharedDevice;
-use rnic_xdp::manager::states::KernelLink;
-use rnic_xdp::sharing::PoliceCounters;
+use rnic_manager::states::KernelLink;
+use rnic_xdp::shared::PoliceCounters;
+use rnic_xdp::shared::SharedDevice;
 use rnic_xdp::steering::ModeChoice;
 use tracing::warn;
 

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rnic_core::engine::NetError;
-use rnic_xdp::manager::MAX_LISTED_PEERS;
-use rnic_xdp::manager::protocol::{Reason, Refused};
+use rnic_manager::protocol::{Reason, Refused};
+use rnic_xdp::shared::MAX_LISTED_PEERS;
 
 use crate::server::Server;
 use crate::shared::Port;

@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rnic_xdp::manager::channel::Channel;
-use rnic_xdp::manager::{HostEnds, protocol, unshare as unshare_device};
-use rnic_xdp::sharing::SharingError;
+use rnic_manager::channel::Channel;
+use rnic_manager::protocol;
+use rnic_xdp::shared::SharingError;
+use rnic_xdp::shared::{HostEnds, unshare as unshare_device};
 
 use crate::claim::{Claim, ClaimError};
 use crate::config::Config;

@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rnic_xdp::manager::states::{KernelLink, SentFrames, UsageState};
-use rnic_xdp::sharing::{PoliceCounters, PoliceVerdict};
+use rnic_manager::PoliceVerdict;
+use rnic_manager::states::{KernelLink, SentFrames, UsageState};
+use rnic_xdp::shared::PoliceCounters;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 

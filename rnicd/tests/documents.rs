@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rnic_core::counters::{Counters, DropReason};
+use rnic_manager::PoliceVerdict;
 use rnic_xdp::QueueStatistics;
-use rnic_xdp::sharing::PoliceVerdict;
 use rnic_xdp::steering::SteeringCounters;
 use rnicd::config::Config;
 

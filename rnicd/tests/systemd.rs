@@ -11,7 +11,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockname, listen,
     socket,
 };
-use rnic_xdp::manager::channel::{administration_socket, observation_socket};
+use rnic_manager::channel::{administration_socket, observation_socket};
 use rnicd::notify;
 
 /// A command that runs a part of this file's by itself.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use nix::unistd::{Uid, User};
-use rnic_xdp::manager::Administrator;
-use rnic_xdp::manager::states::PortState;
+use rnic_manager::Administrator;
+use rnic_manager::states::PortState;
 
 use crate::out::printable;
 

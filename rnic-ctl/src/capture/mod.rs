@@ -5,9 +5,9 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write, stdout};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use rnic_manager::PoliceVerdict;
+use rnic_manager::channel::default_socket;
 use rnic_xdp::capture::{Capture, CaptureError, Direction, Frame, Lost};
-use rnic_xdp::manager::channel::default_socket;
-use rnic_xdp::sharing::PoliceVerdict;
 use serde_json::json;
 
 // From the ground up: args, pcapng, interfaces < this

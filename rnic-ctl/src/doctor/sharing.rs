@@ -1,9 +1,9 @@
 //! What rnicd has to do with an interface, as this user sees it.
 
+use rnic_manager::channel::default_socket;
 use rnic_xdp::PortConfig;
+use rnic_xdp::client::Manager;
 use rnic_xdp::facts::{Fact, Verdict};
-use rnic_xdp::manager::Manager;
-use rnic_xdp::manager::channel::default_socket;
 
 /// What who gets a port of rnicd need not have, by the names of the findings.
 const NOT_NEEDED: [&str; 3] = ["rights", "locked memory", "XDP program"];

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use rnic_xdp::manager::channel::{ChannelError, default_socket};
-use rnic_xdp::manager::protocol::Reason;
-use rnic_xdp::manager::{Administrator, AskError};
+use rnic_manager::channel::{ChannelError, default_socket};
+use rnic_manager::protocol::Reason;
+use rnic_manager::{Administrator, AskError};
 use serde_json::Value;
 
 use super::line::Line;

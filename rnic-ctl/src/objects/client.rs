@@ -1,7 +1,7 @@
 //! `rnic-ctl client`: the programs that have ports of rnicd.
 
 use clap::{ArgGroup, Args, Subcommand};
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 
 use super::access::{Access, failed};
 use crate::failure::{Failure, Outcome};

@@ -1,9 +1,9 @@
 //! `rnic-ctl dev`: the devices that rnicd shares, and how.
 
 use clap::{Args, Subcommand};
-use rnic_xdp::LinkState;
-use rnic_xdp::manager::states::{Configured, DeviceState, KernelLink};
-use rnic_xdp::steering::Mode;
+use rnic_manager::LinkState;
+use rnic_manager::Mode;
+use rnic_manager::states::{Configured, DeviceState, KernelLink};
 
 use super::access::{Access, Style, failed};
 use super::line::Line;

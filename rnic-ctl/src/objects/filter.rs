@@ -1,9 +1,9 @@
 //! Filters of what is shown: "port 3", "user alice state rts".
 
 use nix::unistd::User;
+use rnic_manager::states::PortState;
+use rnic_manager::{Administrator, AskError};
 use rnic_verbs::resource::Resource;
-use rnic_xdp::manager::states::PortState;
-use rnic_xdp::manager::{Administrator, AskError};
 
 use super::access::failed;
 use crate::failure::{Failure, Outcome};

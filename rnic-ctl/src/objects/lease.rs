@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
-use rnic_xdp::manager::states::LeaseState;
+use rnic_manager::states::LeaseState;
 
 use super::access::{Access, Style, failed};
 use super::filter::LEASES;

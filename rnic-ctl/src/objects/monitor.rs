@@ -4,8 +4,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
-use rnic_xdp::manager::states::{DeviceNews, Event, PortEnd};
-use rnic_xdp::manager::{Administrator, AskError, TimedEvent};
+use rnic_manager::states::{DeviceNews, Event, PortEnd};
+use rnic_manager::{Administrator, AskError, TimedEvent};
 use serde_json::Value;
 
 use super::access::{Access, Style, failed};

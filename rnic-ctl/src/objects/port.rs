@@ -1,7 +1,7 @@
 //! `rnic-ctl port`: the ports of rnicd, which are clients' shares of devices.
 
 use clap::{Args, Subcommand};
-use rnic_xdp::manager::states::{PortState, QueueState};
+use rnic_manager::states::{PortState, QueueState};
 
 use super::access::{Access, Style};
 use super::dev::kernel;

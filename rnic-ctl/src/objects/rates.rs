@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rnic_xdp::manager::states::{KernelLink, PortState};
-use rnic_xdp::sharing::PoliceVerdict;
+use rnic_manager::PoliceVerdict;
+use rnic_manager::states::{KernelLink, PortState};
 
 /// Counters, or their rates: what is counted in a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rnic_manager::states::{LeaseState, PortState};
+use rnic_manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
 use rnic_verbs::resource::Resource;
-use rnic_xdp::manager::states::{LeaseState, PortState};
-use rnic_xdp::manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
 use serde::Serialize;
 use serde_json::Value;
 

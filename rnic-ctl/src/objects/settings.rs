@@ -1,7 +1,7 @@
 //! Changes of settings, as `KEY VALUE` on the command line.
 
 use clap::Args;
-use rnic_xdp::manager::protocol::Change;
+use rnic_manager::protocol::Change;
 
 use crate::failure::{Failure, Outcome};
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use rnic_xdp::manager::Administrator;
-use rnic_xdp::manager::states::PortState;
+use rnic_manager::Administrator;
+use rnic_manager::states::PortState;
 
 use super::access::{Access, Style, failed};
 use super::filter::{Filter, PORTS};

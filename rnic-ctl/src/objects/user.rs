@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use nix::unistd::geteuid;
-use rnic_xdp::manager::states::{Configured, UserState};
+use rnic_manager::states::{Configured, UserState};
 
 use super::access::{Access, Style, failed};
 use super::line::Line;

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use rnic_manager::channel::default_socket;
+use rnic_xdp::client::Manager;
 use rnic_xdp::device_name;
 use rnic_xdp::facts::{self, Verdict};
-use rnic_xdp::manager::Manager;
-use rnic_xdp::manager::channel::default_socket;
 
 use crate::failure::{Failure, Outcome};
 

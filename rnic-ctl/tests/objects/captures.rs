@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use rnic_xdp::sharing::LAYOUT;
+use rnic_xdp::shared::LAYOUT;
 
 use crate::common::{Running, text};
 use crate::world::{World, succeed};

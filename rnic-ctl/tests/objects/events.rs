@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use rnic_xdp::manager::states::Event;
-use rnic_xdp::manager::{Administrator, AskError};
+use rnic_manager::states::Event;
+use rnic_manager::{Administrator, AskError};
 use serde_json::{Value, json};
 
 use crate::common::Running;

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use rnic_core::engine::{Net, Peers};
+use rnic_manager::Administrator;
+use rnic_manager::states::{LeaseState, PortState};
 use rnic_xdp::PortConfig;
-use rnic_xdp::manager::states::{LeaseState, PortState};
-use rnic_xdp::manager::{Administrator, Manager};
+use rnic_xdp::client::Manager;
 
 use crate::world::World;
 

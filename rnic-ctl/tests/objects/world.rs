@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 use rnicd::serve::{Places, serve};
 

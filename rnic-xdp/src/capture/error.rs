@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::netlink::NetlinkError;
+use crate::device::netlink::NetlinkError;
 
 /// Why frames cannot be captured.
 #[derive(Debug, thiserror::Error)]

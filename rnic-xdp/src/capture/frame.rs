@@ -1,6 +1,6 @@
 //! A captured frame.
 
-use crate::sharing::PoliceVerdict;
+use rnic_manager::PoliceVerdict;
 
 /// Where a frame goes, as seen from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
+use rnic_manager::PoliceVerdict;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::frame::{Direction, Frame};
 use super::wanted::Wanted;
-use crate::sharing::PoliceVerdict;
 
 /// The most octets of a frame that are captured.
 pub(super) const MAX_SNAP: u32 = 65_280;
@@ -108,7 +108,7 @@ pub(super) fn frame(entry: &[u8]) -> Option<Frame> {
 mod tests {
     use super::super::wanted::Peers;
     use super::*;
-    use crate::capture_skeleton::types::{capture_record, capture_wanted};
+    use crate::capture::skeleton::types::{capture_record, capture_wanted};
 
     #[test]
     fn sizes_are_those_of_the_c_structures() {

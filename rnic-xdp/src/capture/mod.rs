@@ -18,6 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 mod error;
 mod frame;
 mod layout;
+pub mod skeleton;
 mod sockets;
 mod tap;
 mod wanted;
@@ -27,8 +28,8 @@ pub use frame::{Direction, Frame};
 pub use tap::Lost;
 pub use wanted::{Peers, Wanted};
 
-use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name};
-use crate::steering::{Maps, PROGRAM_NAME, has_queue_ports, program_info};
+use crate::device::netlink::{Link, RouteSocket, link_by_index, link_by_name};
+use crate::device::steering::{Maps, PROGRAM_NAME, has_queue_ports, program_info};
 use error::failed;
 use layout::WantedOctets;
 use sockets::{Place, Sockets};

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore};
 
-use crate::capture_skeleton::CaptureSkelBuilder;
-use crate::steering::{Maps, hold_warnings};
+use super::skeleton::CaptureSkelBuilder;
+use crate::device::steering::{Maps, hold_warnings};
 
 /// In copy mode.
 const COPIED: [&str; 1] = ["capture_copied"];

@@ -13,7 +13,7 @@ use libbpf_rs::{MapHandle, PerfBuffer, PerfBufferBuilder};
 use super::error::{CaptureError, bpf_error, failed};
 use super::frame::Frame;
 use super::layout::{self, LOSSES, NOTHING, WantedOctets};
-use crate::steering::{Maps, WANTED, io_error};
+use crate::device::steering::{Maps, WANTED, io_error};
 
 /// The maps, by name.
 const FRAMES: &str = "capture_frames";

@@ -2,16 +2,16 @@
 
 use super::fact::{Fact, Verdict};
 use super::offloads::{kernels, offloads};
-use crate::drivers::{Driver, driver_name};
-use crate::netlink::{
+use crate::device::drivers::{Driver, driver_name};
+use crate::device::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
-use crate::placement::{by_port, rules_left_behind};
-use crate::port::numa::node_of;
-use crate::port::{
+use crate::device::placement::{by_port, rules_left_behind};
+use crate::device::port::numa::node_of;
+use crate::device::port::{
     PortConfig, XdpPort, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
 };
-use crate::steering::{Below, Mode, Owner, above};
+use crate::device::steering::{Below, Mode, Owner, above};
 
 const DEVICE: &str = "device";
 const NATIVE_XDP: &str = "native XDP";
@@ -368,7 +368,7 @@ pub(super) fn find<'a>(facts: &'a [Fact], name: &str) -> &'a Fact {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steering::ModeChoice;
+    use crate::device::steering::ModeChoice;
     use crate::testing::{Namespace, VethEnd, veth_pair};
 
     fn opened(netdev: &str) -> Fact {

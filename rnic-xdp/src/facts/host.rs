@@ -6,8 +6,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 
 use super::fact::Fact;
-use crate::netlink::{Groups, Policies, PolicySocket, firewall_tables};
-use crate::process::{CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, has};
+use crate::device::netlink::{Groups, Policies, PolicySocket, firewall_tables};
+use crate::device::process::{CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, has};
 
 pub(super) fn facts() -> Vec<Fact> {
     let capabilities = effective_capabilities();

@@ -1,10 +1,10 @@
 //! Offloads that change received segments.
 
 use super::fact::Fact;
-use crate::drivers::{Driver, Merging};
-use crate::netlink::{Generic, Link, RouteSocket, addresses, links};
-use crate::steering::{Stack, for_kernels, joins_kernels};
-use crate::vlans::{REMOVES_TAGS, first_confused, places};
+use crate::device::drivers::{Driver, Merging};
+use crate::device::netlink::{Generic, Link, RouteSocket, addresses, links};
+use crate::device::steering::{Stack, for_kernels, joins_kernels};
+use crate::device::vlans::{REMOVES_TAGS, first_confused, places};
 
 const NONE: &str = "none that merges received segments";
 
@@ -81,10 +81,10 @@ fn confused(link: &Link) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use crate::device::port::{PortConfig, XdpPort};
+    use crate::device::steering::ModeChoice;
     use crate::facts::device::{facts, find};
     use crate::facts::{Fact, Verdict};
-    use crate::port::{PortConfig, XdpPort};
-    use crate::steering::ModeChoice;
     use crate::testing::{Namespace, VethEnd, veth_pair};
 
     /// Makes a bridge "above" over a device "one".

@@ -1,6 +1,6 @@
 //! What the program must answer to what no client of this host accepts, written anew from its description.
 
-use rnic_xdp::sharing::PoliceVerdict;
+use rnic_manager::PoliceVerdict;
 
 pub(crate) const FIN: u8 = 1;
 pub(crate) const SYN: u8 = 2;

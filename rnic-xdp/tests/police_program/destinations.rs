@@ -1,6 +1,6 @@
 //! Where a client may send, and where its frames go.
 
-use rnic_xdp::sharing::PoliceVerdict::{
+use rnic_manager::PoliceVerdict::{
     Destination, NextHop, NoDevice, Nobody, Peer, Source, Stranger, ToNic, ToPort,
 };
 

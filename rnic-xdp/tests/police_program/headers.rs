@@ -1,6 +1,6 @@
 //! How headers are checked: cut off, in several buffers, and hostile ones.
 
-use rnic_xdp::sharing::PoliceVerdict::{
+use rnic_manager::PoliceVerdict::{
     Destination, Fragment, Group, Length, Mtu, NotTcp, Options, Priority, SourceMac, ToNic,
     Truncated,
 };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
-use rnic_xdp::sharing::PoliceVerdict::{self, *};
+use rnic_manager::PoliceVerdict::{self, *};
 
 use crate::answers::{SYN, answer_to};
 use crate::frames::{GATEWAY, OURS, Segment, VLAN, VLANS};

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
-use rnic_xdp::police_skeleton::{PoliceSkel, PoliceSkelBuilder};
-use rnic_xdp::sharing::PoliceVerdict;
+use rnic_manager::PoliceVerdict;
+use rnic_xdp::shared::police_skeleton::{PoliceSkel, PoliceSkelBuilder};
 
 use crate::answers::answer_to;
 use crate::frames::GATEWAY;

@@ -1,7 +1,7 @@
 //! How much a client may send.
 
 use nix::time::{ClockId, clock_gettime};
-use rnic_xdp::sharing::PoliceVerdict::{Rate, ToNic, ToPort, Truncated};
+use rnic_manager::PoliceVerdict::{Rate, ToNic, ToPort, Truncated};
 
 use crate::frames::{Segment, allowed, segment};
 use crate::program::{FREE, Policy, with_rig};

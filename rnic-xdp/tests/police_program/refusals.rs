@@ -1,6 +1,6 @@
 //! What the program answers to what no client of this host accepts.
 
-use rnic_xdp::sharing::PoliceVerdict::{NoDevice, Nobody, Peer, Rate, Stranger, ToNic, ToPort};
+use rnic_manager::PoliceVerdict::{NoDevice, Nobody, Peer, Rate, Stranger, ToNic, ToPort};
 
 use crate::answers::{ACK, ECN, FIN, RST, SYN, answer_to, word};
 use crate::frames::{Segment, VLAN, VLANS, segment};

@@ -1,7 +1,7 @@
 //! From where a client may send: its own leases at this host's addresses.
 
 use libbpf_rs::MapCore;
-use rnic_xdp::sharing::PoliceVerdict::{Loopback, NotLeased, Source, ToNic, ToPort, Unknown};
+use rnic_manager::PoliceVerdict::{Loopback, NotLeased, Source, ToNic, ToPort, Unknown};
 
 use crate::frames::{OURS, Segment, VLAN, VLANS, allowed, segment};
 use crate::program::with_rig;

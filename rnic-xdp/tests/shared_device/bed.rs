@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rnic_core::engine::Peers;
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_xdp::OpenError;
-use rnic_xdp::sharing::{ClientPolicy, SharedSteering};
+use rnic_xdp::shared::{ClientPolicy, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
-use rnic_xdp::sharing::SharedSteering;
+use rnic_xdp::shared::SharedSteering;
 use rnic_xdp::testing::Namespace;
 use xsk_rs::config::{LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::umem::frame::FrameDesc;

@@ -8,7 +8,7 @@ use aya::programs::loaded_programs;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use rnic_core::engine::Peers;
 use rnic_xdp::OpenError;
-use rnic_xdp::sharing::{ClientPeers, ClientPolicy, LAYOUT, SharedClient, SharedSteering};
+use rnic_xdp::shared::{ClientPeers, ClientPolicy, LAYOUT, SharedClient, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
 
 use crate::bed::{Bed, REMOTE, at, frame, free, know_host};

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rnic_core::engine::Peers;
-use rnic_xdp::sharing::{ClientPolicy, LAYOUT, SharingError};
+use rnic_xdp::shared::{ClientPolicy, LAYOUT, SharingError};
 use rnic_xdp::steering::ModeChoice;
 use rnic_xdp::{PortConfig, XdpPort};
 

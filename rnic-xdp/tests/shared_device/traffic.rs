@@ -1,7 +1,8 @@
 //! Frames through all programs.
 
 use rnic_core::engine::Peers;
-use rnic_xdp::sharing::{PoliceVerdict, SharedSteering};
+use rnic_manager::PoliceVerdict;
+use rnic_xdp::shared::SharedSteering;
 use rnic_xdp::steering::{Entry, Mode, ModeChoice};
 
 use crate::bed::{Bed, REMOTE, at, frame, free};

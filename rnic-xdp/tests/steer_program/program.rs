@@ -9,7 +9,7 @@ use aya::programs::loaded_programs;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, Program, ProgramInput};
 use rnic_core::wire::packet::{Checksums, parse};
-use rnic_xdp::skeleton::{SteerSkel, SteerSkelBuilder};
+use rnic_xdp::steering::skeleton::{SteerSkel, SteerSkelBuilder};
 use rnic_xdp::testing::Namespace;
 use xsk_rs::config::{LibxdpFlags, SocketConfig, UmemConfig};
 use xsk_rs::{Socket, Umem};

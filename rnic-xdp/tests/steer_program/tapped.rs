@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, PerfBufferBuilder};
-use rnic_xdp::capture_skeleton::CaptureSkelBuilder;
+use rnic_xdp::capture::skeleton::CaptureSkelBuilder;
 
 use crate::frames::{PLAIN, ipv4, ipv6};
 use crate::program::{Rig, XDP_PASS, XDP_REDIRECT, with_rig, with_shared_rig};

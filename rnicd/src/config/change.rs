@@ -1,6 +1,6 @@
 //! What `rnic-ctl` sets while rnicd runs: a configuration of devices and users alone.
 
-use rnic_xdp::manager::protocol::Change;
+use rnic_manager::protocol::Change;
 
 use super::fault::{Fault, Setting};
 use super::rule::Rule;

@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rnic_xdp::manager::{is_device_name, protocol};
+use rnic_manager::{is_device_name, protocol};
 use rnic_xdp::steering::ModeChoice;
 use toml::de::{DeTable, DeValue};
 

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use rnic_core::engine::{Peers, Prefix};
-use rnic_xdp::manager::is_device_name;
-use rnic_xdp::sharing::ClientPeers;
+use rnic_manager::is_device_name;
+use rnic_xdp::shared::ClientPeers;
 use toml::de::{DeArray, DeValue};
 
 /// A value of a rule. `Display` writes it as TOML.

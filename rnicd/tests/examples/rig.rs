@@ -7,7 +7,7 @@ use std::process::{Child, Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rnic_xdp::manager::Manager;
+use rnic_xdp::client::Manager;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 use crate::program::{Program, SOON};

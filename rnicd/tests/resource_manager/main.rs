@@ -5,8 +5,8 @@ mod rig;
 mod settings;
 mod unshare;
 
-use rnic_xdp::manager::Token;
-use rnic_xdp::manager::protocol::{Answer, Ask, Notice, Reason};
+use rnic_manager::Token;
+use rnic_manager::protocol::{Answer, Ask, Notice, Reason};
 
 use rig::{Rnicd, SOON, connect, listen, port_of_frames};
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rnic_xdp::PortConfig;
-use rnic_xdp::manager::Manager;
+use rnic_xdp::client::Manager;
 
 use crate::rig::{RULES, Rnicd};
 

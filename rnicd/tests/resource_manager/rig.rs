@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rnic_core::engine::Peers;
-use rnic_xdp::manager::channel::{Channel, administration_socket};
-use rnic_xdp::manager::protocol::{
+use rnic_manager::channel::{Channel, administration_socket};
+use rnic_manager::protocol::{
     Answer, Ask, FromDaemon, Grant, Notice, Reason, Reply, Request, VERSION,
 };
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};

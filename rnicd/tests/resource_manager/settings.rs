@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rnic_xdp::manager::Administrator;
-use rnic_xdp::manager::protocol::{Answer, Ask, Change, Reason};
+use rnic_manager::Administrator;
+use rnic_manager::protocol::{Answer, Ask, Change, Reason};
 
 use crate::rig::{Rnicd, port_of_frames};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rnic_xdp::manager::Administrator;
-use rnic_xdp::manager::channel::{administration_socket, observation_socket};
+use rnic_manager::Administrator;
+use rnic_manager::channel::{administration_socket, observation_socket};
 
 use crate::client::{ALICE, BOB, Client, Home};
 use crate::exchange::{Initiator, SOON};

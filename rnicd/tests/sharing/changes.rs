@@ -1,7 +1,7 @@
 //! The device changes under rnicd and its clients.
 
-use rnic_xdp::manager::Administrator;
-use rnic_xdp::manager::states::PortState;
+use rnic_manager::Administrator;
+use rnic_manager::states::PortState;
 
 use crate::client::{ALICE, Client};
 use crate::peer::{PORT, Peer};

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rnic_xdp::sharing::PoliceVerdict;
+use rnic_manager::PoliceVerdict;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::peer::{PORT, Peer};

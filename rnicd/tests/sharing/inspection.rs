@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rnic_manager::protocol::Reason;
+use rnic_manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
 use rnic_verbs::resource::{ConnectionResource, QpResource, Resource};
-use rnic_xdp::manager::protocol::Reason;
-use rnic_xdp::manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
 
 use crate::client::{ALICE, BOB, Client};
 use crate::exchange::{OCTETS, SOON, respond};

@@ -5,7 +5,8 @@ use std::net::TcpListener;
 
 use aya::maps::lpm_trie::LpmTrie;
 use aya::maps::{DevMap, HashMap, Map, MapData, PerCpuArray};
-use rnic_xdp::sharing::{LAYOUT, PoliceVerdict};
+use rnic_manager::PoliceVerdict;
+use rnic_xdp::shared::LAYOUT;
 use rnic_xdp::steering;
 
 use crate::rig::{NIC, Rig};

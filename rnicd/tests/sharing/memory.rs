@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 
 use crate::client::ALICE;
 use crate::rig::{NIC, Rig};

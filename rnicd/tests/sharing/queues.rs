@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::exchange::{Initiator, SOON};

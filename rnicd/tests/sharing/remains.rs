@@ -3,9 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use rnic_manager::Administrator;
+use rnic_manager::states::PortState;
 use rnic_verbs::{HugePages, Region};
-use rnic_xdp::manager::Administrator;
-use rnic_xdp::manager::states::PortState;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::memory::hugepages;
@@ -22,7 +22,7 @@ fn administrator(rig: &Rig) -> Administrator {
 fn held(rig: &Rig, resource: &str) -> u64 {
     let users = administrator(rig).users().unwrap();
     let user = users.iter().find(|user| user.uid == BOB);
-    let holding = |user: &rnic_xdp::manager::states::UserState| {
+    let holding = |user: &rnic_manager::states::UserState| {
         let mut resources = user.resources.iter();
         resources
             .find(|held| held.resource == resource)

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 use std::os::fd::AsRawFd;
 
 use crate::client::{ALICE, BOB, Client};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 
 use crate::client::{ALICE, BOB};
 use crate::exchange::Initiator;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rnic_xdp::manager::Manager;
+use rnic_xdp::client::Manager;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 use crate::client::{Client, GROUP, Home};

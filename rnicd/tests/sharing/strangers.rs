@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 use crate::client::{ALICE, BOB};

@@ -286,6 +286,7 @@ fn item_len(tokens: &[Token<'_>]) -> usize {
     let is_use = tokens
         .iter()
         .take(6)
+        .take_while(|token| **token != Token::Other('{'))
         .any(|token| *token == Token::Word("use"));
     let mut at = 0;
     while let Some(token) = tokens.get(at) {

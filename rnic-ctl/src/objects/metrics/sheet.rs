@@ -3,11 +3,9 @@
 //! What is counted for users has the user and the device as labels, and is summed over the user's ports: those labels are few, and
 //! no counter goes back when a port ends. Process ids and programs are no labels: each new process would make new series.
 
-use rnic_xdp::LinkState;
-use rnic_xdp::manager::states::{
-    DeviceState, KernelLink, PortState, SentFrames, UsageState, UserState,
-};
-use rnic_xdp::steering::Mode;
+use rnic_manager::LinkState;
+use rnic_manager::Mode;
+use rnic_manager::states::{DeviceState, KernelLink, PortState, SentFrames, UsageState, UserState};
 
 use super::exposition::Exposition;
 use super::snapshot::Snapshot;

@@ -1,8 +1,8 @@
 //! What rnicd says at one time.
 
-use rnic_xdp::manager::channel::ChannelError;
-use rnic_xdp::manager::states::{DaemonState, DeviceState, PortState, UsageState, UserState};
-use rnic_xdp::manager::{Administrator, AskError};
+use rnic_manager::channel::ChannelError;
+use rnic_manager::states::{DaemonState, DeviceState, PortState, UsageState, UserState};
+use rnic_manager::{Administrator, AskError};
 
 use crate::failure::Outcome;
 use crate::objects::access::{Access, failed};

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use rnic_manager::states::PortState;
+use rnic_manager::{Administrator, AskError};
 use rnic_verbs::resource::Resource;
-use rnic_xdp::manager::states::PortState;
-use rnic_xdp::manager::{Administrator, AskError};
 
 use crate::objects::rates::key;
 use crate::objects::said;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use rnic_xdp::manager::Administrator;
+use rnic_manager::Administrator;
 
 use super::access::{Style, connect, failed};
 use crate::failure::{Failure, Outcome};

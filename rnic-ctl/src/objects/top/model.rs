@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use rnic_xdp::manager::protocol::Reason;
-use rnic_xdp::manager::states::{DeviceState, PortState};
-use rnic_xdp::manager::{Administrator, AskError};
-use rnic_xdp::steering::Mode;
+use rnic_manager::Mode;
+use rnic_manager::protocol::Reason;
+use rnic_manager::states::{DeviceState, PortState};
+use rnic_manager::{Administrator, AskError};
 use serde_json::{Value, json};
 
 use super::connections::{Connections, Patience};
@@ -215,8 +215,8 @@ fn clients(now: &Sample, before: Option<&Sample>, names: &mut Users) -> Vec<Clie
 mod tests {
     use std::time::Duration;
 
-    use rnic_xdp::LinkState;
-    use rnic_xdp::manager::states::{KernelLink, SentFrames};
+    use rnic_manager::LinkState;
+    use rnic_manager::states::{KernelLink, SentFrames};
 
     use super::*;
 

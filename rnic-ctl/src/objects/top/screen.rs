@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::{DefaultTerminal, try_init, try_restore};
-use rnic_xdp::manager::{Administrator, AskError};
+use rnic_manager::{Administrator, AskError};
 
 use super::connections::{Connections, Patience};
 use super::model::{Rows, Sample, WHAT};

@@ -1,0 +1,38 @@
+//! What an application and the Privileged Resource Manager, `rnicd`, say to each other
+//! (RFC 5041 section 8.3.2), and what administrators say to it.
+//!
+//! rnicd gives clients without any right a share of a network device: a *port*. They ask for it
+//! over a Unix socket, and get descriptors: the port's AF_XDP socket and UMEM. The sockets that
+//! reserve TCP ports stay with rnicd. Frames never pass rnicd.
+//!
+//! A message is a JSON object in a datagram of a `SOCK_SEQPACKET` socket, at most 64 KiB long.
+//! [`protocol`] has the messages, [`channel`] the transport, [`Administrator`] the administrator's
+//! side. A client's side and rnicd's need a device: they are in `rnic-xdp`, on which nothing here
+//! stands.
+
+mod administrator;
+pub mod channel;
+mod checks;
+mod closer;
+mod convert;
+mod device;
+pub mod dialogue;
+mod inspected;
+mod peer;
+mod peers;
+mod private;
+pub mod protocol;
+mod refused;
+mod sockets;
+pub mod states;
+mod token;
+mod verdict;
+
+pub use administrator::{Administrator, AskError, TimedEvent};
+pub use checks::is_device_name;
+pub use closer::Closer;
+pub use device::{LinkState, Mode, Untagged};
+pub use inspected::{Inspected, InspectionEnd, MOST_SAID};
+pub use private::{Private, PrivateFd, take_private};
+pub use token::Token;
+pub use verdict::PoliceVerdict;

@@ -1,0 +1,551 @@
+//! The messages between rnicd and its clients.
+//!
+//! rnicd and its clients are upgraded apart: a field that the reader does not know is passed over, a field that the writer does
+//! not know yet has a default, and a type that the reader does not know is answered with [`Refused`] (by rnicd) or passed over
+//! (by a client); neither ends the connection.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+
+use rnic_core::engine::Peers;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::device::{LinkState, Mode};
+use crate::peers;
+pub use crate::refused::{Policy, Reason, Refused, Withheld};
+use crate::states::{
+    DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
+};
+use crate::token::Token;
+
+/// The version of this protocol.
+pub const VERSION: u32 = 2;
+
+/// The oldest version that is spoken. In version 1 the socket that reserves a lease's TCP port came with the lease.
+pub const OLDEST: u32 = 2;
+
+/// Where rnicd listens if its configuration does not say otherwise.
+pub const SOCKET: &str = "/run/rnic/rnicd.sock";
+
+/// The most octets of a message.
+pub const MAX_MESSAGE: usize = 64 << 10;
+
+/// The most characters of what is said of a malformed message.
+const MAX_REASON: usize = 256;
+
+/// A message of one of the two directions.
+pub trait Message: Serialize + Sized {
+    /// The types of such messages.
+    const TYPES: &'static [&'static str];
+
+    /// Returns how many descriptors come with this message.
+    fn descriptors(&self) -> usize;
+
+    /// Reads a message of one of these types.
+    fn from_json(value: Value) -> serde_json::Result<Self>;
+
+    /// Says what is wrong with the values, if anything is.
+    fn check(&self) -> Result<(), String>;
+
+    /// Writes the message. It is `None` if it is longer than [`MAX_MESSAGE`].
+    fn encode(&self) -> Option<Vec<u8>> {
+        let octets = serde_json::to_vec(self).ok()?;
+        (octets.len() <= MAX_MESSAGE).then_some(octets)
+    }
+
+    /// Reads and checks a message.
+    fn decode(octets: &[u8]) -> Result<Self, DecodeError> {
+        let malformed = |id, reason: String| {
+            // It can repeat a value, which can be long.
+            let reason = reason.chars().take(MAX_REASON).collect();
+            DecodeError::Malformed { id, reason }
+        };
+        let value: Value =
+            serde_json::from_slice(octets).map_err(|error| malformed(0, error.to_string()))?;
+        let id = value.get("id").and_then(Value::as_u64).unwrap_or(0);
+        let Some(name) = value.get("type").and_then(Value::as_str) else {
+            return Err(malformed(id, "it has no \"type\"".to_owned()));
+        };
+        if !Self::TYPES.contains(&name) {
+            // Long enough for each name that there will be.
+            let name = name.chars().take(32).flat_map(char::escape_debug).collect();
+            return Err(DecodeError::UnknownType { id, name });
+        }
+        let message = Self::from_json(value).map_err(|error| malformed(id, error.to_string()))?;
+        match message.check() {
+            Ok(()) => Ok(message),
+            Err(reason) => Err(malformed(id, reason)),
+        }
+    }
+}
+
+/// Why a message is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It is no JSON object, lacks something, or has a value that cannot be.
+    #[error("a message is malformed: {reason}")]
+    Malformed {
+        /// The `id` of the message, or 0 if it has none.
+        id: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Its type is unknown.
+    #[error(
+        "messages of type \"{name}\" are unknown in version {VERSION} of this protocol; upgrade the older one of rnicd and its client"
+    )]
+    UnknownType {
+        /// The `id` of the message, or 0 if it has none.
+        id: u64,
+        /// The type.
+        name: String,
+    },
+}
+
+impl DecodeError {
+    /// Returns the answer of rnicd.
+    pub fn answer(&self) -> FromDaemon {
+        let (Self::Malformed { id, .. } | Self::UnknownType { id, .. }) = *self;
+        let answer = Answer::Refused(Refused::new(Reason::Malformed, self.to_string()));
+        FromDaemon::Answer(Reply { id, answer })
+    }
+}
+
+/// What a client sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Repeated in the reply. Clients count from 1: rnicd replies to 0 if it cannot read the `id`.
+    pub id: u64,
+    /// What is asked for.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Ask {
+    /// The first message of a connection, answered by `Welcome`.
+    Hello {
+        /// The newest version of the protocol that the client knows.
+        version: u32,
+        /// The name of the client's program, for the log: at most 256 octets, no control characters.
+        program: String,
+    },
+    /// A port of a device, answered by `Port`.
+    OpenPort {
+        /// The device.
+        netdev: String,
+        /// Frames that circulate for receiving at first, as in `PortConfig` of rnic-xdp.
+        rx_frames: u32,
+        /// Frames to send, as in `PortConfig` of rnic-xdp.
+        tx_frames: u32,
+        /// Entries of the transmit ring.
+        tx_ring: u32,
+        /// A hardware queue of the device, which the port then is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queue: Option<u32>,
+    },
+    /// A port that the client has from before the connection was lost, answered by `Adopted`.
+    Adopt {
+        /// Its number.
+        port: u32,
+        /// What was granted with it.
+        token: Token,
+        /// What the client still has of what it leased; rnicd ends the other leases of the port.
+        #[serde(default)]
+        leases: Vec<SocketAddr>,
+    },
+    /// A TCP port to listen on, answered by `Lease`.
+    Listen {
+        /// The port that will listen.
+        port: u32,
+        /// Where; TCP port 0 lets rnicd choose.
+        local: SocketAddr,
+        /// The peers that may connect: a list of prefixes, or null (the default) for all.
+        #[serde(default, with = "peers")]
+        peers: Peers,
+    },
+    /// A TCP port to connect from, answered by `Lease`.
+    Connect {
+        /// The port that will connect.
+        port: u32,
+        /// The peer.
+        remote: SocketAddr,
+        /// From where; without it, rnicd chooses the address that routes to the peer, and a TCP port.
+        local: Option<SocketAddr>,
+    },
+    /// The end of a lease, answered by `Released`.
+    Release {
+        /// The port that has it.
+        port: u32,
+        /// What was leased.
+        local: SocketAddr,
+    },
+    /// Whether the host's policies let a peer connect to what is leased, as they are now. Answered by `Done`, or refused with
+    /// [`Reason::Protected`].
+    Admit {
+        /// The port that listens.
+        port: u32,
+        /// Where the peer has connected to.
+        local: SocketAddr,
+        /// The peer.
+        remote: SocketAddr,
+    },
+    /// Report the next hop to a destination and each of its changes, as `NextHop`. Answered only if it is refused.
+    Follow {
+        /// The port that sends there.
+        port: u32,
+        /// The address from which the port sends; without it, whichever the route prefers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
+        /// The destination.
+        destination: IpAddr,
+    },
+    /// Report no more of the next hop to a destination. Answered only if it is refused.
+    Forget {
+        /// The port that sent there.
+        port: u32,
+        /// The address from which the port sends; without it, whichever the route prefers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
+        /// The destination.
+        destination: IpAddr,
+    },
+    /// What is there, answered by `Daemon`, `Devices`, `Ports`, `Leases`, `Users` or `Usage`. Root sees all; other users see their
+    /// own ports and leases.
+    Show(Show),
+    /// Root only: the end of a port, answered by `Done` once nothing is sent or received there any more.
+    EndPort {
+        /// The port.
+        port: u32,
+    },
+    /// Root only: the end of a lease, answered by `Done` once nothing is steered there and nothing is sent from there any more.
+    Revoke {
+        /// The port that has it.
+        port: u32,
+        /// What was leased.
+        local: SocketAddr,
+    },
+    /// Root only: report each `Event` from now on, answered by `Done`.
+    Monitor,
+    /// Root only: share a device, answered by `Done` once it is shared.
+    AddDevice {
+        /// The device.
+        netdev: String,
+        /// How.
+        #[serde(default)]
+        changes: Vec<Change>,
+    },
+    /// Root only: share a device no more, answered by `Done`.
+    RemoveDevice {
+        /// The device.
+        netdev: String,
+        /// Whether its ports end; without it, the request is refused while there are any.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Root only: change how a device is shared, answered by `Done`.
+    SetDevice {
+        /// The device.
+        netdev: String,
+        /// What to change.
+        changes: Vec<Change>,
+        /// Whether its ports end if the change needs it; without it, such a request is refused while there are any.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Root only: change what a user may have, answered by `Done`.
+    SetUser {
+        /// Its name or number.
+        user: String,
+        /// What to change.
+        changes: Vec<Change>,
+    },
+    /// Root only: take back all that `SetUser` has changed for a user, answered by `Done`.
+    ResetUser {
+        /// Its name or number.
+        user: String,
+    },
+    /// What the client of a port says of itself, answered by `Inspecting`. Root may ask of all ports, other users of their own.
+    Inspect {
+        /// The port.
+        port: u32,
+        /// What is wanted, in words that the client knows and rnicd need not: at most 32 small letters and underscores.
+        what: String,
+        /// How long the answer is waited for, in milliseconds: a minute at most.
+        within: u32,
+    },
+}
+
+/// A change of a setting, by its key in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// The value in words, lists with commas between their elements; without it, what the configuration says.
+    #[serde(default)]
+    pub value: Option<String>,
+}
+
+/// What to show: the objects behind the one that is named, which was the last of the page before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Show {
+    /// rnicd itself.
+    Daemon,
+    /// Devices, by name.
+    Devices {
+        /// The name of a device.
+        #[serde(default)]
+        after: Option<String>,
+    },
+    /// Ports, by number.
+    Ports {
+        /// The number of a port.
+        #[serde(default)]
+        after: Option<u32>,
+    },
+    /// Leases, by the number of their port and by their address.
+    Leases {
+        /// The port and the address of a lease.
+        #[serde(default)]
+        after: Option<(u32, SocketAddr)>,
+    },
+    /// Users that have ports or are connected, by number.
+    Users {
+        /// The number of a user.
+        #[serde(default)]
+        after: Option<u32>,
+    },
+    /// What users have sent and received, by device and user; those who are not counted apart come first.
+    Usage {
+        /// The device and the user.
+        #[serde(default)]
+        after: Option<(String, Option<u32>)>,
+    },
+}
+
+/// What rnicd sends: an answer, or a notice, which has no `id`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum FromDaemon {
+    /// The answer to a request.
+    Answer(Reply),
+    /// What nobody asked for.
+    Notice(Notice),
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// That of the request.
+    pub id: u64,
+    /// The answer.
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Answer {
+    /// To `Hello`.
+    Welcome {
+        /// The version that is spoken from here on: the newest that both know.
+        version: u32,
+        /// The devices of which this client may have ports.
+        devices: Vec<String>,
+        /// Those of which it may have ports, and gets none now.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        withheld: Vec<Withheld>,
+    },
+    /// To `OpenPort`, with two descriptors: the AF_XDP socket, which is bound, and the memfd of its UMEM.
+    Port(Grant),
+    /// To `Adopt`.
+    Adopted,
+    /// To `Listen` and `Connect`. The TCP socket that reserves `local` stays with rnicd, longer than the lease lasts.
+    Lease {
+        /// The local address and TCP port, by which the lease is known from here on.
+        local: SocketAddr,
+    },
+    /// To `Release`.
+    Released,
+    /// To `Show` of devices.
+    Devices(Page<DeviceState>),
+    /// To `Show` of ports.
+    Ports(Page<PortState>),
+    /// To `Show` of leases.
+    Leases(Page<LeaseState>),
+    /// To `Show` of users.
+    Users(Page<UserState>),
+    /// To `Show` of what users have sent and received.
+    Usage(Page<UsageState>),
+    /// To `Show` of rnicd itself.
+    Daemon(DaemonState),
+    /// To `Inspect`, with one descriptor: a pipe from which what the client says is read, until its end. rnicd has not seen it.
+    Inspecting,
+    /// To `Admit`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
+    Done,
+    /// To anything.
+    Refused(Refused),
+}
+
+/// What rnicd reports without being asked for it each time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Notice {
+    /// The next hop to a destination that a port follows.
+    NextHop {
+        /// The port.
+        port: u32,
+        /// The address from which the port sends; without it, whichever the route prefers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
+        /// The destination.
+        destination: IpAddr,
+        /// The next hop; without it, the destination is unreachable.
+        hop: Option<Hop>,
+    },
+    /// Whether the device of a port can send.
+    Link {
+        /// The port.
+        port: u32,
+        /// Whether it can.
+        state: LinkState,
+    },
+    /// The local addresses whose frames arrive without a tag.
+    Untagged {
+        /// The port.
+        port: u32,
+        /// All of them.
+        addresses: Vec<UntaggedAddress>,
+    },
+    /// A router reported that a segment was too big.
+    TooBig {
+        /// The port that sent it.
+        port: u32,
+        /// The segment.
+        segment: BigSegment,
+    },
+    /// A lease has ended: nothing more arrives there, and nothing is sent from there.
+    Revoked {
+        /// The port that had it.
+        port: u32,
+        /// What was leased.
+        local: SocketAddr,
+    },
+    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a pipe to write it to. It is
+    /// closed without a word if the client has none to say.
+    Describe {
+        /// The port.
+        port: u32,
+        /// What is wanted.
+        what: String,
+        /// How long the answer is waited for, in milliseconds.
+        within: u32,
+    },
+    /// Something has happened, for those that asked for `Monitor`.
+    Event {
+        /// When, in milliseconds since 1970-01-01 UTC.
+        at: u64,
+        /// What.
+        #[serde(flatten)]
+        event: Event,
+    },
+}
+
+/// A port, as it was made. The UMEM has the chunks of received frames first, then those of frames to be sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Its number, by which requests and notices name it.
+    pub port: u32,
+    /// What shows that it is the client's, after a new connection.
+    pub token: Token,
+    /// The device.
+    pub netdev: String,
+    /// Octets of a chunk of UMEM.
+    pub chunk: u32,
+    /// Chunks of the longest frame.
+    pub chunks: u32,
+    /// Chunks for received frames.
+    pub rx_chunks: u32,
+    /// Chunks for frames to be sent.
+    pub tx_chunks: u32,
+    /// Entries of the socket's rings.
+    pub rings: RingSizes,
+    /// Octets of the largest IP datagram that is sent and received.
+    pub mtu: u32,
+    /// The MTU of the device.
+    pub link_mtu: u32,
+    /// The XDP mode of the device.
+    pub mode: Mode,
+    /// Why frames are copied on their way between device and UMEM; without it, they are not.
+    pub copied: Option<String>,
+    /// Whether the UMEM lies on hugepages.
+    pub huge_pages: bool,
+    /// Whether frames may come from a kernel on the same host, whose segments can have partial checksums.
+    #[serde(default)]
+    pub partial_checksums: bool,
+    /// Whether connections may do without the CRCs of MPA, where the programs of both sides say so.
+    #[serde(default)]
+    pub crc_optional: bool,
+    /// The local addresses whose frames arrive without a tag.
+    #[serde(default)]
+    pub untagged: Vec<UntaggedAddress>,
+    /// The hardware queue that the port is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+}
+
+/// Entries of the rings of an AF_XDP socket: powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingSizes {
+    /// The fill ring.
+    pub fill: u32,
+    /// The completion ring.
+    pub completion: u32,
+    /// The receive ring.
+    pub rx: u32,
+    /// The transmit ring.
+    pub tx: u32,
+}
+
+/// A local address whose frames arrive without a tag, because the device removes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UntaggedAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The VLAN of its frames.
+    pub vlan: u16,
+}
+
+/// A next hop, as JSON has it: [`NextHop`](rnic_core::connection::NextHop) in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hop {
+    /// This host's MAC address on the link.
+    pub source_mac: [u8; 6],
+    /// The neighbour's.
+    pub destination_mac: [u8; 6],
+    /// The VLAN to send in, if any.
+    pub vlan: Option<u16>,
+    /// The MTU of the route, in octets of an IP packet.
+    pub mtu: u16,
+    /// The largest segments that peers on the route are asked for, if it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertised_mss: Option<NonZeroU16>,
+}
+
+/// A segment that was too big, as JSON has it: [`TooBig`](rnic_core::wire::icmp::TooBig) in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BigSegment {
+    /// The sender of the segment.
+    pub local: SocketAddr,
+    /// Its receiver.
+    pub remote: SocketAddr,
+    /// Its sequence number.
+    pub seq: u32,
+    /// Octets of the largest IP packet that fits.
+    pub mtu: u16,
+}

@@ -1,0 +1,11 @@
+//! The side of a client of rnicd: it asks for a port of a device, and for what a port needs of the
+//! host.
+
+mod inspection;
+mod net;
+mod open;
+mod session;
+
+pub use inspection::Inspection;
+pub use net::ManagedNet;
+pub use open::Manager;

@@ -1,0 +1,122 @@
+//! Local ports of a granted port: rnicd reserves them, and has them steered here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{Net, NetError, Peers};
+use rnic_manager::protocol::Ask;
+
+use super::session::Errand;
+use crate::device::port::ControlHandle;
+use crate::device::process::Maker;
+
+/// How long to wait for rnicd, which may be about to start again, or wait for the kernel on an overloaded host.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long to wait before a peer is let in: connections that are driven by the same thread wait as well.
+const PATIENCE_OF_PEERS: Duration = Duration::from_secs(1);
+
+/// The address services of a granted port.
+#[derive(Clone)]
+pub struct ManagedNet {
+    pub(super) netdev: String,
+    pub(super) port: u32,
+    pub(super) errands: Sender<Errand>,
+    pub(super) control: ControlHandle,
+}
+
+/// A local port. It is given back when this is dropped.
+struct Lease {
+    net: ManagedNet,
+    local: SocketAddr,
+    maker: Maker,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.maker.is_forked() {
+            self.net.send(Errand::Release(self.local));
+        }
+    }
+}
+
+impl ManagedNet {
+    fn send(&self, errand: Errand) {
+        // If the thread has ended, the port has, and its leases with it.
+        if self.errands.send(errand).is_ok() {
+            self.control.wake();
+        }
+    }
+
+    fn reserve(&self, address: SocketAddr, ask: Ask) -> Result<(SocketAddr, PortLease), NetError> {
+        let (reply, answer) = bounded(1);
+        self.send(Errand::Reserve(ask, reply));
+        let silent = |_| NetError::Other {
+            address,
+            reason: "rnicd does not answer; `systemctl status rnicd` shows its state".into(),
+        };
+        let answer = answer.recv_timeout(PATIENCE).map_err(silent)?;
+        let local = answer.map_err(|refused| refused.net_error(address, &self.netdev))?;
+        let lease = Lease {
+            net: self.clone(),
+            local,
+            maker: Maker::this(),
+        };
+        Ok((local, Arc::new(lease)))
+    }
+}
+
+impl Net for ManagedNet {
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let ask = Ask::Listen {
+            port: self.port,
+            local,
+            peers: peers.clone(),
+        };
+        self.reserve(local, ask)
+    }
+
+    /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer, nobody is let in whom a policy
+    /// might keep out.
+    fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        let ask = Ask::Admit {
+            port: self.port,
+            local,
+            remote: peer,
+        };
+        let (reply, answer) = bounded(1);
+        self.send(Errand::Admit(ask, reply));
+        matches!(answer.recv_timeout(PATIENCE_OF_PEERS), Ok(Ok(())))
+    }
+
+    fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        if self.admits(local, remote) {
+            return Ok(());
+        }
+        Err(NetError::Protected {
+            address: remote,
+            policy: format!("of {}, which rnicd knows", self.netdev),
+        })
+    }
+
+    fn active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        _engine: u16,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let ask = Ask::Connect {
+            port: self.port,
+            remote,
+            local,
+        };
+        self.reserve(remote, ask)
+    }
+}

@@ -1,0 +1,502 @@
+//! The client's thread that speaks with rnicd: for the worker, about next hops and the link, and for the application, about leases.
+//!
+//! Frames do not depend on rnicd. If it goes away, requests wait, and connections go on. When it is back, the thread connects
+//! again, and shows what it holds.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use rnic_core::connection::{AddressPair, NextHop};
+use rnic_core::engine::NextHopRequest;
+use rnic_core::time::Instant;
+use rnic_manager::Token;
+use rnic_manager::channel::{Channel, ChannelError};
+use rnic_manager::protocol::{
+    Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress,
+    VERSION,
+};
+use tracing::{debug, info, warn};
+
+use super::inspection::Inspection;
+use crate::device::bell::Bell;
+use crate::device::clock::clock;
+use crate::device::port::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
+use crate::device::routes::{LinkState, Update};
+use crate::device::vlans::Untagged;
+
+/// How long to wait before connecting again.
+const CONNECT_EVERY: Duration = Duration::from_millis(200);
+/// How long to wait for rnicd to accept a connection: the worker's notices wait as well.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How soon to look again whether the worker has taken its notices.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The most questions about peers that wait for a connection.
+const MOST_QUESTIONS: usize = 64;
+/// Messages read at a time, so that requests have their turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// What the application's side asks of the thread.
+pub(super) enum Errand {
+    /// Reserve a local port.
+    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
+    /// Give a local port back.
+    Release(SocketAddr),
+    /// Ask whether a peer may connect.
+    Admit(Ask, Sender<Result<(), Refused>>),
+}
+
+/// A request that was not answered yet.
+enum Waiting {
+    Hello,
+    Adopt,
+    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
+    Release(SocketAddr),
+    Admit(Ask, Sender<Result<(), Refused>>),
+    /// One of those that are answered only if they are refused.
+    Follow,
+}
+
+/// A port, and what its client has of it.
+pub(super) struct Session {
+    pub(super) path: PathBuf,
+    pub(super) program: String,
+    pub(super) port: u32,
+    pub(super) token: Token,
+    pub(super) errands: Receiver<Errand>,
+    /// Those who answer inspections, if there are any.
+    inspections: Option<Sender<Inspection>>,
+    connection: Option<Connection>,
+    connect_at: Instant,
+    worker: Option<FollowedWorker>,
+    /// The local addresses whose frames arrive without a tag.
+    untagged: Untagged,
+    paths: HashSet<AddressPair>,
+    leases: HashSet<SocketAddr>,
+    /// What waits for a connection.
+    postponed: VecDeque<Waiting>,
+    /// rnicd does not know the port any more.
+    ended: bool,
+}
+
+/// A connection to rnicd.
+struct Connection {
+    channel: Channel,
+    next_id: u64,
+    /// Requests that rnicd has not taken yet.
+    outgoing: VecDeque<Request>,
+    waiting: HashMap<u64, Waiting>,
+}
+
+impl Connection {
+    fn new(channel: Channel, next_id: u64) -> Self {
+        Self {
+            channel,
+            next_id,
+            outgoing: VecDeque::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    fn ask(&mut self, ask: Ask, waiting: Waiting) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.outgoing.push_back(Request { id, ask });
+        if !matches!(waiting, Waiting::Follow) {
+            self.waiting.insert(id, waiting);
+        }
+    }
+
+    /// Sends what rnicd takes now.
+    fn flush(&mut self) -> Result<(), ChannelError> {
+        while let Some(request) = self.outgoing.front() {
+            match self.channel.send(request, &[]) {
+                Ok(()) => drop(self.outgoing.pop_front()),
+                Err(ChannelError::TimedOut { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Goes on with a connection on which the port was granted.
+    pub(super) fn new(
+        (path, program): (PathBuf, String),
+        (port, token, untagged): (u32, Token, Untagged),
+        (channel, next_id): (Channel, u64),
+        (errands, inspections): (Receiver<Errand>, Option<Sender<Inspection>>),
+    ) -> Self {
+        Self {
+            path,
+            program,
+            port,
+            token,
+            errands,
+            inspections,
+            connection: Some(Connection::new(channel, next_id)),
+            connect_at: Instant::ZERO,
+            worker: None,
+            untagged,
+            paths: HashSet::new(),
+            leases: HashSet::new(),
+            postponed: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    /// Serves until the port closes.
+    pub(super) fn run(mut self, requests: &Receiver<WorkerRequest>, bell: &Bell) {
+        while self.serve_worker(requests) {
+            self.serve_application();
+            self.connect_again();
+            if let Err(error) = self.exchange() {
+                self.lose_connection(&error);
+            }
+            self.sleep(bell);
+        }
+    }
+
+    /// Carries out what the worker asks for. Returns false once the port closes.
+    fn serve_worker(&mut self, requests: &Receiver<WorkerRequest>) -> bool {
+        for request in requests.try_iter() {
+            match request {
+                WorkerRequest::Join(Joining { worker, joined }) => {
+                    worker.tell(WorkerNotice::Untagged(self.untagged.clone()));
+                    self.worker = Some(worker);
+                    // A worker that has ended needs no answer.
+                    let _ = joined.send(Ok(()));
+                }
+                WorkerRequest::NextHop(_, NextHopRequest::Follow(path)) => {
+                    self.paths.insert(path);
+                    self.follow(path);
+                }
+                WorkerRequest::NextHop(_, NextHopRequest::Forget(path)) => {
+                    self.paths.remove(&path);
+                    let ask = Ask::Forget {
+                        port: self.port,
+                        source: Some(path.local),
+                        destination: path.remote,
+                    };
+                    if let Some(connection) = &mut self.connection {
+                        connection.ask(ask, Waiting::Follow);
+                    }
+                }
+                // No rules are installed for a granted port: it has one queue.
+                WorkerRequest::Release(rule) => drop(rule),
+                WorkerRequest::End => return false,
+            }
+        }
+        true
+    }
+
+    fn follow(&mut self, path: AddressPair) {
+        let ask = Ask::Follow {
+            port: self.port,
+            source: Some(path.local),
+            destination: path.remote,
+        };
+        if let Some(connection) = &mut self.connection {
+            connection.ask(ask, Waiting::Follow);
+        }
+    }
+
+    /// Passes on the next hop of a path. An rnicd that knows no sources means all paths to the destination.
+    fn tell_hop(&mut self, source: Option<IpAddr>, destination: IpAddr, hop: Option<NextHop>) {
+        let paths: Vec<_> = match source {
+            Some(local) => vec![AddressPair {
+                local,
+                remote: destination,
+            }],
+            None => {
+                let paths = self.paths.iter();
+                paths
+                    .filter(|path| path.remote == destination)
+                    .copied()
+                    .collect()
+            }
+        };
+        for path in paths {
+            let update = match hop {
+                Some(hop) => Update::Set(path, hop),
+                None => Update::Unreachable(path),
+            };
+            self.tell(WorkerNotice::NextHop(update));
+        }
+    }
+
+    fn serve_application(&mut self) {
+        while let Ok(errand) = self.errands.try_recv() {
+            let waiting = match errand {
+                Errand::Reserve(ask, reply) => Waiting::Reserve(ask, reply),
+                Errand::Release(local) => Waiting::Release(local),
+                Errand::Admit(ask, reply) => Waiting::Admit(ask, reply),
+            };
+            self.begin(waiting);
+        }
+    }
+
+    /// Asks rnicd, now or when it is back.
+    fn begin(&mut self, waiting: Waiting) {
+        if self.ended {
+            return refuse(waiting, &port_is_gone());
+        }
+        // What was revoked is rnicd's already.
+        if let Waiting::Release(local) = &waiting
+            && !self.leases.contains(local)
+        {
+            return;
+        }
+        let Some(connection) = &mut self.connection else {
+            return self.postpone(waiting);
+        };
+        let ask = match &waiting {
+            Waiting::Reserve(ask, _) | Waiting::Admit(ask, _) => ask.clone(),
+            Waiting::Release(local) => Ask::Release {
+                port: self.port,
+                local: *local,
+            },
+            // Both belong to one connection.
+            Waiting::Hello | Waiting::Adopt | Waiting::Follow => return,
+        };
+        connection.ask(ask, waiting);
+    }
+
+    /// Keeps what waits for the next connection.
+    fn postpone(&mut self, waiting: Waiting) {
+        let is_question = |waiting: &Waiting| matches!(waiting, Waiting::Admit(..));
+        let keeps = match waiting {
+            Waiting::Reserve(..) | Waiting::Release(_) => true,
+            // Whoever asked may have given up long ago.
+            Waiting::Admit(..) => {
+                let questions = self.postponed.iter().filter(|waiting| is_question(waiting));
+                questions.count() < MOST_QUESTIONS
+            }
+            Waiting::Hello | Waiting::Adopt | Waiting::Follow => false,
+        };
+        if keeps {
+            self.postponed.push_back(waiting);
+        }
+    }
+
+    /// Connects again, if it is time.
+    fn connect_again(&mut self) {
+        let now = Instant::from_nanos(clock());
+        if self.ended || self.connection.is_some() || now < self.connect_at {
+            return;
+        }
+        self.connect_at = now + CONNECT_EVERY;
+        let channel = Channel::connect(&self.path, CONNECT_WITHIN);
+        let channel = channel.and_then(|channel| channel.set_nonblocking().map(|()| channel));
+        let channel = match channel {
+            Ok(channel) => channel,
+            Err(error) => return debug!("rnicd is still away: {error}"),
+        };
+        info!("connected to rnicd again");
+        let mut connection = Connection::new(channel, 1);
+        let (version, program) = (VERSION, self.program.clone());
+        connection.ask(Ask::Hello { version, program }, Waiting::Hello);
+        let adopt = Ask::Adopt {
+            port: self.port,
+            token: self.token,
+            leases: self.leases.iter().copied().collect(),
+        };
+        connection.ask(adopt, Waiting::Adopt);
+        self.connection = Some(connection);
+        for path in self.paths.clone() {
+            self.follow(path);
+        }
+        for waiting in std::mem::take(&mut self.postponed) {
+            self.begin(waiting);
+        }
+    }
+
+    fn lose_connection(&mut self, error: &ChannelError) {
+        let Some(lost) = self.connection.take() else {
+            return;
+        };
+        warn!("lost the connection to rnicd: {error}; connections of RDMA go on");
+        let mut again: Vec<_> = lost.waiting.into_iter().collect();
+        again.sort_by_key(|(id, _)| *id);
+        for (_, waiting) in again {
+            self.postpone(waiting);
+        }
+    }
+
+    /// Sends and receives messages.
+    fn exchange(&mut self) -> Result<(), ChannelError> {
+        if let Some(connection) = &mut self.connection {
+            connection.flush()?;
+        }
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(connection) = self.connection.as_ref().filter(|_| self.has_room()) else {
+                return Ok(());
+            };
+            match connection.channel.receive() {
+                Ok((message, descriptors)) => self.handle(message, descriptors),
+                Err(ChannelError::TimedOut { .. }) => return Ok(()),
+                // A newer rnicd may say more than this client understands.
+                Err(ChannelError::Decode(error)) => debug!("rnicd: {error}"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.worker.as_ref().is_none_or(FollowedWorker::has_room)
+    }
+
+    fn tell(&self, notice: WorkerNotice) {
+        if let Some(worker) = &self.worker {
+            worker.tell(notice);
+        }
+    }
+
+    fn handle(&mut self, message: FromDaemon, descriptors: Vec<OwnedFd>) {
+        match message {
+            FromDaemon::Answer(Reply { id, answer }) => {
+                let connection = self.connection.as_mut();
+                match connection.and_then(|connection| connection.waiting.remove(&id)) {
+                    Some(waiting) => self.handle_answer(waiting, answer),
+                    None => debug!("rnicd did not do what was asked for: {answer:?}"),
+                }
+            }
+            FromDaemon::Notice(notice) => self.handle_notice(notice, descriptors),
+        }
+    }
+
+    fn handle_answer(&mut self, waiting: Waiting, answer: Answer) {
+        match (waiting, answer) {
+            (Waiting::Adopt, Answer::Adopted) => debug!("rnicd knows the port again"),
+            (Waiting::Adopt, Answer::Refused(refused)) if refused.reason == Reason::NotReady => {
+                self.lose_connection(&ChannelError::Closed);
+            }
+            (Waiting::Adopt, Answer::Refused(refused)) => {
+                warn!("rnicd does not know the port any more: {}", refused.message);
+                self.end();
+            }
+            (Waiting::Reserve(_, reply), Answer::Lease { local }) => {
+                self.leases.insert(local);
+                // Nobody waits any more: it is given back.
+                if reply.send(Ok(local)).is_err() {
+                    self.begin(Waiting::Release(local));
+                }
+            }
+            (Waiting::Release(local), _) => {
+                self.leases.remove(&local);
+            }
+            // It may be upgraded again; until then its leases are none for this version.
+            (Waiting::Hello, Answer::Welcome { version, .. }) if version < OLDEST => {
+                self.lose_connection(&ChannelError::Outdated { version });
+            }
+            (Waiting::Admit(_, reply), Answer::Done) => {
+                let _ = reply.send(Ok(()));
+            }
+            (waiting, Answer::Refused(refused)) => refuse(waiting, &refused),
+            (Waiting::Hello, _) => {}
+            (waiting, _) => refuse(
+                waiting,
+                &Refused::new(Reason::Other, "rnicd gave a wrong answer"),
+            ),
+        }
+    }
+
+    fn handle_notice(&mut self, notice: Notice, descriptors: Vec<OwnedFd>) {
+        match notice {
+            Notice::NextHop {
+                source,
+                destination,
+                hop,
+                ..
+            } => self.tell_hop(source, destination, hop.map(Into::into)),
+            Notice::Link {
+                state: LinkState::Gone,
+                ..
+            } => self.end(),
+            Notice::Link { state, .. } => self.tell(WorkerNotice::Link(state)),
+            Notice::Untagged { addresses, .. } => {
+                self.untagged = UntaggedAddress::all(&addresses);
+                self.tell(WorkerNotice::Untagged(self.untagged.clone()));
+            }
+            Notice::TooBig { segment, .. } => self.tell(WorkerNotice::TooBig(segment.into())),
+            Notice::Revoked { local, .. } => {
+                warn!("an administrator has revoked {local}: its listener and connections end");
+                self.leases.remove(&local);
+                self.tell(WorkerNotice::Revoked(local));
+            }
+            Notice::Describe { what, within, .. } => {
+                let inspections = self
+                    .inspections
+                    .as_ref()
+                    .zip(descriptors.into_iter().next());
+                if let Some((inspections, answer)) = inspections {
+                    let within = Duration::from_millis(within.into());
+                    // Without room, closing the socket says that there is no answer.
+                    let _ = inspections.try_send(Inspection {
+                        what,
+                        within,
+                        answer,
+                    });
+                }
+            }
+            // For those that asked for them.
+            Notice::Event { .. } => {}
+        }
+    }
+
+    /// Ends the port: rnicd has taken it away.
+    fn end(&mut self) {
+        self.ended = true;
+        self.tell(WorkerNotice::Link(LinkState::Gone));
+        let lost = self.connection.take();
+        let waiting = lost.into_iter().flat_map(|lost| lost.waiting.into_values());
+        for waiting in waiting.chain(std::mem::take(&mut self.postponed)) {
+            refuse(waiting, &port_is_gone());
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&self, bell: &Bell) {
+        let mut fds = vec![PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+        let mut timeout = None;
+        match &self.connection {
+            Some(connection) => {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::POLLOUT, !connection.outgoing.is_empty());
+                match self.has_room() {
+                    true => events |= PollFlags::POLLIN,
+                    false => timeout = Some(LOOK_AGAIN),
+                }
+                fds.push(PollFd::new(connection.channel.as_fd(), events));
+            }
+            None if self.ended => {}
+            None => timeout = Some(CONNECT_EVERY),
+        }
+        // A signal wakes it too.
+        let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
+        bell.silence();
+    }
+}
+
+fn refuse(waiting: Waiting, refused: &Refused) {
+    // Whoever asked may have given up.
+    let _ = match waiting {
+        Waiting::Reserve(_, reply) => reply.send(Err(refused.clone())).is_ok(),
+        Waiting::Admit(_, reply) => reply.send(Err(refused.clone())).is_ok(),
+        Waiting::Hello | Waiting::Adopt | Waiting::Release(_) | Waiting::Follow => false,
+    };
+}
+
+fn port_is_gone() -> Refused {
+    Refused::new(
+        Reason::NotPermitted,
+        "rnicd has taken the port away; open the device again, or ask the administrator (`journalctl -u rnicd`)",
+    )
+}

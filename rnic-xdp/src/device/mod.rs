@@ -1,0 +1,23 @@
+//! A network device as a port of the engine: its XDP program, AF_XDP rings, routes and neighbours,
+//! and the worker that drives an engine on it.
+
+mod automatic_ports;
+pub(crate) mod bell;
+pub(crate) mod clock;
+mod domains;
+pub(crate) mod drivers;
+pub(crate) mod error;
+pub(crate) mod icmp;
+pub(crate) mod lingering;
+pub(crate) mod locals;
+pub(crate) mod netlink;
+pub(crate) mod placement;
+mod policies;
+pub(crate) mod port;
+pub(crate) mod process;
+pub(crate) mod reserve;
+pub(crate) mod routes;
+pub mod steering;
+pub(crate) mod tx_checksum;
+pub(crate) mod vlans;
+pub(crate) mod worker;

@@ -1,0 +1,293 @@
+//! Policies in the layout of the kernel's header, and those of this kernel, if it has IPsec.
+
+use super::*;
+use crate::device::netlink::message::parse;
+use crate::testing::Namespace;
+
+/// A message as `linux/xfrm.h` describes it, octet by octet.
+struct Raw {
+    direction: u8,
+    source: (&'static str, u8),
+    destination: (&'static str, u8),
+    destination_port: u16,
+    protocol: u8,
+    priority: u32,
+    action: u8,
+    /// Protocol, mode and whether it is optional.
+    templates: Vec<(u8, u8, u8)>,
+}
+
+impl Raw {
+    fn protecting(source: (&'static str, u8), destination: (&'static str, u8)) -> Self {
+        Self {
+            direction: DIRECTION_OUT,
+            source,
+            destination,
+            destination_port: 0,
+            protocol: 0,
+            priority: 10,
+            action: 0,
+            templates: vec![(50, 0, 0)],
+        }
+    }
+
+    fn message(&self) -> Builder {
+        let octets = |address: &str| match address.parse().unwrap() {
+            IpAddr::V4(address) => [&address.octets()[..], &[0; 12]].concat(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let family = if self.source.0.contains(':') {
+            10u16
+        } else {
+            2
+        };
+        let mut fixed = [octets(self.destination.0), octets(self.source.0)].concat();
+        fixed.extend(self.destination_port.to_be_bytes());
+        fixed.extend(if self.destination_port == 0 {
+            [0; 2]
+        } else {
+            [0xff; 2]
+        });
+        fixed.extend([0; 4]);
+        fixed.extend(family.to_ne_bytes());
+        fixed.extend([self.destination.1, self.source.1, self.protocol, 0, 0, 0]);
+        fixed.extend([0; 8]);
+        assert_eq!(fixed.len(), 56, "struct xfrm_selector");
+        fixed.extend([0xff; 64]);
+        fixed.extend([0; 32]);
+        fixed.extend(self.priority.to_ne_bytes());
+        fixed.extend(7u32.to_ne_bytes());
+        fixed.extend([self.direction, self.action, 0, 0]);
+        fixed.resize(168, 0);
+        let fixed: [u8; 168] = fixed.try_into().unwrap();
+        let mut templates = Vec::new();
+        for (protocol, mode, optional) in &self.templates {
+            templates.extend([0; 20]);
+            templates.extend([*protocol, 0, 0, 0]);
+            templates.extend([0; 4 + 16 + 4]);
+            templates.extend([*mode, 0, *optional, 0]);
+            templates.extend([0xff; 12]);
+        }
+        assert_eq!(
+            templates.len(),
+            64 * self.templates.len(),
+            "struct xfrm_user_tmpl"
+        );
+        let builder = Builder::new(NEW_POLICY, 0, &fixed);
+        match templates.len() {
+            0 => builder,
+            _ => builder.attribute(XFRMA_TMPL, &templates),
+        }
+    }
+
+    fn read(&self) -> Option<Policy> {
+        read(self.message())
+    }
+}
+
+fn read(message: Builder) -> Option<Policy> {
+    Policy::from_message(&parse(&message.finish(1))[0])
+}
+
+fn at(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+fn only(prefixes: &[&str]) -> Peers {
+    Peers::only(prefixes.iter().map(|prefix| prefix.parse().unwrap()))
+}
+
+const HERE: (&str, u8) = ("192.0.2.0", 24);
+const THERE: (&str, u8) = ("198.51.100.0", 24);
+
+#[test]
+fn a_policy_is_read_as_the_kernels_header_lays_it_out() {
+    let policy = Raw {
+        destination_port: 4420,
+        protocol: 6,
+        ..Raw::protecting(HERE, THERE)
+    };
+    let policy = policy.read().unwrap();
+    assert_eq!(
+        policy.to_string(),
+        "src 192.0.2.0/24 dst 198.51.100.0/24 dport 4420 dir out priority 10 tmpl proto esp mode transport"
+    );
+    assert!(policy.selects(at("192.0.2.1:50000"), at("198.51.100.9:4420")));
+    assert!(!policy.selects(at("192.0.2.1:50000"), at("198.51.100.9:4421")));
+    assert!(!policy.selects(at("192.0.3.1:50000"), at("198.51.100.9:4420")));
+    assert!(!policy.selects(at("192.0.2.1:50000"), at("198.51.101.9:4420")));
+
+    let incoming = Raw {
+        direction: DIRECTION_IN,
+        templates: vec![(51, 1, 0), (50, 1, 1)],
+        ..Raw::protecting(("2001:db8:1::", 48), ("2001:db8:2::1", 128))
+    };
+    let incoming = incoming.read().unwrap();
+    assert_eq!(
+        incoming.to_string(),
+        "src 2001:db8:1::/48 dst 2001:db8:2::1 dir in priority 10 tmpl proto ah mode tunnel"
+    );
+    assert!(incoming.selects(at("[2001:db8:2::1]:1"), at("[2001:db8:1::7]:2")));
+}
+
+#[test]
+fn what_is_not_for_connections_of_this_host_is_left_out() {
+    let base = || Raw::protecting(HERE, THERE);
+    assert!(base().read().is_some());
+    for other in [
+        Raw {
+            direction: 2,
+            ..base()
+        },
+        Raw {
+            direction: 3,
+            ..base()
+        },
+        Raw {
+            protocol: 17,
+            ..base()
+        },
+    ] {
+        assert_eq!(other.read(), None);
+    }
+    assert_eq!(
+        read(base().message().attribute(XFRMA_IF_ID, &1u32.to_ne_bytes())),
+        None
+    );
+    let marked: Vec<u8> = [1u32, 1]
+        .iter()
+        .flat_map(|half| half.to_ne_bytes())
+        .collect();
+    assert_eq!(read(base().message().attribute(XFRMA_MARK, &marked)), None);
+    // A mark of zero with a mask selects packets without a mark, such as ours.
+    let unmarked: Vec<u8> = [0, u32::MAX]
+        .iter()
+        .flat_map(|half: &u32| half.to_ne_bytes())
+        .collect();
+    assert!(read(base().message().attribute(XFRMA_MARK, &unmarked)).is_some());
+    // A message that is cut off yields a policy or none, and no panic.
+    let whole = base().message().finish(1);
+    for len in 0..whole.len() {
+        let mut cut = whole[..len].to_vec();
+        if let Some(stated) = cut.get_mut(..4) {
+            stated.copy_from_slice(&(len as u32).to_ne_bytes());
+        }
+        for message in parse(&cut) {
+            let _ = Policy::from_message(&message);
+        }
+    }
+}
+
+#[test]
+fn the_first_policy_decides() {
+    let demand = Raw::protecting(HERE, ("0.0.0.0", 0)).read().unwrap();
+    let pass = |priority, destination| {
+        let raw = Raw {
+            priority,
+            templates: vec![(50, 0, 1)],
+            ..Raw::protecting(HERE, destination)
+        };
+        raw.read().unwrap()
+    };
+    let (local, remote) = (at("192.0.2.1:1"), at("198.51.100.9:2"));
+    let found = |policies: &[&Policy]| {
+        let policies = Policies(policies.iter().copied().cloned().collect());
+        policies.on_connection(&[3], local, remote).is_some()
+    };
+    assert!(found(&[&demand]));
+    assert!(found(&[&pass(11, THERE), &demand]));
+    assert!(!found(&[&pass(9, THERE), &demand]));
+    // Of two policies with the same priority either may precede.
+    assert!(found(&[&pass(10, THERE), &demand]));
+    assert!(found(&[&pass(9, ("203.0.113.0", 24)), &demand]));
+    // The other direction has policies of its own.
+    let incoming = Raw {
+        direction: DIRECTION_IN,
+        action: ACTION_BLOCK,
+        ..Raw::protecting(THERE, HERE)
+    };
+    assert!(found(&[
+        &pass(9, THERE),
+        &demand,
+        &incoming.read().unwrap()
+    ]));
+    let elsewhere = Policy {
+        link: Some(4),
+        ..demand.clone()
+    };
+    assert!(!found(&[&elsewhere]));
+    assert!(found(&[&Policy {
+        link: Some(3),
+        ..demand
+    }]));
+}
+
+#[test]
+fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
+    let demand = Raw::protecting(HERE, THERE).read().unwrap();
+    let pass = Raw {
+        priority: 9,
+        templates: Vec::new(),
+        ..Raw::protecting(HERE, ("198.51.100.128", 25))
+    };
+    let policies = Policies(vec![demand, pass.read().unwrap()]);
+    let refused = |local, peers: &Peers| policies.on_listener(&[], at(local), peers).is_some();
+    assert!(refused("192.0.2.1:4420", &Peers::all()));
+    assert!(refused("0.0.0.0:4420", &Peers::all()));
+    assert!(!refused("192.0.3.1:4420", &Peers::all()));
+    assert!(!refused("[::]:4420", &Peers::all()));
+    assert!(!refused(
+        "192.0.2.1:4420",
+        &only(&["203.0.113.0/24", "2001:db8::/32"])
+    ));
+    assert!(refused(
+        "192.0.2.1:4420",
+        &only(&["203.0.113.0/24", "198.51.0.0/16"])
+    ));
+    // Some of the peers are allowed to connect.
+    assert!(!refused("192.0.2.1:4420", &only(&["198.51.100.200"])));
+    assert!(!refused("0.0.0.0:4420", &only(&["198.51.100.192/26"])));
+    assert!(refused("192.0.2.1:4420", &only(&["198.51.100.1"])));
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn the_kernels_policies_are_read_and_followed() {
+    let namespace = Namespace::new("xfrm").unwrap();
+    let Some(mut socket) = namespace.run(|| PolicySocket::open(Groups::POLICIES).unwrap()) else {
+        eprintln!("SKIPPED: the_kernels_policies_are_read_and_followed needs a kernel with IPsec");
+        return;
+    };
+    assert_eq!(socket.read().unwrap().demands().count(), 0);
+    assert!(!socket.has_changed());
+    let add = "xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 proto tcp dport 4420 dir out priority 7 \
+               tmpl proto esp mode transport";
+    namespace.ip(add).unwrap();
+    namespace
+        .ip("xfrm policy add src ::/0 dst fd00::/8 dir in action block")
+        .unwrap();
+    namespace
+        .ip("xfrm policy add src ::/0 dst ::/0 dir fwd action block")
+        .unwrap();
+    assert!(socket.has_changed());
+    let mut demands: Vec<_> = socket
+        .read()
+        .unwrap()
+        .demands()
+        .map(ToString::to_string)
+        .collect();
+    demands.sort();
+    let expected = [
+        "src 192.0.2.0/24 dst 198.51.100.0/24 dport 4420 dir out priority 7 tmpl proto esp mode transport",
+        "src ::/0 dst fd00::/8 dir in priority 0 action block",
+    ];
+    assert_eq!(demands, expected);
+    namespace.ip("xfrm policy flush").unwrap();
+    assert!(socket.has_changed());
+    namespace.ip("xfrm policy setdefault out block").unwrap();
+    let read = socket.read().unwrap();
+    let policy = read
+        .on_connection(&[], at("192.0.2.1:1"), at("192.0.2.2:2"))
+        .unwrap();
+    assert_eq!(policy.to_string(), "default out block");
+}

@@ -1,0 +1,203 @@
+//! Local ports: reserved in the kernel by a bound socket, and steered here.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nix::libc;
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{Net, NetError, Peers};
+use rnic_manager::PrivateFd;
+use tracing::debug;
+
+use crate::device::error::OpenError;
+use crate::device::locals::{Locals, other};
+use crate::device::placement::{Arrival, FlowRule, Placement};
+use crate::device::port::numa::on_node;
+use crate::device::port::{ControlHandle, XdpPort};
+use crate::device::process::Maker;
+use crate::device::steering::{Entry, SteeredPorts};
+
+/// How many ports to try for one whose segments come to a certain worker: with a thousand workers, one port in a thousand does.
+const PORT_TRIES: u32 = 8192;
+
+/// The address services of an open port. Ports are reserved in the network namespace of the calling thread, which
+/// must be the device's.
+#[derive(Debug)]
+pub struct XdpNet {
+    locals: Locals,
+    steered: SteeredPorts,
+    placement: Placement,
+    control: ControlHandle,
+    numa_node: Option<u32>,
+}
+
+/// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
+#[derive(Debug)]
+struct Lease {
+    /// Its entries in the steering maps.
+    entries: Vec<Entry>,
+    steered: SteeredPorts,
+    /// The rule that brings its segments to its worker.
+    rule: Option<FlowRule>,
+    control: ControlHandle,
+    maker: Maker,
+    /// Bound, never listening: the kernel answers only with RST.
+    _socket: PrivateFd,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.maker.is_forked() {
+            return;
+        }
+        if let Some(Entry { local, .. }) = self.entries.first() {
+            debug!("{local} is given back to the kernel");
+        }
+        // Steering ends before the port is free for others, whose segments it would take. If that fails, the entry goes with
+        // the map.
+        for entry in &self.entries {
+            let _ = self.steered.remove(entry);
+        }
+        // Removing a rule takes the kernel's lock (RTNL).
+        if let Some(rule) = self.rule.take() {
+            self.control.release(rule);
+        }
+    }
+}
+
+impl XdpNet {
+    /// Makes the services of a port that this process has opened, in the network namespace of this thread. The services of a port
+    /// that was granted are those of its grant.
+    pub fn new(port: &XdpPort) -> Result<Self, OpenError> {
+        let report = port.report();
+        let device = port.device().ok_or_else(|| OpenError::Managed {
+            netdev: report.netdev.clone(),
+        })?;
+        Ok(Self {
+            locals: Locals::new(device.link(), report.mtu)?,
+            steered: device.steering().ports(),
+            placement: Placement::new(device.link(), report.workers),
+            control: port.control().clone(),
+            numa_node: report.numa_node,
+        })
+    }
+
+    /// Allows unprotected connections even if an IPsec policy of the host demands protection.
+    pub fn ignore_ipsec(mut self) -> Self {
+        self.locals.ignores_ipsec = true;
+        self
+    }
+
+    /// Steers a reserved port here, before anything is sent from it.
+    fn steer(
+        &self,
+        socket: OwnedFd,
+        local: SocketAddr,
+        vlans: &BTreeSet<u16>,
+        peers: &Peers,
+        rule: Option<FlowRule>,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let mut lease = Lease {
+            entries: Vec::with_capacity(vlans.len()),
+            steered: self.steered.clone(),
+            rule,
+            control: self.control.clone(),
+            maker: Maker::this(),
+            _socket: socket.into(),
+        };
+        for &vlan in vlans {
+            let entry = Entry { local, vlan };
+            self.steered.add(&entry, peers).map_err(|error| match error.raw_os_error() {
+                Some(libc::EEXIST) => NetError::InUse(local.into()),
+                Some(libc::E2BIG) => other(
+                    local,
+                    "the steering map is full (65536 addresses and ports, as many prefixes of peers); close connections or listeners",
+                ),
+                _ => other(local, format!("cannot steer the port here: {error}")),
+            })?;
+            lease.entries.push(entry);
+        }
+        debug!(
+            "{local} is reserved in the kernel and steered from {}",
+            self.locals.netdev()
+        );
+        Ok((local, Arc::new(lease)))
+    }
+}
+
+impl Net for XdpNet {
+    fn near_device(&self, make: &mut dyn FnMut()) {
+        on_node(self.numa_node, make);
+    }
+
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let vlans = self.locals.vlans_of_listener(local)?;
+        let (socket, local) = self.locals.bind(local)?;
+        self.locals.check_listener(local, peers)?;
+        self.steer(socket, local, &vlans, peers, None)
+    }
+
+    fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.locals.ignores_ipsec || self.control.policies().on_connection(local, peer).is_none()
+    }
+
+    fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        self.locals.source_for(remote, Some(local))?;
+        self.locals.check_connection(local, remote)
+    }
+
+    fn active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        engine: u16,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let wanted = self.locals.source_for(remote, local)?;
+        let vlans = self.locals.vlans_of_connection(wanted)?;
+        let flow = self.placement.flow(remote, engine.into());
+        let suits = |local| wanted.port() != 0 || flow.arrival(remote, local) == Arrival::Here;
+        let domain = self.locals.domain(wanted)?;
+        let (socket, local) = until_it_suits(|| self.locals.bind_in(&domain, wanted), suits)?;
+        self.locals.check_connection(local, remote)?;
+        let rule = self.placement.install_rule(&flow, remote, local);
+        self.steer(socket, local, &vlans, &Peers::all(), rule)
+    }
+}
+
+/// Binds until the port suits, or gives up after [`PORT_TRIES`] and takes any.
+fn until_it_suits<T, E>(
+    mut bind: impl FnMut() -> Result<(T, SocketAddr), E>,
+    suits: impl Fn(SocketAddr) -> bool,
+) -> Result<(T, SocketAddr), E> {
+    for _ in 1..PORT_TRIES {
+        let (socket, local) = bind()?;
+        if suits(local) {
+            return Ok((socket, local));
+        }
+    }
+    bind()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_tried_until_one_suits_or_the_limit_is_reached() {
+        let mut bound = 0;
+        let mut bind = || {
+            bound += 1;
+            Ok::<_, ()>((bound, SocketAddr::from(([192, 0, 2, 1], bound as u16))))
+        };
+        let (socket, local) = until_it_suits(&mut bind, |local| local.port() == 5).unwrap();
+        assert_eq!((socket, local.port()), (5, 5));
+        let (last, _) = until_it_suits(&mut bind, |_| false).unwrap();
+        assert_eq!(last, 5 + PORT_TRIES);
+    }
+}

@@ -1,0 +1,307 @@
+//! The worker: drives one engine over one port, turn by turn, and sleeps when nothing is to be done.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Sleeper, SplitTurn, Turn};
+use rnic_core::memory::doorbell::Doorbells;
+use rnic_core::time::Instant;
+
+use crate::device::bell::Bell;
+use crate::device::clock::clock;
+use crate::device::error::OpenError;
+use crate::device::port::{ControlHandle, OpenSocket, PortReport, WorkerNotice, XdpPort};
+use crate::device::routes::{LinkState, Update};
+
+/// How often to look for notices of the control thread.
+const NOTICES_EVERY: Duration = Duration::from_millis(1);
+/// Notices taken in one turn, so that a flood of them does not delay frames.
+const NOTICES_PER_TURN: usize = 16;
+/// The longest sleep while something waits for the device or for a free frame, which nothing announces.
+const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
+/// What the kernel may add to a sleep: better awake too early than too late.
+const TIMER_SLACK: Duration = Duration::from_micros(60);
+/// How long to sleep at a time once the device is gone.
+const GONE_SLEEP: Duration = Duration::from_millis(10);
+
+/// Drives an engine over a port, on a thread of its own or inline: by calls of [`Turn::turn`].
+pub struct Worker {
+    driver: Driver,
+    port: XdpPort,
+    /// Makes the calls that may block; the worker makes none.
+    control: ControlHandle,
+    notices: Receiver<WorkerNotice>,
+    notices_at: Instant,
+    bell: Bell,
+    /// Where it sleeps while others drive it, once it did. Obsolete when sockets come or go.
+    sleeper: Option<Arc<WorkerSleeper>>,
+    link: LinkState,
+    /// The clock when it started.
+    started: u64,
+}
+
+impl Worker {
+    /// Makes a worker for an open port, in the network namespace of this thread. The engine's MTU becomes the port's.
+    ///
+    /// `secret` must be unpredictable. `bell` is the one whose waker `end`'s link was made with.
+    pub fn new(
+        port: XdpPort,
+        config: EngineConfig,
+        secret: [u8; 32],
+        end: EngineEnd,
+        bell: Bell,
+    ) -> Result<Self, OpenError> {
+        Self::start(port, config, secret, (end, bell), clock())
+    }
+
+    /// Makes a worker for each share of an open device. `ends` are of [links](rnic_core::engine::links) made together, as many
+    /// as there are shares, each with the bell of its waker.
+    pub fn for_shares(
+        shares: Vec<XdpPort>,
+        config: &EngineConfig,
+        secret: [u8; 32],
+        ends: Vec<(EngineEnd, Bell)>,
+    ) -> Result<Vec<Self>, OpenError> {
+        // A peer may have connections on several of them: they share one clock and one secret.
+        let started = clock();
+        let shares = shares.into_iter().zip(ends);
+        shares
+            .map(|(port, end)| Self::start(port, config.clone(), secret, end, started))
+            .collect()
+    }
+
+    fn start(
+        port: XdpPort,
+        config: EngineConfig,
+        secret: [u8; 32],
+        (end, bell): (EngineEnd, Bell),
+        started: u64,
+    ) -> Result<Self, OpenError> {
+        let mtu = port.report().mtu;
+        let config = EngineConfig {
+            mtu: mtu.try_into().unwrap_or(u16::MAX),
+            partial_checksums: port.has_partial_checksums(),
+            marks: port.device().is_some(),
+            needs_crcs: config.needs_crcs || port.needs_crcs(),
+            ..config
+        };
+        let control = port.control().clone();
+        let mut worker = Self {
+            notices: control.join(port.number(), bell.waker())?,
+            control,
+            driver: Driver::new(config, secret, end),
+            port,
+            notices_at: Instant::ZERO,
+            bell,
+            sleeper: None,
+            link: LinkState::Active,
+            started,
+        };
+        // What is known already counts from the first frame on.
+        worker.follow_notices(Instant::ZERO);
+        Ok(worker)
+    }
+
+    /// Reports what the port is.
+    pub fn report(&self) -> &PortReport {
+        self.port.report()
+    }
+
+    #[inline]
+    fn now(&self) -> Instant {
+        Instant::from_nanos(clock().saturating_sub(self.started))
+    }
+
+    /// Requests next hops, and handles notices. Returns whether there was any. Notices are looked for at intervals, and after a
+    /// request.
+    #[inline]
+    fn follow_routes(&mut self, now: Instant) -> bool {
+        (now >= self.notices_at || self.driver.asks_for_next_hop()) && self.follow_notices(now)
+    }
+
+    fn follow_notices(&mut self, now: Instant) -> bool {
+        while self.control.has_room()
+            && let Some(request) = self.driver.poll_next_hop_request()
+        {
+            self.control.ask(self.port.number(), request);
+        }
+        self.notices_at = now + NOTICES_EVERY;
+        let mut any = false;
+        for _ in 0..NOTICES_PER_TURN {
+            let Ok(notice) = self.notices.try_recv() else {
+                return any;
+            };
+            any = true;
+            self.handle_notice(now, notice);
+        }
+        self.notices_at = now;
+        any
+    }
+
+    fn handle_notice(&mut self, now: Instant, notice: WorkerNotice) {
+        let Self { driver, port, .. } = self;
+        match notice {
+            WorkerNotice::NextHop(Update::Set(path, hop)) => driver.set_next_hop(path, hop),
+            WorkerNotice::NextHop(Update::Unreachable(path)) => driver.set_unreachable(path),
+            WorkerNotice::Untagged(vlans) => driver.set_untagged(vlans),
+            WorkerNotice::Link(state) => self.set_link(now, state),
+            WorkerNotice::TooBig(too_big) => {
+                let mut batch = driver.begin(now);
+                batch.handle_too_big(&too_big);
+                batch.finish(&mut port.tx);
+                port.tx.kick();
+            }
+            WorkerNotice::Revoked(lease) => {
+                let mut batch = driver.begin(now);
+                batch.revoke(lease);
+                batch.finish(&mut port.tx);
+            }
+            WorkerNotice::Queues(queues) => {
+                port.rx.add(queues);
+                self.sleeper = None;
+            }
+        }
+    }
+
+    fn set_link(&mut self, now: Instant, state: LinkState) {
+        let Self { driver, port, .. } = self;
+        self.link = state;
+        if state == LinkState::Gone {
+            // No frame is sent or received any more.
+            self.sleeper = None;
+            port.rx.close();
+            port.tx.close();
+            let mut batch = driver.begin(now);
+            batch.lose_device();
+            batch.finish(&mut port.tx);
+        } else if port.number() == 0 {
+            // All workers get the notice; one reports it.
+            driver.set_port(state == LinkState::Active);
+        }
+    }
+
+    /// Returns how long it may sleep: until a timer expires, or until something may have room again.
+    fn longest_sleep(&mut self, at_most: Duration) -> Duration {
+        let now = self.now();
+        let timer = self.driver.next_timeout();
+        let sleep = timer.map_or(at_most, |at| at.since(now).min(at_most));
+        let waits = self.driver.has_backlog() || self.port.tx.is_pending();
+        match self.link {
+            LinkState::Active if waits => sleep.min(BACKLOG_SLEEP),
+            // The control thread sends a notice when the link is up again.
+            _ => sleep,
+        }
+    }
+
+    /// Prepares to sleep: from here on doorbells and commands ring the bell. Returns whether it may sleep.
+    fn prepare_to_sleep(&mut self) -> bool {
+        // The next turn looks for notices.
+        self.notices_at = Instant::ZERO;
+        // The bell rings for notices after this look.
+        self.driver.prepare_to_sleep() && self.notices.is_empty()
+    }
+}
+
+/// Sleeps until a socket has a frame, the bell rings, or time is up.
+fn sleep<'a>(bell: &'a Bell, sockets: impl Iterator<Item = BorrowedFd<'a>>, at_most: Duration) {
+    let timeout = TimeSpec::from_duration(at_most.saturating_sub(TIMER_SLACK));
+    let fds = std::iter::once(bell.as_fd()).chain(sockets);
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // A signal wakes it too.
+    let _ = ppoll(&mut fds, Some(timeout), None);
+    bell.silence();
+
+    let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
+    let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
+    let is_gone = fds[1..].iter().any(gone);
+    if is_gone {
+        std::thread::sleep(at_most.min(GONE_SLEEP));
+    }
+}
+
+/// Where a worker sleeps while other threads drive it: at its bell and its sockets, which stay open meanwhile.
+struct WorkerSleeper {
+    bell: Bell,
+    sockets: Vec<Arc<OpenSocket>>,
+    doorbells: Arc<Doorbells>,
+}
+
+impl Sleeper for WorkerSleeper {
+    fn sleep(&self, at_most: Duration) {
+        let sockets = self.sockets.iter().map(|socket| socket.as_fd());
+        sleep(&self.bell, sockets, at_most);
+        self.doorbells.awake();
+    }
+
+    fn wake(&self) {
+        self.bell.ring();
+    }
+}
+
+impl Turn for Worker {
+    fn turn(&mut self) -> bool {
+        let now = self.now();
+        let port = &mut self.port;
+        let frames: usize = port.rx.queues_mut().map(|queue| queue.receive()).sum();
+        if frames == 0 && !self.driver.is_due(now) {
+            port.tx.reclaim();
+            return self.follow_routes(now);
+        }
+        let mut batch = self.driver.begin(now);
+        if frames > 0 {
+            for queue in port.rx.queues_mut() {
+                batch.prefetch(queue.heads());
+                match queue.whole_frames() {
+                    Some(frames) => batch.handle_frames(frames, &mut port.tx),
+                    None => batch.handle_frames(queue.frames(), &mut port.tx),
+                }
+                queue.refill();
+                if queue.has_more() {
+                    batch.expect_more();
+                }
+            }
+        }
+        let busy = batch.finish(&mut port.tx);
+        port.tx.reclaim();
+        self.follow_routes(now) || busy
+    }
+
+    fn is_settled(&self) -> bool {
+        // Without a link nothing can be sent.
+        self.link != LinkState::Active || self.driver.is_settled()
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        let at_most = self.longest_sleep(at_most);
+        if self.prepare_to_sleep() {
+            let sockets = self.port.rx.sockets().map(|socket| socket.as_fd());
+            sleep(&self.bell, sockets, at_most);
+        }
+        self.driver.awake();
+    }
+}
+
+impl SplitTurn for Worker {
+    fn begin_sleep(&mut self, at_most: Duration) -> Option<Duration> {
+        if !self.prepare_to_sleep() {
+            self.driver.awake();
+            return None;
+        }
+        Some(self.longest_sleep(at_most))
+    }
+
+    fn sleeper(&mut self) -> Arc<dyn Sleeper> {
+        let sleeper = self.sleeper.get_or_insert_with(|| {
+            Arc::new(WorkerSleeper {
+                bell: self.bell.clone(),
+                sockets: self.port.rx.sockets().cloned().collect(),
+                doorbells: self.driver.doorbells().clone(),
+            })
+        });
+        sleeper.clone()
+    }
+}

@@ -1,0 +1,141 @@
+//! Leases of local ports of a shared device.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rnic_core::engine::{NetError, Peers};
+
+use super::device::SharedDevice;
+use super::programs::SharingError;
+use super::queue_ports::end_rules;
+use super::reservation::disarm;
+use crate::device::locals::other;
+use crate::device::steering::Entry;
+
+/// The most peers that all leases of a device together are limited to: `STEER_MAX_PEERS` of the programs.
+pub const MAX_LISTED_PEERS: usize = 65_536;
+
+impl SharedDevice {
+    /// Reserves a local port to listen on for a port, and steers it there. TCP port 0 chooses one.
+    pub fn listen(
+        &mut self,
+        port: u32,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        let vlans = match local.ip().is_loopback() {
+            true => BTreeSet::from([0]),
+            false => self.locals.vlans_of_listener(local)?,
+        };
+        let (socket, local) = self.locals.bind(local)?;
+        self.locals.check_listener(local, peers)?;
+        let leased = self.steer(port, (local, socket), &vlans, peers)?;
+        self.place_listener(port, local)?;
+        Ok(leased)
+    }
+
+    /// Reserves a local port to connect from for a port, and steers it there.
+    pub fn connect(
+        &mut self,
+        port: u32,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        let is_local = self.is_of_this_host(remote.ip());
+        if is_local && self.steering.queue_of(port).is_some() {
+            return Err(other(
+                remote,
+                "the frames of a port that is a hardware queue leave this host; use another port to reach programs on it",
+            ));
+        }
+        let wanted = match is_local {
+            // As the kernel does, from the same address.
+            true => local
+                .filter(|local| !local.ip().is_unspecified())
+                .unwrap_or_else(|| {
+                    SocketAddr::new(remote.ip(), local.map_or(0, |local| local.port()))
+                }),
+            false => self.locals.source_for(remote, local)?,
+        };
+        let vlans = match wanted.ip().is_loopback() {
+            true => BTreeSet::from([0]),
+            false => self.locals.vlans_of_connection(wanted)?,
+        };
+        let bound = self.locals.bind(wanted)?;
+        let leased = self.connect_from(port, remote, bound, &vlans)?;
+        self.place_connection(port, remote, (wanted, leased), &vlans)
+    }
+
+    /// Leases a port that is bound to connect from.
+    pub(super) fn connect_from(
+        &mut self,
+        port: u32,
+        remote: SocketAddr,
+        (socket, local): (OwnedFd, SocketAddr),
+        vlans: &BTreeSet<u16>,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        self.locals.check_connection(local, remote)?;
+        self.steer(port, (local, socket), vlans, &Peers::all())
+    }
+
+    /// Fails if an IPsec policy of the host protects a connection.
+    pub fn check_connection(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        self.locals.check_connection(local, remote)
+    }
+
+    /// Returns how many peers leases are limited to, each with the port that has it: [`MAX_LISTED_PEERS`] together at most.
+    pub fn listed_peers(&self) -> Vec<(u32, usize)> {
+        self.steering.listed_peers()
+    }
+
+    /// Steers a reserved local port to a port.
+    fn steer(
+        &mut self,
+        port: u32,
+        (local, socket): (SocketAddr, OwnedFd),
+        vlans: &BTreeSet<u16>,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        disarm_reservation(&socket, local)?;
+        for (done, &vlan) in vlans.iter().enumerate() {
+            let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
+            let Err(error) = added else {
+                continue;
+            };
+            for &vlan in vlans.iter().take(done) {
+                // What remains goes with the port.
+                let _ = self.steering.remove_lease(port, &Entry { local, vlan });
+            }
+            return Err(match error {
+                SharingError::LeaseTaken { .. } => NetError::InUse(local.into()),
+                error => other(local, error),
+            });
+        }
+        Ok((local, socket))
+    }
+
+    /// Reserves again what is leased already, where the socket that did so is lost.
+    pub fn reserve_again(&self, local: SocketAddr) -> Result<OwnedFd, NetError> {
+        let (socket, local) = self.locals.bind(local)?;
+        disarm_reservation(&socket, local)?;
+        Ok(socket)
+    }
+
+    /// Ends a lease: nothing more is steered there when this returns. Only then may its socket be closed.
+    pub fn release(&mut self, port: u32, local: SocketAddr) -> Result<(), SharingError> {
+        if let Some(queue) = self.steering.queue_of(port) {
+            end_rules(&self.link, queue, local);
+        }
+        let leases = self.steering.leases_at(local).into_iter();
+        for (_, entry) in leases.filter(|(of, _)| *of == port) {
+            self.steering.remove_lease(port, &entry)?;
+        }
+        Ok(())
+    }
+}
+
+fn disarm_reservation(socket: &OwnedFd, local: SocketAddr) -> Result<(), NetError> {
+    let disarmed = disarm(socket);
+    disarmed.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))
+}
