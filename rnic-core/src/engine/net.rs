@@ -59,9 +59,9 @@ pub enum NetError {
     NoRoute(SocketAddr, String),
     /// A policy of the host demands protection.
     #[error(
-        "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives go unprotected, and rnic has \
-         no IPsec; change the policy (`ip xfrm policy`), limit the peers of a listener to others (--allow), or ignore it \
-         (--ignore-ipsec)"
+        "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives \
+         go unprotected, and rnic has no IPsec; change the policy (`ip xfrm policy`), limit the \
+         `peers` of a listener to others, or ignore it (`ignore_ipsec`)"
     )]
     Protected {
         /// The local address, or the peer's.
