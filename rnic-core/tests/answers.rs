@@ -250,7 +250,7 @@ impl Talk {
         }
     }
 
-    /// Has the peer answer a Send with this message, which may take the fast path if it has PSH.
+    /// Lets the peer answer a Send with this message, which may take the fast path if it has PSH.
     fn say(&mut self, said: &Said, pushed: bool) {
         let ask = inline_send(4, b"ask");
         self.scene.sim.hosts[0].post_send(&mut self.scene.qp, ask);

@@ -83,7 +83,7 @@ pub fn rnic() -> ExitCode {
     }
 }
 
-/// Says how a command failed.
+/// Reports how a command failed.
 fn report(command: &str, failure: &Failure, json: bool) {
     match failure.kind {
         Kind::ClosedPipe => {}

@@ -308,7 +308,7 @@ unsafe fn post_receives(
     0
 }
 
-/// Says that the first of a list could not be posted.
+/// Reports that the first of a list could not be posted.
 ///
 /// # Safety
 /// The program has room there for a pointer.

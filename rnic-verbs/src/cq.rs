@@ -135,13 +135,15 @@ impl Channel {
         }
     }
 
-    /// Takes a notification. One that comes at the same time may be seen twice, but is never missed.
+    /// Consumes a notification, and returns whether there was one. One that comes at the same time
+    /// may be seen twice, but is never missed.
     fn take(&self) -> bool {
         // Without a notification there is no system call.
         self.fired.load(Ordering::Relaxed) && self.acknowledge()
     }
 
-    /// Takes a notification that the file descriptor announced, which happens before the flag is set.
+    /// Consumes a notification that the file descriptor announced, which happens before the flag is
+    /// set. Returns whether there was one.
     fn acknowledge(&self) -> bool {
         let announced = self.fd().is_some_and(|fd| fd.read().is_ok());
         self.fired.swap(false, Ordering::AcqRel) || announced
@@ -311,8 +313,8 @@ impl Device {
 }
 
 impl Cq {
-    /// Takes completions, oldest first for each worker, and returns how many. If there are none and the device is driven
-    /// inline, runs the device and looks again.
+    /// Moves completions into `completions`, oldest first for each worker, and returns how many. If
+    /// there are none and the device is driven inline, runs the device and looks again.
     pub fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let taken = self.take(completions);
         if taken == 0 && self.handle.device.drive() {
@@ -321,14 +323,15 @@ impl Cq {
         taken
     }
 
-    /// Takes the oldest completion.
+    /// Removes and returns the oldest completion, if there is one, as [`poll`](Self::poll) does.
     pub fn poll_one(&mut self) -> Option<Completion> {
         let mut one = [Completion::default()];
         (self.poll(&mut one) == 1).then_some(one[0])
     }
 
-    /// Takes the oldest completion. Waits for it, `timeout` at most. A thread that has a CPU for itself gets it sooner by
-    /// [polling](Self::poll_one) without a pause.
+    /// Removes and returns the oldest completion. Waits for it, `timeout` at most, and returns
+    /// `None` after that. Fails as [`wait`](Self::wait) does. A thread that has a CPU for itself
+    /// gets the completion sooner by [polling](Self::poll_one) without a pause.
     pub fn next_completion(&mut self, timeout: Duration) -> Result<Option<Completion>, Error> {
         if let Some(completion) = self.poll_one() {
             return Ok(Some(completion));
@@ -336,8 +339,9 @@ impl Cq {
         Ok(self.wait(timeout)?.then(|| self.poll_one()).flatten())
     }
 
-    /// Takes completions as [`poll`](Self::poll) does, but does not run the device. For an application that runs it with
-    /// [`Device::drive`] or by polling another queue.
+    /// Moves completions into `completions` as [`poll`](Self::poll) does, but does not run the
+    /// device. This is for an application that runs it with [`Device::drive`] or by polling another
+    /// queue.
     #[inline]
     pub fn take(&mut self, completions: &mut [Completion]) -> usize {
         match &mut *self.lanes {
@@ -390,8 +394,9 @@ impl Cq {
         self.block(timeout, || self.channel.take())
     }
 
-    /// Takes a notification that the [file descriptor](AsFd) announced, so that it can announce the next. If the
-    /// device's worker has ended, the descriptor stays readable.
+    /// Consumes a notification that the [file descriptor](AsFd) announced, so that it can announce
+    /// the next. Returns whether there was one. If the device's worker has ended, the descriptor
+    /// stays readable.
     pub fn acknowledge(&self) -> bool {
         self.channel.acknowledge()
     }

@@ -166,11 +166,13 @@ impl Device {
         self.inner.drive().unwrap_or(false)
     }
 
-    /// Has a waker woken for each event that arrives from the engines, whoever drives them and whoever reads it: those of queue
-    /// pairs ([`Qp::next_event`](crate::Qp::next_event)), connection requests and ends of listeners
-    /// ([`Listener::next_request`](crate::Listener::next_request)), asynchronous events, and the end of a worker. It is woken once
-    /// at first, because events may have come before. It is called in the middle of the engine's work: it must wake a thread and do nothing
-    /// else. It must not keep the device. Fails if there is one already.
+    /// Sets the waker that is woken for each event that arrives from the engines, whoever drives
+    /// them and whoever reads it: those of queue pairs ([`Qp::next_event`](crate::Qp::next_event)),
+    /// connection requests and ends of listeners
+    /// ([`Listener::next_request`](crate::Listener::next_request)), asynchronous events, and the
+    /// end of a worker. It is woken once at first, because events may have come before. It is
+    /// called in the middle of the engine's work: it must wake a thread and do nothing else. It
+    /// must not keep the device. Fails with [`Error::EventsWatched`] if there is one already.
     ///
     /// A thread that is woken reads with a timeout of zero, until nothing is left. Unless the device is driven inline, that does not
     /// run the engine.
@@ -282,7 +284,7 @@ impl Inner {
         }
     }
 
-    /// Has a worker that sleeps look at its doorbells.
+    /// Makes a worker that sleeps look at its doorbells.
     #[cold]
     fn answer(&self, host: &HostEnd) {
         let answered = self.standby.as_ref().is_some_and(Standby::answer);

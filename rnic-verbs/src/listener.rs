@@ -158,8 +158,9 @@ impl Listener {
         })
     }
 
-    /// Takes the oldest of the last [`Refusals::KEPT`] peers that connected and failed before their connection request: what
-    /// they sent is no MPA Request that is supported here, or none came in time.
+    /// Removes and returns the oldest of the last [`Refusals::KEPT`] peers that connected and
+    /// failed before their connection request: what they sent is no MPA Request that is supported
+    /// here, or none came in time.
     pub fn next_refusal(&self) -> Option<Refusal> {
         self.refusals.take()
     }

@@ -90,7 +90,7 @@ impl Interface {
         })
     }
 
-    /// Takes all queues of an interface.
+    /// Opens all queues of an interface.
     fn take(config: &DeviceConfig) -> Result<Self, OpenError> {
         let shares = XdpPort::open_shares(&config.port, config.driving.most_workers())?;
         let Some(first) = shares.first() else {
@@ -136,7 +136,7 @@ impl Interface {
     }
 }
 
-/// Says that more workers were asked for than a port of rnicd has.
+/// Returns the complaint if more workers were asked for than a port of rnicd has.
 fn too_many_workers(driving: Driving) -> Option<String> {
     match driving {
         Driving::Threads {

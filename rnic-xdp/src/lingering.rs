@@ -20,7 +20,7 @@ impl<T> Default for Lingering<T> {
 }
 
 impl<T: Ord + Clone> Lingering<T> {
-    /// Says what there is now.
+    /// Sets what there is now.
     pub(crate) fn set(&mut self, now: Instant, present: BTreeSet<T>) {
         for (member, end) in &mut self.0 {
             if !present.contains(member) {

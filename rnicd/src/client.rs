@@ -113,8 +113,8 @@ impl Client {
         })
     }
 
-    /// Has what those may who connect at a socket of this kind. One for administrators is for root of rnicd's own user namespace: that of
-    /// another one is a client.
+    /// Sets the role and the account that those have who connect at such a socket. A socket for
+    /// administrators is for root of rnicd's own user namespace: root of another one is a client.
     pub(crate) fn enter(&mut self, listener: &Listener, policy: &Policy) {
         let is_root = || self.peer.uid == 0 && self.channel.shares_user_namespace();
         self.role = match listener.role {
@@ -217,7 +217,7 @@ impl Client {
         self.look_again.is_none() && (!self.outgoing.is_empty() || has_changes)
     }
 
-    /// Says that a lease has ended, when it can.
+    /// Notes that a lease has ended, to tell the client when it can.
     pub(crate) fn revoke(&mut self, port: u32, local: SocketAddr) {
         self.revoked.insert((port, local));
     }
@@ -261,7 +261,7 @@ impl Client {
         self.missed.get_or_insert(0);
     }
 
-    /// Says an event, if the client has asked for events and reads them; else it is counted.
+    /// Sends an event, if the client has asked for events and reads them. Otherwise counts it.
     pub(crate) fn announce(&mut self, event: &Notice) {
         match &mut self.missed {
             Some(0) if self.outgoing.len() < MOST_EVENTS => self.tell(event.clone()),
@@ -270,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Says something that the client may miss.
+    /// Sends a notice that the client may miss.
     pub(crate) fn mention(&mut self, notice: Notice) {
         if self.outgoing.len() < MOST_NOTICES {
             self.outgoing
@@ -291,7 +291,7 @@ impl Client {
             .push_back((FromDaemon::Notice(notice), vec![theirs]));
     }
 
-    /// Says something that the client must not miss.
+    /// Sends a notice that the client must not miss.
     pub(crate) fn tell(&mut self, notice: Notice) {
         self.outgoing
             .push_back((FromDaemon::Notice(notice), Vec::new()));
@@ -317,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Says how many events were missed, behind those that were not.
+    /// Reports how many events were missed, behind those that were not.
     fn say_missed(&mut self) {
         if let Some(missed @ 1..) = &mut self.missed
             && self.outgoing.is_empty()

@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Says how many lines were left out.
+    /// Logs how many lines were left out.
     pub(crate) fn say_what_was_left_out(&mut self) {
         for (account, lines) in self.users.left_out() {
             info!("{lines} lines for uid {account} were left out");

@@ -298,7 +298,8 @@ impl Server {
         (1..=MOST_PORTS).find(is_free)
     }
 
-    /// Gives a port back to the client that shows its token, with those of its leases that the client still has.
+    /// Returns a port to the client that shows its token, with those of its leases that the client
+    /// still has.
     fn adopt(
         &mut self,
         key: ClientKey,

@@ -47,8 +47,8 @@ impl Connection {
         self.follow_close(context);
     }
 
-    /// Gives back the queue pair of a stream that has ended. What is left is TCP, and a Terminate if there is one to
-    /// send.
+    /// Returns the queue pair of a stream that has ended to the engine. What is left is TCP, and a
+    /// Terminate if there is one to send.
     // rfc: 5040-86, 5040-s6, 5041-13 behind the Terminate the connection is closed in order
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
         if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {

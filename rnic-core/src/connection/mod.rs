@@ -253,12 +253,12 @@ impl Connection {
         self.tcp.yields_to(syn)
     }
 
-    /// Takes the new request, which the engine has to learn of.
+    /// Removes and returns the new request, which the engine has to learn of.
     pub(crate) fn take_new_request(&mut self) -> Option<RequestId> {
         self.new_request.take()
     }
 
-    /// Takes a request that no longer waits for a decision.
+    /// Removes and returns a request that no longer waits for a decision.
     pub(crate) fn take_gone_request(&mut self) -> Option<RequestId> {
         self.gone_request.take()
     }
@@ -279,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Takes the local end of a connection that was not established, or is over.
+    /// Removes and returns the local end of a connection that was not established, or is over.
     pub(crate) fn take_returned_end(&mut self) -> Option<LocalEnd> {
         self.returned_end.take()
     }
@@ -452,12 +452,12 @@ impl Connection {
         self.settle(context);
     }
 
-    /// Takes every frame that is kept for retransmission, to be released.
+    /// Removes every frame that is kept for retransmission, and returns them, to be released.
     pub(crate) fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
         self.tcp.take_frames()
     }
 
-    /// Takes those frames if only the RST of the connection is left to send.
+    /// Moves those frames to `into` if only the RST of the connection is left to send.
     #[inline]
     pub(crate) fn take_useless_frames(&mut self, into: &mut Vec<FrameId>) {
         if self.tcp.is_closed() {

@@ -79,12 +79,12 @@ impl Reorder {
         Some(fpdu.end)
     }
 
-    /// Takes the record of the early FPDU that begins at `offset`.
+    /// Removes and returns the record of the early FPDU that begins at `offset`.
     pub(super) fn take_early(&mut self, offset: u64) -> Option<EarlyFpdu> {
         self.early.remove(&offset)
     }
 
-    /// Takes queued octets from `offset` on, not necessarily all that are contiguous.
+    /// Removes and returns queued octets from `offset` on, not necessarily all that are contiguous.
     pub(super) fn take_queued(&mut self, offset: u64) -> Option<Vec<u8>> {
         let octets = self.queue.take(offset)?;
         self.limit_refused();

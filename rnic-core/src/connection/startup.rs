@@ -278,7 +278,8 @@ impl Connection {
         }
     }
 
-    /// Gives up the connection, for a local reason. During start-up, a peer that speaks RFC 6581 gets a Terminate.
+    /// Abandons the connection, for a local reason. During start-up, a peer that speaks RFC 6581
+    /// gets a Terminate.
     pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         if self.queue_giving_up(context) {
             self.end(reason, context);
@@ -441,7 +442,8 @@ impl Connection {
         self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold)));
     }
 
-    /// Takes the present phase. The caller sets the next one; otherwise only TCP is left.
+    /// Takes the present phase, and leaves [`Phase::Closing`], in which there is only TCP. The
+    /// caller sets the next one.
     pub(super) fn take_phase(&mut self) -> Phase {
         std::mem::replace(&mut self.phase, Phase::Closing)
     }

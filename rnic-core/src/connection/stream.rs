@@ -167,7 +167,8 @@ impl Stream {
         self.user.into_end()
     }
 
-    /// Takes the Terminate that is still to be sent of a stream that has ended.
+    /// Removes and returns the Terminate that a stream which has ended must still send. It is empty
+    /// if there is none.
     pub(super) fn take_last_words(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.last_words)
     }
@@ -218,7 +219,8 @@ impl Stream {
         between_messages
     }
 
-    /// Takes octets in order from TCP, with the CRC of all of them if that is known already.
+    /// Receives octets in order from TCP. `crc` is the CRC of all of them, if that is known
+    /// already.
     pub(super) fn receive(
         &mut self,
         mut bytes: &[u8],

@@ -70,7 +70,8 @@ impl Connection {
         }
     }
 
-    /// Gives TCP segments while it wants them. Returns false if there was no frame to build one in.
+    /// Hands segments to TCP while it wants them. Returns false if there was no frame to build one
+    /// in.
     fn fill<F: TxFrames>(
         &mut self,
         net_header_len: usize,

@@ -164,8 +164,9 @@ impl Ddp {
         });
     }
 
-    /// Takes a segment in order: it must continue the partial message, or begin a message if there is none. An untagged
-    /// segment must belong to the next message of its queue.
+    /// Checks a segment that comes in order, and records it. It must continue the partial message,
+    /// or begin a message if there is none. An untagged segment must belong to the next message of
+    /// its queue.
     // rfc: 5041-21, 5041-62, 5041-63 a message is delivered after all that were sent before it
     #[inline]
     fn begin_or_continue(&mut self, header: &DdpHeader, len: usize) -> Result<(), DdpError> {
@@ -181,7 +182,8 @@ impl Ddp {
         Ok(())
     }
 
-    /// Takes a segment that begins a message of several segments, or whose header differs from those before it.
+    /// Checks and records a segment that begins a message of several segments, or whose header
+    /// differs from those before it.
     fn update_partial(
         &mut self,
         begun: Option<PartialMessage>,

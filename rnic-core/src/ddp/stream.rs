@@ -364,7 +364,8 @@ impl DdpStream {
         self.finishing
     }
 
-    /// Takes up changes of the LLP: what was transferred, and the peer's half-close (RFC 5041 section 6.2).
+    /// Handles changes of the LLP: what was transferred, and the peer's half-close (RFC 5041
+    /// section 6.2).
     pub fn follow_llp<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
         ulp.transferred(llp.transferred());
         // rfc: 5041-66, 5041-69 this half is closed in order when the ULP asks for it

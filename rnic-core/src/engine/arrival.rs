@@ -151,7 +151,7 @@ impl Engine {
         CoalescedRun::eligible(connection, prediction, frame, expected, guard)
     }
 
-    /// Takes frames while they belong to a coalesced run. Returns the first that does not.
+    /// Handles frames while they belong to a coalesced run. Returns the first that does not.
     fn follow_coalesced_run<T: AsRef<[u8]>>(
         &mut self,
         index: usize,

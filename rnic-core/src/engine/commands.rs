@@ -389,7 +389,7 @@ impl Engine {
         }
     }
 
-    /// Gives a queue pair a turn: new requests were posted to it.
+    /// Handles the doorbell of a queue pair, to which new requests were posted.
     #[inline]
     pub fn handle_doorbell(&mut self, number: u32) {
         let number = QpNumber(number);

@@ -192,8 +192,8 @@ impl Batch<'_> {
         self.engine.revoke(self.now, &self.guard, lease);
     }
 
-    /// Says that more frames have arrived than this turn handles. After a pause of this process they may hold the
-    /// acknowledgments that timers wait for, so timers are handled behind them.
+    /// Notes that more frames have arrived than this turn handles. After a pause of this process
+    /// they may hold the acknowledgments that timers wait for, so timers are handled behind them.
     pub fn expect_more(&mut self) {
         self.more_to_come = true;
     }

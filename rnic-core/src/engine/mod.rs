@@ -294,8 +294,8 @@ impl Engine {
         }
     }
 
-    /// Takes what a connection has for the engine: a new stage, a request, its queue pair. It was at the stage
-    /// `before`.
+    /// Updates the engine after a change of a connection: for a new stage, a request, its queue
+    /// pair. `before` is the stage that the connection had.
     #[inline]
     fn follow(&mut self, index: usize, before: Stage, now: Instant, guard: &Guard<'_>) {
         if before != Stage::Established || !self.connections[index].is_streaming() {

@@ -96,7 +96,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the next connection that may have something to send.
+    /// Removes and returns the next connection that may have something to send.
     #[inline]
     pub(super) fn take_ready(&mut self, connections: &mut Connections) -> Option<usize> {
         let index = self.ready.pop_front()?;
@@ -104,7 +104,7 @@ impl Schedule {
         Some(index)
     }
 
-    /// Takes the next connection whose delayed ACK is due.
+    /// Removes and returns the next connection whose delayed ACK is due.
     #[inline]
     pub(super) fn take_ack_due(
         &mut self,
@@ -119,8 +119,8 @@ impl Schedule {
         Some(index)
     }
 
-    /// Takes the next connection whose timer has gone off. Returns whether there is still something to do for it; if
-    /// not, the timer is set anew.
+    /// Removes and returns the next connection whose timer has gone off, and whether there is still
+    /// something to do for it. If there is not, the timer is set anew.
     pub(super) fn take_expired(
         &mut self,
         now: Instant,

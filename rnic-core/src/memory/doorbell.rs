@@ -138,8 +138,8 @@ fn set(word: &AtomicU64, bit: usize) -> bool {
     true
 }
 
-/// Takes all bits, without taking the cache line from its other users if there are none. Whatever is looked at afterwards
-/// is looked at after that.
+/// Clears all bits and returns those that were set. If none was, the cache line stays with its
+/// other users. Whatever is looked at afterwards is looked at after that.
 #[inline]
 fn take(word: &AtomicU64) -> u64 {
     if word.load(Ordering::SeqCst) == 0 {

@@ -32,7 +32,7 @@ const PIECE: usize = 256;
 /// A frame is owned by its holder (a connection that may have to send it again, or none) and, between
 /// [`transmit`](Self::transmit) and its completion, by the device too. It becomes free when neither owns it.
 pub trait TxFrames {
-    /// Takes a free frame, or `None` while all are in use.
+    /// Allocates a free frame. Returns `None` while all are in use.
     fn allocate(&mut self) -> Option<FrameId>;
 
     /// Returns how many frames are free.
@@ -83,6 +83,6 @@ pub trait TxFrames {
         self.transmit(frame, len);
     }
 
-    /// Gives up ownership. The frame is free at once, or as soon as the device has finished with it.
+    /// Releases a frame. It is free at once, or as soon as the device has finished with it.
     fn release(&mut self, frame: FrameId);
 }

@@ -217,7 +217,8 @@ impl<T: Entry> Consumer<T> {
         self.shared.load(index, entry, from, to);
     }
 
-    /// Takes entries, oldest first, into as many of these places as there are entries for. Returns their number.
+    /// Moves entries, oldest first, into as many of these places as there are entries for. Returns
+    /// their number.
     #[inline]
     pub fn take_into<'a>(&mut self, places: impl ExactSizeIterator<Item = &'a mut T>) -> usize
     where
@@ -235,7 +236,7 @@ impl<T: Entry> Consumer<T> {
         count
     }
 
-    /// Takes the oldest entry.
+    /// Removes and returns the oldest entry.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let entry = self.peek(0)?;
@@ -243,7 +244,7 @@ impl<T: Entry> Consumer<T> {
         Some(entry)
     }
 
-    /// Gives the `count` oldest entries (or as many as there are) back to the producer.
+    /// Returns the `count` oldest entries (or as many as there are) to the producer.
     #[inline(always)]
     pub fn release(&mut self, count: u32) {
         let count = if count <= self.len_seen() {

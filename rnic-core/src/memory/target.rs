@@ -21,7 +21,7 @@ impl Target {
         }
     }
 
-    /// Takes an address as a slot of the table holds it.
+    /// Makes a target of an address as a slot of the table holds it.
     #[inline(always)]
     pub(super) fn from_marked(marked: *mut u8) -> Self {
         Self(marked)

@@ -34,8 +34,8 @@ impl Deframer {
         }
     }
 
-    /// Takes the next FPDU from the front of `input` and returns its ULPDU, verified. `None` when `input` is used up.
-    /// `input` continues the stream where the previous input ended.
+    /// Removes the next FPDU from the front of `input`, verifies it, and returns its ULPDU. Returns
+    /// `None` when `input` is used up. `input` continues the stream where the previous input ended.
     ///
     /// # Errors
     /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error no ULPDU is returned: each call repeats the error.
@@ -69,7 +69,7 @@ impl Deframer {
         self.next_general(input)
     }
 
-    /// Takes the next FPDU in all cases, errors and partial FPDUs included.
+    /// Returns the next FPDU in all cases, errors and partial FPDUs included.
     fn next_general<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],

@@ -16,7 +16,8 @@ pub(super) struct MarkedDeframer {
 }
 
 impl MarkedDeframer {
-    /// Takes the next FPDU from the front of `input`; see [`Deframer::next`](super::Deframer::next).
+    /// Removes the next FPDU from the front of `input`; see
+    /// [`Deframer::next`](super::Deframer::next).
     pub(super) fn next(
         &mut self,
         input: &mut &[u8],

@@ -185,8 +185,8 @@ mod tests {
         fpdu
     }
 
-    /// Takes the markers out of a stream that starts at position 0. Returns what is left, and the pointers
-    /// with the positions of their markers.
+    /// Removes the markers from a stream that starts at position 0. Returns what is left, and the
+    /// pointers with the positions of their markers.
     fn without_markers(stream: &[u8]) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut markers = Vec::new();
         let mut octets = Vec::new();

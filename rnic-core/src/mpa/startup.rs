@@ -215,7 +215,8 @@ impl Incoming {
     // rfc: 5044-81 there is room for the private data that arrive
     const LONGEST: usize = STARTUP_LEN + MAX_PRIVATE_DATA;
 
-    /// Takes octets of the frame from the front of `input`, and returns the frame once it is complete.
+    /// Moves octets of the frame from the front of `input`, and returns the frame once it is
+    /// complete.
     // rfc: 5044-49 FPDUs begin right behind the start-up frame
     // rfc: 5044-81 no more private data are taken than PD_Length says
     fn take(&mut self, input: &mut &[u8]) -> Result<Option<StartupFrame<'_>>, MpaError> {
@@ -241,7 +242,8 @@ impl Incoming {
         first.is_some_and(|octet| usize::from(*octet) <= Self::LONGEST >> 8)
     }
 
-    /// Takes an FPDU in place of a start-up frame, no longer than one, and returns its ULPDU once it is complete.
+    /// Accepts an FPDU in place of a start-up frame, no longer than one. Returns its ULPDU once it
+    /// is complete.
     fn take_fpdu(
         &mut self,
         input: &mut &[u8],

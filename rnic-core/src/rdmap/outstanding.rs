@@ -126,8 +126,8 @@ impl Outstanding {
             .number
     }
 
-    /// Takes a delivered segment of a Read Response: it must continue the oldest request, a Read, and end with it. Returns the
-    /// work request that it completes.
+    /// Handles a delivered segment of a Read Response. It must continue the oldest request, which
+    /// must be a Read, and end with it. Returns the work request that it completes.
     // rfc: 5040-70, 5040-77 a Read completes only when DDP has delivered its response
     // rfc: 5040-79 the delivered response is enough to complete it
     pub(super) fn read_response(
@@ -164,8 +164,8 @@ impl Outstanding {
         Ok(read.and_then(|read| read.number))
     }
 
-    /// Takes a delivered Atomic Response: it must be for the oldest request, an atomic. Returns the request, and where its
-    /// value goes.
+    /// Handles a delivered Atomic Response. The oldest request must be an atomic, and the response
+    /// must be for it. Returns the request, and where its value goes.
     pub(super) fn atomic_response(
         &mut self,
         header: &UntaggedHeader,

@@ -379,7 +379,7 @@ impl Requester {
         Some(RdmapError::Request { wr_id, status })
     }
 
-    /// Takes a delivered segment of a Read Response.
+    /// Handles a delivered segment of a Read Response.
     pub(super) fn read_response(
         &mut self,
         header: &TaggedHeader,
@@ -392,8 +392,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes a delivered Atomic Response. The value from the peer's memory is written to the request's buffer in this machine's
-    /// byte order, because the application computes with it.
+    /// Handles a delivered Atomic Response. Writes the value from the peer's memory to the
+    /// request's buffer in this machine's byte order, because the application computes with it.
     // rfc: 7306-36, 7306-39, 7306-43 an atomic completes, and is told, when its response was delivered
     pub(super) fn atomic_response(
         &mut self,

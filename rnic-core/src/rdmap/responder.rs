@@ -47,7 +47,7 @@ impl Responder {
         }
     }
 
-    /// Takes a delivered request.
+    /// Accepts a delivered request.
     // rfc: 5040-33, 7306-21 RDMAP carries it out
     // rfc: 5040-71, 7306-41, 7306-42 it is not begun before DDP delivers it
     // rfc: 5040-81, 5040-84 as many inbound Reads are taken as were agreed on, and no more

@@ -44,19 +44,19 @@ impl Liveness {
         self.keepalive_due
     }
 
-    /// Takes a segment that only the peer can have sent.
+    /// Records a segment that only the peer can have sent.
     pub(super) fn on_segment(&mut self, now: Instant) {
         self.last_received_at = now;
         self.probes = 0;
         self.keepalive_due = false;
     }
 
-    /// Takes the transmission of data.
+    /// Records that data were sent.
     pub(super) fn on_outstanding(&mut self, now: Instant) {
         self.unacked_since.get_or_insert(now);
     }
 
-    /// Takes an ACK of data; `more`: data is still outstanding.
+    /// Records an ACK of data; `more`: data are still outstanding.
     pub(super) fn on_progress(&mut self, now: Instant, more: bool) {
         self.unacked_since = more.then_some(now);
     }

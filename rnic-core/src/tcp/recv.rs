@@ -105,7 +105,7 @@ impl Receiver {
         self.scale
     }
 
-    /// Takes the sequence number of the peer's SYN.
+    /// Records the sequence number of the peer's SYN.
     pub(super) fn synchronize(&mut self, syn: Seq) {
         self.isn = Isn::new(syn);
     }
@@ -201,7 +201,7 @@ impl Receiver {
         }
     }
 
-    /// Takes `count` segments with the next data of the stream: an ACK will be due.
+    /// Records `count` segments with the next data of the stream: an ACK will be due.
     #[inline]
     pub(super) fn expect_ack(&mut self, now: Instant, count: u32, push: bool) {
         self.schedule.in_order(now, count, false, push);
@@ -369,7 +369,7 @@ impl Receiver {
         }
     }
 
-    /// Takes the FIN if everything before it has been taken. True only the first time.
+    /// Accepts the FIN if everything before it has been received. Returns true only the first time.
     pub(super) fn take_fin(&mut self) -> bool {
         if self.finished || self.end != Some(self.data_nxt) {
             return false;
@@ -480,7 +480,7 @@ impl Receiver {
         }
     }
 
-    /// Takes the transmission of a segment with our ACK and this window.
+    /// Records that a segment with our ACK and this window was sent.
     #[inline]
     pub(super) fn advertised(&mut self, field: &WindowField) {
         self.schedule.sent();

@@ -52,7 +52,8 @@ pub(super) struct PeerWindow {
 }
 
 impl PeerWindow {
-    /// Takes the window of a segment, unless an older one. True if the right edge changed.
+    /// Records the window of a segment, unless it is older than the one known. Returns whether the
+    /// right edge changed.
     ///
     /// A later acknowledgment is newer wherever its segment stands in the peer's stream: a retransmission may be
     /// the only one to bring it.
@@ -65,7 +66,7 @@ impl PeerWindow {
         self.edge != before
     }
 
-    /// Takes the window of a segment that acknowledges more than any before it.
+    /// Records the window of a segment that acknowledges more than any before it.
     #[inline]
     pub(super) fn advance(&mut self, at: i64, ack: u64, field: u16) {
         (self.snd_wl1, self.snd_wl2) = (at, ack);
@@ -184,7 +185,8 @@ impl Sender {
         }
     }
 
-    /// Takes over a frame with `len` octets of payload.
+    /// Queues a frame with `len` octets of payload, and takes it over. Returns the stream offset
+    /// past them.
     pub(super) fn queue(
         &mut self,
         frame: FrameId,
@@ -209,7 +211,8 @@ impl Sender {
         self.end
     }
 
-    /// Takes over a frame with `len` octets of payload, all of which are sent now, behind all that was.
+    /// Queues a frame with `len` octets of payload, and takes it over. All of them are sent now,
+    /// behind all that was sent before.
     #[inline]
     pub(super) fn queue_sent(
         &mut self,
@@ -280,8 +283,8 @@ impl Sender {
         self.nxt = self.end + 1;
     }
 
-    /// Takes a cumulative acknowledgment, which is after `una` and not after `nxt`. Frames wholly acknowledged
-    /// are released.
+    /// Handles a cumulative acknowledgment, which is after `una` and not after `nxt`. Releases the
+    /// frames that are wholly acknowledged.
     pub(super) fn acknowledge<F: TxFrames>(
         &mut self,
         ack: u64,

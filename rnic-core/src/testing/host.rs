@@ -116,12 +116,12 @@ pub struct TestQp {
 }
 
 impl TestQp {
-    /// Takes the completions since the last call.
+    /// Returns the completions since the last call.
     pub fn poll(&mut self) -> Vec<Completion> {
         std::iter::from_fn(|| self.cq.pop()).collect()
     }
 
-    /// Takes the next completion.
+    /// Removes and returns the next completion.
     pub fn poll_one(&mut self) -> Option<Completion> {
         self.cq.pop()
     }
@@ -236,7 +236,7 @@ impl Host {
         batch.finish(&mut self.tx);
     }
 
-    /// Takes the lease of a local port away.
+    /// Revokes the lease of a local port.
     pub fn revoke_lease(&mut self, now: Instant, lease: SocketAddr) {
         let mut batch = self.driver.begin(now);
         batch.revoke(lease);

@@ -1,6 +1,6 @@
 //! Numbers that wrap: compared by distance, within half of their range (as RFC 9293 section 3.4 does).
 
-/// Gives a newtype over `u32` wrapping arithmetic and comparison by distance.
+/// Adds wrapping arithmetic, and comparison by distance, to a newtype over `u32`.
 macro_rules! serial_number {
     ($name:ident) => {
         impl $name {

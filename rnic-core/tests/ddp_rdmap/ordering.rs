@@ -99,7 +99,7 @@ impl Scene {
         200_000 + i * 10_000
     }
 
-    /// Takes the segments of the next message of this side.
+    /// Removes and returns the segments of the next message of this side.
     fn message(&mut self) -> Vec<Ulpdu> {
         let mut segments = Vec::new();
         while let Some(ulpdu) = self.a.next_segment() {
@@ -112,7 +112,7 @@ impl Scene {
         segments
     }
 
-    /// Takes the peer's responses, and counts the messages.
+    /// Removes and returns the segments of the peer's responses, and the number of messages.
     fn responses(&mut self) -> (Vec<Ulpdu>, usize) {
         let segments = self.b.segments();
         let messages = segments.iter().filter(|ulpdu| header(ulpdu).last()).count();

@@ -24,7 +24,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Has a queue pair connect.
+    /// Makes a queue pair connect.
     pub(super) fn start(&self, qp: &Qp) -> Result<(), Errno> {
         let connect = |local| {
             let options = self.options.clone();

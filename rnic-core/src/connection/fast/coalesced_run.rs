@@ -110,8 +110,8 @@ impl<'g> CoalescedRun<'g> {
         })
     }
 
-    /// Takes a frame if it is the next of the run, and places its octets. Otherwise nothing changes, the run ends, and
-    /// the frame takes another path.
+    /// Accepts a frame if it is the next of the run, and places its octets. Otherwise nothing
+    /// changes, the run ends, and the frame takes another path.
     #[inline(always)]
     pub(crate) fn take(&mut self, frame: &[u8], checksums: Checksums) -> bool {
         match self.eligible_next(self.next.read_usual(frame, checksums)) {
@@ -141,7 +141,8 @@ impl<'g> CoalescedRun<'g> {
         placed
     }
 
-    /// Takes a frame whose headers do not have the usual layout, or where a message ends or another begins.
+    /// Accepts a frame whose headers do not have the usual layout, or where a message ends or
+    /// another begins.
     // Not inlined, so that it does not slow down the usual case.
     #[inline(never)]
     fn take_other(&mut self, frame: &[u8], checksums: Checksums) -> bool {

@@ -71,8 +71,8 @@ impl MpaInitiator {
         Ok((initiator, request))
     }
 
-    /// Takes the Reply from the front of `input`, in any pieces. `None` until it is complete. What is behind it stays in
-    /// `input`: FPDUs.
+    /// Removes the Reply, in any pieces, from the front of `input`. Returns `None` until it is
+    /// complete. What follows it stays in `input`: FPDUs.
     ///
     /// # Errors
     /// A Reply that is malformed, or not acceptable: see [`MpaError::action`].

@@ -142,7 +142,7 @@ impl Congestion {
         !self.in_slow_start() || self.is_cwnd_limited(flight, limited)
     }
 
-    /// Takes an ACK of new data outside of fast recovery.
+    /// Handles an ACK of new data outside of fast recovery.
     ///
     /// Octets count, not ACKs: a peer that acknowledges a whole burst at once does not slow us down, and one that
     /// splits its ACKs gains nothing.
@@ -183,17 +183,18 @@ impl Congestion {
         self.hystart.growth(acked.octets)
     }
 
-    /// Takes a congestion event with `flight` octets in flight: a loss, or an echo of a CE mark.
-    /// In fast recovery proportional rate reduction leads to this window, which stays when it is over (RFC 6937
-    /// section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free then from leaving at once.
+    /// Handles a congestion event with `flight` octets in flight: a loss, or an echo of a CE mark.
+    /// In fast recovery proportional rate reduction leads to this window, which stays when it is
+    /// over (RFC 6937 section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free
+    /// then from leaving at once.
     pub(super) fn on_loss(&mut self, flight: u64) {
         self.save_undo();
         self.reduce(flight);
         self.cwnd = self.ssthresh;
     }
 
-    /// Takes a retransmission timeout with `flight` octets in flight. ssthresh is not lowered twice
-    /// for the same ones, but the `first` time (RFC 5681 section 3.1).
+    /// Handles a retransmission timeout with `flight` octets in flight. `first`: it is the first
+    /// for these octets. ssthresh is lowered only then (RFC 5681 section 3.1).
     pub(super) fn on_timeout(&mut self, flight: u64, first: bool) {
         if first {
             self.save_undo();
@@ -244,9 +245,10 @@ impl Congestion {
         }
     }
 
-    /// Takes the end of an idle time. After a timeout's length the ACKs that would
-    /// clock it out are gone, and what is known of the path is old: the window is the initial one again, and slow
-    /// start leads back to most of what it was (RFC 5681 section 4.1, RFC 2861).
+    /// Handles the end of an idle time. If it was longer than `rto`, there are no ACKs left that
+    /// would clock the window out, and what is known of the path is old. Then the window is the
+    /// initial one again, and slow start leads back to most of what it was (RFC 5681 section 4.1,
+    /// RFC 2861).
     pub(super) fn on_idle(&mut self, idle: Span, rto: Span) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.skip(idle);

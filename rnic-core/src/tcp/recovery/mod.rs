@@ -97,7 +97,7 @@ impl Recovery {
         }
     }
 
-    /// Takes the segment size and the use of SACK that the handshake has agreed on.
+    /// Sets the segment size and the use of SACK that the handshake has agreed on.
     pub(super) fn agree(&mut self, mss: u64, sack: bool) {
         (self.mss, self.sack) = (mss, sack);
         self.congestion.agree(mss);
@@ -174,8 +174,8 @@ impl Recovery {
         )
     }
 
-    /// Takes that no (more) new data can be sent now. Returns whether retransmissions wait nevertheless, for the ACK of the new
-    /// data that was sent.
+    /// Notes that no (more) new data can be sent now. Returns whether retransmissions wait
+    /// nevertheless, for the ACK of the new data that were sent.
     pub(super) fn lacks_new_data(&mut self) -> bool {
         let RecoveryPhase::Timeout { frto, .. } = &mut self.phase else {
             return false;
@@ -224,7 +224,7 @@ impl Recovery {
         self.retransmit_now = send.has_lost();
     }
 
-    /// Takes the retransmission of octets.
+    /// Records that octets were retransmitted.
     pub(super) fn on_retransmission(&mut self, now: Instant, range: Range<u64>) {
         self.retransmit_now = false;
         self.prr.on_sent(range.end - range.start);
@@ -234,7 +234,7 @@ impl Recovery {
         }
     }
 
-    /// Takes the first transmission of `octets`.
+    /// Records that `octets` were sent for the first time.
     pub(super) fn on_new_data(
         &mut self,
         now: Instant,
@@ -266,8 +266,8 @@ impl Recovery {
         }
     }
 
-    /// Takes the first transmission of the only octets in flight, as [`on_new_data`](Self::on_new_data) does. No recovery is under
-    /// way then.
+    /// Records that the only octets in flight were sent for the first time, as
+    /// [`on_new_data`](Self::on_new_data) does. No recovery is under way then.
     #[inline(always)]
     pub(super) fn on_sole_data(
         &mut self,
@@ -294,7 +294,7 @@ impl Recovery {
         self.tail.due
     }
 
-    /// Takes the transmission of a tail probe with data up to `end`. `again`: it was a retransmission.
+    /// Records that a tail probe with data up to `end` was sent. `again`: it was a retransmission.
     pub(super) fn on_tail_probe(&mut self, end: u64, rtt: &mut RttEstimator, again: bool) {
         self.tail.on_sent(end, again, self.is_recovering());
         rtt.on_tail_probe();
@@ -310,8 +310,8 @@ impl Recovery {
         self.tail.due = false;
     }
 
-    /// Takes an ECE of the peer, with `flight` octets unacknowledged before. It reduces cwnd once for what is in flight (RFC 3168
-    /// section 6.1.2), as a loss does. Returns whether it did.
+    /// Handles an ECE of the peer, with `flight` octets unacknowledged before. Reduces cwnd once
+    /// for what is in flight (RFC 3168 section 6.1.2), as a loss does. Returns whether it did.
     pub(super) fn on_congestion_echo(&mut self, send: &Sender, flight: u64) -> bool {
         let known = self
             .recover
@@ -335,7 +335,7 @@ impl Recovery {
         self.congestion.take_cwr()
     }
 
-    /// Takes that the SYN was lost more than once.
+    /// Handles that the SYN was lost more than once.
     pub(super) fn on_lost_syn(&mut self) {
         self.congestion.on_lost_syn();
     }
@@ -351,8 +351,8 @@ impl Recovery {
         self.tail.restart(now);
     }
 
-    /// Has RACK find what is lost. Returns whether anything is. Of `flight` octets `delivered` have
-    /// just left the network.
+    /// Finds what is lost, by RACK. Returns whether anything is. Of `flight` octets `delivered`
+    /// have just left the network.
     fn find_losses(
         &mut self,
         send: &mut Sender,
@@ -498,7 +498,8 @@ impl Recovery {
         expired
     }
 
-    /// Takes a retransmission timeout. `first`: the first one since the peer acknowledged new data.
+    /// Handles a retransmission timeout. `first`: the first one since the peer acknowledged new
+    /// data.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,

@@ -86,13 +86,13 @@ impl TailProbe {
         self.since.map(|since| since + pto)
     }
 
-    /// Takes the expiry of the probe timeout.
+    /// Handles the expiry of the probe timeout.
     pub(super) fn expire(&mut self) {
         self.due = true;
         self.since = None;
     }
 
-    /// Takes the transmission of a probe; `end_seq` is SND.NXT behind it.
+    /// Records that a probe was sent; `end_seq` is SND.NXT behind it.
     pub(super) fn on_sent(&mut self, end_seq: u64, is_retrans: bool, in_recovery: bool) {
         self.due = false;
         self.since = None;
@@ -106,7 +106,7 @@ impl TailProbe {
         self.is_retrans && self.end_seq.is_some_and(|end_seq| dsack.end == end_seq)
     }
 
-    /// Takes an ACK (RFC 8985 section 7.4.2).
+    /// Handles an ACK (RFC 8985 section 7.4.2).
     pub(super) fn process_ack(&mut self, send: &Sender, ack: &Ack<'_>) -> ProbeOutcome {
         let Some(end_seq) = self.end_seq.filter(|end_seq| send.una() >= *end_seq) else {
             return ProbeOutcome::Nothing;

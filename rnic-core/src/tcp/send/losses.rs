@@ -57,8 +57,9 @@ impl Sender {
 
 /// Selective acknowledgment.
 impl Sender {
-    /// Takes the SACK blocks of an acknowledgment whose cumulative part has been taken. Blocks that reach outside
-    /// of what is in flight are ignored; but the first may name what the peer received twice (RFC 2883).
+    /// Applies the SACK blocks of an acknowledgment whose cumulative part has been handled. Blocks
+    /// that reach outside of what is in flight are ignored; but the first may name what the peer
+    /// received twice (RFC 2883).
     pub(in crate::tcp) fn apply_sack(&mut self, blocks: &SackBlocks, outcome: &mut AckOutcome) {
         let fack = self.board.fack;
         let mut others = blocks.iter().skip(1);
@@ -92,7 +93,8 @@ impl Sender {
         (left < right).then_some(left..right)
     }
 
-    /// Takes what is new in a block: only segments that are not known to have arrived are looked at.
+    /// Applies what is new in a SACK block. Looks only at segments that are not known to have
+    /// arrived.
     fn take_block(&mut self, block: Range<u64>, fack: u64, outcome: &mut AckOutcome) {
         if block.start < self.una || block.end > self.nxt {
             return;

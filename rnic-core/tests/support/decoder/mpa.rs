@@ -27,7 +27,7 @@ struct Fpdu {
     end: u64,
 }
 
-/// Takes octets out of a stream, without the markers in it.
+/// Reads octets of a stream, without the markers in it.
 struct Walker<'a> {
     octets: &'a [u8],
     /// Where the next octet stands, in the stream.

@@ -389,7 +389,7 @@ impl World {
         count
     }
 
-    /// Takes completions of a connection, and returns how many there were.
+    /// Polls completions of a connection, `most` at most, and returns how many there were.
     fn poll(&mut self, host: usize, connection: usize, most: usize) -> usize {
         for taken in 0..most {
             let Some(completion) = self.sides[host].qps[connection].poll_one() else {
