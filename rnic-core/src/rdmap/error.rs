@@ -116,7 +116,7 @@ impl RdmapError {
             // rfc: 5040-60c a Terminate says that the STag cannot be invalidated
             Self::CannotInvalidate(_) => (0, 1, 0x09),
             Self::Version(_) => (0, 2, 0x05),
-            // RFC 7306 has no number for an unknown operation. Its section 1.1 expects this one, or another of the same type.
+            // RFC 7306 has no number for it: section 1.1 expects this one or another of its type.
             // rfc: 7306-24, 7306-54b an unknown operation is an error, told by a Terminate
             Self::UnexpectedOpcode(_) | Self::Malformed(RdmapWireError::AtomicOperation(_)) => {
                 (0, 2, 0x06)
