@@ -235,7 +235,7 @@ impl Lane {
         taken
     }
 
-    /// Goes on to the next ring once this one is empty.
+    /// Continues with the next ring once this one is empty.
     #[cold]
     fn take_newer(&mut self, completions: &mut [Completion]) -> usize {
         let Some(next) = self.newer.pop_front() else {

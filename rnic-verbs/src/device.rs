@@ -398,7 +398,7 @@ impl Inner {
         }
     }
 
-    /// Whether nothing but the application runs the engine.
+    /// Returns whether nothing but the application runs the engine.
     pub(crate) fn is_inline(&self) -> bool {
         self.inline.is_some()
     }

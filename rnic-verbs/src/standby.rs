@@ -255,7 +255,7 @@ impl Shared {
         self.seen.store(polls, Ordering::Relaxed);
     }
 
-    /// Whether the application polls: more than a few times since the last look.
+    /// Returns whether the application polls: more than a few times since the last look.
     fn is_polled(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
         polls.wrapping_sub(self.seen.load(Ordering::Relaxed)) as i32 > FEW_POLLS as i32

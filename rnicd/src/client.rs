@@ -167,7 +167,7 @@ impl Client {
         self.program.is_none() && now.saturating_duration_since(self.since) >= SILENCE
     }
 
-    /// Does nothing for it for a while.
+    /// Lets the client rest: nothing is done for it until the time is over.
     pub(crate) fn rest(&mut self, time: Duration) {
         self.rests_until = (!time.is_zero()).then(|| Instant::now() + time);
     }
@@ -187,7 +187,7 @@ impl Client {
             .min()
     }
 
-    /// Goes on with what was to wait until now.
+    /// Ends the rests and waits that are over at `now`.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.rests_until = self.rests_until.filter(|until| now < *until);
         if let Some((at, waited)) = self.look_again
@@ -232,7 +232,7 @@ impl Client {
         }
     }
 
-    /// Is told no more of a port that another connection has.
+    /// Drops what the client was to be told of a port that another connection has now.
     pub(crate) fn lose(&mut self, port: u32) {
         self.changed.retain(|(of, _)| *of != port);
         self.revoked.retain(|(of, _)| *of != port);
@@ -256,7 +256,7 @@ impl Client {
         self.outgoing.push_back((reply, descriptors));
     }
 
-    /// Is sent events from now on.
+    /// Sends events to the client from now on.
     pub(crate) fn monitor(&mut self) {
         self.missed.get_or_insert(0);
     }

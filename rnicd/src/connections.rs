@@ -96,7 +96,7 @@ impl Server {
         Some(at.saturating_duration_since(Instant::now()))
     }
 
-    /// Goes on with clients that have rested, and ends connections that say nothing.
+    /// Wakes clients that have rested, and ends connections that say nothing.
     pub(crate) fn wake_clients(&mut self, now: Instant) {
         let mut silent = Vec::new();
         for (key, client) in &mut self.clients {

@@ -255,7 +255,7 @@ fn check_prefixes(peers: &Peers) -> Result<(), Refused> {
     Err(Refused::new(Reason::Quota, why))
 }
 
-/// The answer that is not sent.
+/// Returns the answer that is not sent.
 pub(crate) fn nothing() -> Answered {
     Ok((Answer::Released, Vec::new()))
 }

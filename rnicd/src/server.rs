@@ -64,7 +64,7 @@ pub(crate) struct Server {
 }
 
 impl Drop for Server {
-    /// What it holds is left to the next rnicd.
+    /// Leaves what it holds to the next rnicd.
     fn drop(&mut self) {
         self.keeper.leave();
     }

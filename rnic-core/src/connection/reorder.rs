@@ -53,7 +53,7 @@ impl Reorder {
         self.queue.octets(range, joined)
     }
 
-    /// Whether an FPDU of this length may be verified before its turn. It may not where its record would be longer than
+    /// Returns whether an FPDU of this length may be verified before its turn. It may not where its record would be longer than
     /// the FPDU. Nor may it once FPDUs of twice as many octets as are queued failed: a forged marker is cheap for the
     /// peer, and the FPDU that it shows may be long. So the work that a peer can cause is bounded by what it sends.
     pub(super) fn may_verify(&self, len: usize) -> bool {

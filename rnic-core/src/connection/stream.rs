@@ -144,12 +144,12 @@ impl Stream {
         self.user.finish();
     }
 
-    /// Whether the application has asked to end in order.
+    /// Returns whether the application has asked to end in order.
     pub(super) fn is_closing(&self) -> bool {
         self.ddp.is_finishing()
     }
 
-    /// Whether the layer above is not RDMAP. Such a layer decides itself how long the stream lives.
+    /// Returns whether the layer above is not RDMAP. Such a layer decides itself how long the stream lives.
     pub(super) fn is_endpoint(&self) -> bool {
         matches!(self.user, User::Endpoint(_))
     }
@@ -177,7 +177,7 @@ impl Stream {
         self.ended
     }
 
-    /// Whether the peer sends FPDUs with CRCs, and without markers.
+    /// Returns whether the peer sends FPDUs with CRCs, and without markers.
     pub(super) fn receives_crcs(&self) -> bool {
         self.crc && self.marked_from.is_none()
     }
@@ -187,7 +187,7 @@ impl Stream {
         self.deframer.buffered()
     }
 
-    /// Whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
+    /// Returns whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
     /// peer began does not count.
     pub(super) fn is_inside_message(&self) -> bool {
         self.buffered() > 0 || (self.ddp.is_amid_message() && !self.ddp.has_failed())
@@ -198,7 +198,7 @@ impl Stream {
         self.deframer.missing_len()
     }
 
-    /// Whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
+    /// Returns whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
     /// the stream's beginning or end, and no response of ours, is pending.
     fn is_between_messages(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
@@ -209,7 +209,7 @@ impl Stream {
         !ends && !self.send_may_open && between && rdmap.is_between_messages()
     }
 
-    /// Whether the stream is certainly still [between messages](Self::is_between_messages), as
+    /// Returns whether the stream is certainly still [between messages](Self::is_between_messages), as
     /// [`settle_acked`](Self::settle_acked) found it.
     #[inline(always)]
     pub(super) fn is_still_between_messages(&self) -> bool {
@@ -420,8 +420,8 @@ impl Stream {
         self.acked = acked;
     }
 
-    /// Does [`settle`](Self::settle) if completing what the peer has acknowledged is all of it. Returns whether that
-    /// was so.
+    /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do nothing else.
+    /// Returns whether that was so.
     #[inline]
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
         let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
@@ -475,19 +475,19 @@ impl Stream {
         }
     }
 
-    /// Whether there is surely nothing to send now, and no work request that waits.
+    /// Returns whether there is surely nothing to send now, and no work request that waits.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
     }
 
-    /// Whether FPDUs may be sent now.
+    /// Returns whether FPDUs may be sent now.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         self.hold == Hold::Nothing && !self.ended
     }
 
-    /// Whether there is something to send now. May begin a message.
+    /// Returns whether there is something to send now. May begin a message.
     #[inline]
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
         self.may_send() && (self.ddp.is_sending() || self.begins_message(context))
@@ -515,13 +515,13 @@ impl Stream {
         }
     }
 
-    /// Whether FPDUs have CRCs.
+    /// Returns whether FPDUs have CRCs.
     #[inline]
     pub(super) fn has_crcs(&self) -> bool {
         self.crc
     }
 
-    /// Whether the peer requires markers.
+    /// Returns whether the peer requires markers.
     pub(super) fn has_markers(&self) -> bool {
         self.markers.is_some()
     }
@@ -545,7 +545,7 @@ fn opening(rtr: Rtr) -> Option<RtrMessage> {
     }
 }
 
-/// Whether the initiator's first FPDU is a ready-to-receive message that is a Send.
+/// Returns whether the initiator's first FPDU is a ready-to-receive message that is a Send.
 // rfc: 6581-27 a responder takes a Send as RTR message
 fn is_opening(ulpdu: &[u8]) -> bool {
     DdpSegment::parse(ulpdu).is_ok_and(|segment| RtrMessage::is_send(&segment))

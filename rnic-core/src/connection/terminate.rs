@@ -99,7 +99,7 @@ impl StreamError {
         }
     }
 
-    /// Whether a completion queue overran because the application did not poll it.
+    /// Returns whether a completion queue overran because the application did not poll it.
     pub(super) fn is_overrun(&self) -> bool {
         matches!(self.0.0, LayerError::Rdmap(RdmapError::Overrun(_)))
     }

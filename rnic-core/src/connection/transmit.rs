@@ -232,7 +232,7 @@ impl Connection {
     }
 }
 
-/// Whether another frame can be queued in the device.
+/// Returns whether another frame can be queued in the device.
 pub(crate) fn has_room<F: TxFrames>(tx: &F) -> bool {
     tx.can_transmit() && tx.available() > 0
 }

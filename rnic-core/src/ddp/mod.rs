@@ -81,7 +81,7 @@ impl Ddp {
         self.next_msn.get_or_insert_with(queue, || msn);
     }
 
-    /// Whether a queue is open for receiving.
+    /// Returns whether a queue is open for receiving.
     pub fn is_open(&self, queue: QueueNumber) -> bool {
         self.queues.get(queue).is_some()
     }
@@ -93,7 +93,7 @@ impl Ddp {
         Some(queue.order.messages_before(header))
     }
 
-    /// Whether a segment begins the next message of a queue whose buffers the ULP posts.
+    /// Returns whether a segment begins the next message of a queue whose buffers the ULP posts.
     #[inline]
     fn begins_next(&self, header: &UntaggedHeader) -> bool {
         let queue = self.queues.get(header.queue);
@@ -129,7 +129,7 @@ impl Ddp {
         Segmenter::new(header, length)
     }
 
-    /// Whether a message has begun whose last segment was not delivered.
+    /// Returns whether a message has begun whose last segment was not delivered.
     #[inline]
     fn is_amid_message(&self) -> bool {
         self.partial.is_some()

@@ -148,7 +148,7 @@ impl Segmenter {
         self.header_len() + (self.length - self.segmented) as usize
     }
 
-    /// Whether the last segment was returned.
+    /// Returns whether the last segment was returned.
     pub fn is_finished(&self) -> bool {
         self.finished
     }

@@ -124,7 +124,7 @@ pub trait Ulp: Buffers {
     /// Notes that messages which end at or before `end` will reach the peer (RFC 5041 section 5.4).
     fn transferred(&mut self, end: u64);
 
-    /// Whether the layer is drained: it has nothing to send, and every request of either side was carried out.
+    /// Returns whether the layer is drained: it has nothing to send, and every request of either side was carried out.
     fn is_drained(&self) -> bool;
 
     /// Handles the peer's half-close: nothing more arrives.

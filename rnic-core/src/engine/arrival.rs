@@ -167,7 +167,7 @@ impl Engine {
         other
     }
 
-    /// Does the actions that follow from the segments of a run.
+    /// Carries out the actions that follow from the segments of a run.
     #[inline]
     fn end_run(&mut self, index: usize, now: Instant, guard: &Guard<'_>) {
         let (connection, mut context) = self.lend(index, now, guard);

@@ -85,7 +85,7 @@ impl Events {
         notice.or_else(|| request(&mut unread))
     }
 
-    /// Whether there is no event.
+    /// Returns whether there is no event.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }

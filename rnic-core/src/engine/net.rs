@@ -99,7 +99,7 @@ pub trait Net: Send + Sync {
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError>;
 
-    /// Whether the host's policy allows a connection that a peer opened.
+    /// Returns whether the host's policy allows a connection that a peer opened.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let _ = (local, peer);
         true

@@ -395,7 +395,7 @@ impl EnginePlace {
         self.has_come_far = has_come_far;
     }
 
-    /// Whether frames from other engines wait.
+    /// Returns whether frames from other engines wait.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.handed_here.is_empty()
     }

@@ -49,13 +49,13 @@ impl Schedule {
         Instant::earliest([ack, self.timers.next()])
     }
 
-    /// Whether a timer has gone off. There may be nothing left to do for it.
+    /// Returns whether a timer has gone off. There may be nothing left to do for it.
     #[inline]
     pub(super) fn has_expired(&self, now: Instant) -> bool {
         self.timers.next().is_some_and(|at| at <= now)
     }
 
-    /// Whether a delayed ACK is due.
+    /// Returns whether a delayed ACK is due.
     #[inline]
     pub(super) fn has_ack_due(&self, now: Instant) -> bool {
         let first = self.delayed_acks.front();
@@ -148,7 +148,7 @@ impl Schedule {
     }
 }
 
-/// Whether the timer of a connection goes off when it wants it, or earlier.
+/// Returns whether the timer of a connection goes off when it wants it, or earlier.
 fn has_timer_in_time(connection: &Connection) -> bool {
     let set = connection.scheduled.timer;
     Instant::earliest([set, connection.next_timeout()]) == set

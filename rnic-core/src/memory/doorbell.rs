@@ -61,14 +61,14 @@ impl Doorbells {
         self.must_wake()
     }
 
-    /// Whether commands may have been sent since the last call. Called by the worker, which then has to look at all of them, or to
+    /// Returns whether commands may have been sent since the last call. Called by the worker, which then has to look at all of them, or to
     /// [ring](Self::ring_commands) itself.
     pub fn take_commands(&self) -> bool {
         // Without any, the cache line is left to its other users.
         self.commands.load(Ordering::SeqCst) && self.commands.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether the caller must wake the worker, after it has set a bit or announced commands. Both are sequentially consistent
+    /// Returns whether the caller must wake the worker, after it has set a bit or announced commands. Both are sequentially consistent
     /// with what the worker does before it sleeps.
     fn must_wake(&self) -> bool {
         // Of several that ring, one wakes.
@@ -95,7 +95,7 @@ impl Doorbells {
         }
     }
 
-    /// Whether any doorbell rings, or commands were sent.
+    /// Returns whether any doorbell rings, or commands were sent.
     pub fn is_ringing(&self) -> bool {
         let words = match &*self.bells {
             [only] => std::slice::from_ref(only),

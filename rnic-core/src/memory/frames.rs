@@ -58,16 +58,16 @@ pub trait TxFrames {
         }
     }
 
-    /// Whether the device may still read the frame.
+    /// Returns whether the device may still read the frame.
     fn busy(&self, frame: FrameId) -> bool;
 
-    /// Whether the device has room to queue another frame now.
+    /// Returns whether the device has room to queue another frame now.
     fn can_transmit(&self) -> bool;
 
     /// Queues the first `len` octets of the frame to be sent. Only after [`can_transmit`](Self::can_transmit) said yes.
     fn transmit(&mut self, frame: FrameId, len: usize);
 
-    /// Whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then the
+    /// Returns whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then the
     /// payload of frames needs no sum.
     fn completes_checksums(&self) -> bool {
         false

@@ -109,7 +109,7 @@ impl<T: Entry> Producer<T> {
         self.shared.tail().store(self.tail, Ordering::Release);
     }
 
-    /// Entries that can be pushed now. A broken ring has none.
+    /// Returns how many entries can be pushed now. A broken ring has none.
     pub fn free(&self) -> u32 {
         // Acquire: the consumer's copies of the entries it released come before our writing over them.
         self.head.set(self.shared.head().load(Ordering::Acquire));
@@ -122,22 +122,22 @@ impl<T: Entry> Producer<T> {
             .saturating_sub(self.tail.wrapping_sub(self.head.get()))
     }
 
-    /// Entries pushed and not yet popped.
+    /// Returns how many entries were pushed and not yet popped.
     pub fn len(&self) -> u32 {
         self.capacity() - self.free()
     }
 
-    /// Whether everything pushed was popped.
+    /// Returns whether everything pushed was popped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries that fit.
+    /// Returns how many entries fit.
     pub fn capacity(&self) -> u32 {
         self.shared.capacity
     }
 
-    /// Whether the consumer has written an index that cannot be.
+    /// Returns whether the consumer has written an index that cannot be.
     pub fn is_broken(&self) -> bool {
         self.tail
             .wrapping_sub(self.shared.head().load(Ordering::Relaxed))
@@ -172,7 +172,7 @@ impl<T: Entry> Consumer<T> {
         Ok(Self::new(shared, head, tail))
     }
 
-    /// Whether there is an entry `ahead` places behind the oldest.
+    /// Returns whether there is an entry `ahead` places behind the oldest.
     #[inline(always)]
     pub fn has(&self, ahead: u32) -> bool {
         ahead < self.len_seen() || ahead < self.len()
@@ -265,7 +265,7 @@ impl<T: Entry> Consumer<T> {
         }
     }
 
-    /// Entries that can be popped now. A broken ring has none.
+    /// Returns how many entries can be popped now. A broken ring has none.
     #[inline]
     pub fn len(&self) -> u32 {
         // Acquire: the entries were written before the tail that covers them.
@@ -279,17 +279,17 @@ impl<T: Entry> Consumer<T> {
         if len > self.shared.capacity { 0 } else { len }
     }
 
-    /// Whether there is nothing to pop.
+    /// Returns whether there is nothing to pop.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries that fit.
+    /// Returns how many entries fit.
     pub fn capacity(&self) -> u32 {
         self.shared.capacity
     }
 
-    /// Whether the producer has written an index that cannot be.
+    /// Returns whether the producer has written an index that cannot be.
     pub fn is_broken(&self) -> bool {
         self.shared
             .tail()

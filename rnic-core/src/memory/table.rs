@@ -379,7 +379,7 @@ impl StagTable {
         Ok(())
     }
 
-    /// Whether an STag is valid now.
+    /// Returns whether an STag is valid now.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.0 != 0 && self.slot(stag).live.load(Ordering::Acquire) == stag.0
     }

@@ -102,7 +102,7 @@ impl Deframer {
         }
     }
 
-    /// Whether the input so far has ended at the end of an FPDU, in a stream with CRCs and without markers. A caller that has a
+    /// Returns whether the input so far has ended at the end of an FPDU, in a stream with CRCs and without markers. A caller that has a
     /// whole FPDU with a [good CRC](frame::crc_is_good) then need not call the deframer for it.
     pub fn is_at_fpdu_boundary(&self) -> bool {
         self.crc && self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()

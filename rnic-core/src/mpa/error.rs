@@ -118,7 +118,7 @@ pub enum Action {
 }
 
 impl MpaError {
-    /// Whether the peer has answered an enhanced Request as one does that knows RFC 5044 alone.
+    /// Returns whether the peer has answered an enhanced Request as one does that knows RFC 5044 alone.
     pub fn is_not_enhanced(&self) -> bool {
         match self {
             Self::ReplyRevision { asked, replied } => replied < asked,

@@ -77,7 +77,7 @@ pub fn seal_and_sum(
     (len, Some(sum))
 }
 
-/// Does what [`seal`] does, and computes the [`sum`](checksum::sum) of the FPDU.
+/// Seals as [`seal`] does, and computes the [`sum`](checksum::sum) of the FPDU.
 ///
 /// # Panics
 /// As `seal`.
@@ -130,7 +130,7 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
     Ok(fpdu.ulpdu)
 }
 
-/// Whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field included.
+/// Returns whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field included.
 // rfc: 5044-37, 5044-38 the CRC is compared with its field; where it is wrong the FPDU is invalid
 #[inline]
 pub fn crc_is_good(crc: u32) -> bool {

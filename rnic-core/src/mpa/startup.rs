@@ -72,7 +72,7 @@ impl MpaOptions {
         self.ord.min(NOT_NEGOTIATED - 1)
     }
 
-    /// Whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a ready-to-receive message.
+    /// Returns whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a ready-to-receive message.
     // rfc: 6581-41 who wants none of the enhanced functions does not use the enhanced formats
     pub fn is_enhanced(&self) -> bool {
         self.revision >= 2 && (self.negotiate_reads || !self.rtr.is_none())
@@ -135,7 +135,7 @@ impl Rtr {
         read: true,
     };
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
@@ -236,7 +236,7 @@ impl Incoming {
         }
     }
 
-    /// Whether the peer's stream begins with a marker, or with an FPDU no longer than a start-up frame: no key begins so.
+    /// Returns whether the peer's stream begins with a marker, or with an FPDU no longer than a start-up frame: no key begins so.
     fn begins_with_fpdu(&self, input: &[u8]) -> bool {
         let first = self.octets.first().or(input.first());
         first.is_some_and(|octet| usize::from(*octet) <= Self::LONGEST >> 8)

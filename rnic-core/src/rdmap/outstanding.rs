@@ -52,7 +52,7 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
-    /// Whether another request has to wait. With an ORD of 0 it fails instead (in `prepare`).
+    /// Returns whether another request has to wait. With an ORD of 0 it fails instead (in `prepare`).
     // rfc: 5040-82, 5040-83 as many outbound Reads are outstanding as were agreed on, and no more
     pub(super) fn is_full(&self) -> bool {
         self.ord > 0 && self.queue.len() >= usize::from(self.ord)
@@ -78,7 +78,7 @@ impl Outstanding {
         self.queue.clear();
     }
 
-    /// Whether a response of this kind is outstanding.
+    /// Returns whether a response of this kind is outstanding.
     fn awaits(&self, response: Opcode) -> bool {
         self.queue
             .iter()
@@ -198,7 +198,7 @@ impl OutstandingRequest {
         self.response == Opcode::ReadResponse
     }
 
-    /// Whether `len` octets of a Read Response lie inside the sink.
+    /// Returns whether `len` octets of a Read Response lie inside the sink.
     fn takes(&self, header: &TaggedHeader, len: usize) -> bool {
         let end = |start: u64| start.checked_add(len as u64);
         self.is_read()

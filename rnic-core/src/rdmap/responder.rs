@@ -81,7 +81,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether a response waits to be sent.
+    /// Returns whether a response waits to be sent.
     pub(super) fn is_due(&self) -> bool {
         !self.responding && !self.pending.is_empty()
     }
@@ -137,7 +137,7 @@ impl Responder {
         })
     }
 
-    /// Whether all responses were sent.
+    /// Returns whether all responses were sent.
     pub(super) fn is_drained(&self) -> bool {
         self.pending.is_empty()
     }

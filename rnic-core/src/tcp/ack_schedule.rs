@@ -94,7 +94,7 @@ impl AckSchedule {
         self.reply_expected = push;
     }
 
-    /// Whether an ACK has to go out now.
+    /// Returns whether an ACK has to go out now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let enough = match self.is_bulk() {
@@ -122,7 +122,7 @@ impl AckSchedule {
         }
     }
 
-    /// Whether an ACK waits only for the next turn, to travel with a reply.
+    /// Returns whether an ACK waits only for the next turn, to travel with a reply.
     #[inline]
     pub(super) fn ack_waits_for_turn(&self) -> bool {
         self.reply_expected && self.delayed_ack_at.is_some()

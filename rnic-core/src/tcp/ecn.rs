@@ -39,7 +39,7 @@ impl Ecn {
         }
     }
 
-    /// Whether both ends have agreed to use it.
+    /// Returns whether both ends have agreed to use it.
     pub(super) fn is_used(&self) -> bool {
         self.used
     }

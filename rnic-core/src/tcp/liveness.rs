@@ -39,7 +39,7 @@ impl Liveness {
         }
     }
 
-    /// Whether a keepalive probe is to be sent.
+    /// Returns whether a keepalive probe is to be sent.
     pub(super) fn is_keepalive_due(&self) -> bool {
         self.keepalive_due
     }
@@ -61,13 +61,13 @@ impl Liveness {
         self.unacked_since = more.then_some(now);
     }
 
-    /// Whether a keepalive or user timeout is configured.
+    /// Returns whether a keepalive or user timeout is configured.
     #[inline]
     pub(super) fn needs_timer(&self) -> bool {
         self.keepalive.is_some() || self.user_timeout.is_some()
     }
 
-    /// Whether the user timeout, not a count of retransmissions, ends the connection.
+    /// Returns whether the user timeout, not a count of retransmissions, ends the connection.
     pub(super) fn has_user_timeout(&self) -> bool {
         self.user_timeout.is_some()
     }
@@ -91,7 +91,7 @@ impl Liveness {
         }
     }
 
-    /// Whether keepalive has failed: after the user timeout if there is one, otherwise after so many probes.
+    /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise after so many probes.
     pub(super) fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
             (Some(timeout), _) => self.probes > 0 && now.since(self.last_received_at) >= timeout,

@@ -319,12 +319,12 @@ impl Tcp {
         self.recv.set_buffered(octets, missing);
     }
 
-    /// Whether the peer has closed its stream and all of it has been taken.
+    /// Returns whether the peer has closed its stream and all of it has been taken.
     pub fn peer_closed(&self) -> bool {
         self.recv.finished()
     }
 
-    /// Whether to build and [`queue`](Self::queue) one more segment of at most
+    /// Returns whether to build and [`queue`](Self::queue) one more segment of at most
     /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a closed window.
     pub fn wants_data(&self, now: Instant) -> bool {
         if !self.state.may_queue() || !self.send.all_sent() || self.must_retransmit() {
@@ -340,7 +340,7 @@ impl Tcp {
         self.recovery.allows(&self.send, len) && self.send.window_suffices(len)
     }
 
-    /// Whether new data has to wait for its time, though not for nothing that is on its way.
+    /// Returns whether new data has to wait for its time, though not for nothing that is on its way.
     fn paces(&self, now: Instant) -> bool {
         self.pacer.is_paused(now) && self.send.flight() > 0
     }
@@ -444,7 +444,7 @@ impl Tcp {
         self.failure
     }
 
-    /// Whether the connection is closed and has nothing more to send: after
+    /// Returns whether the connection is closed and has nothing more to send: after
     /// [`release_frames`](Self::release_frames) it may be forgotten.
     pub fn is_finished(&self) -> bool {
         self.state == State::Closed && self.reset.is_none()
@@ -456,7 +456,7 @@ impl Tcp {
         self.send.held()
     }
 
-    /// Whether the connection is closed, even if its RST has not been sent.
+    /// Returns whether the connection is closed, even if its RST has not been sent.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed

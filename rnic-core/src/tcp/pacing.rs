@@ -99,7 +99,7 @@ impl Pacer {
         }
     }
 
-    /// Whether a whole burst is out and the next one has to wait.
+    /// Returns whether a whole burst is out and the next one has to wait.
     pub(super) fn is_paused(&self, now: Instant) -> bool {
         self.resume_at.is_some_and(|at| at > now)
     }

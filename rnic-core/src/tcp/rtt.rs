@@ -98,7 +98,7 @@ impl RttEstimator {
         self.min_rtt.sample(now, rtt);
     }
 
-    /// Whether there was a sample since [`on_tail_probe`](Self::on_tail_probe).
+    /// Returns whether there was a sample since [`on_tail_probe`](Self::on_tail_probe).
     pub(super) fn sampled_since_probe(&self) -> bool {
         self.sampled_since_probe
     }

@@ -195,7 +195,7 @@ pub enum Neighbours {
 }
 
 impl Host {
-    /// A host with an address and secrets that follow from `index` and `seed`.
+    /// Makes a host with an address and secrets that follow from `index` and `seed`.
     pub fn new(index: u8, config: EngineConfig, seed: u64) -> Self {
         let mut secret = [index; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
@@ -338,7 +338,7 @@ impl Host {
         self.end.table.revoke(stag).expect("it was registered");
     }
 
-    /// Whether an STag is valid.
+    /// Returns whether an STag is valid.
     pub fn is_valid(&self, stag: Stag) -> bool {
         self.end.table.is_valid(stag)
     }
@@ -608,7 +608,7 @@ impl Host {
         })
     }
 
-    /// Whether a queue pair is established.
+    /// Returns whether a queue pair is established.
     pub fn is_established(&self, number: QpNumber) -> bool {
         let established =
             |event: &&Event| matches!(event, Event::Established { qp, .. } if *qp == number);

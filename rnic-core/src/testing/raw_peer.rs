@@ -115,7 +115,7 @@ impl RawPeer {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Whether a frame is addressed to it.
+    /// Returns whether a frame is addressed to it.
     pub(super) fn is_addressed(&self, frame: &[u8]) -> bool {
         parse(frame, Checksums::Unnecessary).is_ok_and(|packet| packet.destination == self.address)
     }

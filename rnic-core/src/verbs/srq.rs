@@ -82,7 +82,7 @@ struct Srq {
 }
 
 impl Srq {
-    /// Whether a stream has had its share of what is left.
+    /// Returns whether a stream has had its share of what is left.
     fn is_denied(&self, count: u64) -> bool {
         let share = self.limit.share.map_or(u64::MAX, u64::from);
         // rfc: 5041-98 a peer that takes more than its share is detected
@@ -300,7 +300,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Whether it has none.
+    /// Returns whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -313,7 +313,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Whether it is shared.
+    /// Returns whether it is shared.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }

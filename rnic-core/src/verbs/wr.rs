@@ -54,7 +54,7 @@ pub enum WrOpcode {
 }
 
 impl WrOpcode {
-    /// Whether it is carried out here, without a message.
+    /// Returns whether it is carried out here, without a message.
     pub const fn is_local(self) -> bool {
         matches!(
             self,
@@ -145,8 +145,8 @@ impl SendWr {
         (Self::FRONT_WORDS + payload.div_ceil(8)).max(Self::FEWEST_WORDS)
     }
 
-    /// Words that mean something, from the first: as many as there are elements or octets of inline data for. The front must be
-    /// known.
+    /// Returns how many words mean something, from the first: as many as there are elements or
+    /// octets of inline data for. The front must be known.
     #[inline]
     pub fn words(&self) -> usize {
         let payload = if self.is_inline() {
@@ -159,7 +159,7 @@ impl SendWr {
         Self::FRONT_WORDS + payload.div_ceil(8)
     }
 
-    /// Whether something else than elements or data stands in the payload.
+    /// Returns whether something else than elements or data stands in the payload.
     #[inline]
     fn has_operands(&self) -> bool {
         !matches!(
@@ -285,7 +285,7 @@ impl SendWr {
         }
     }
 
-    /// Whether the data stands in the request.
+    /// Returns whether the data stands in the request.
     #[inline]
     pub fn is_inline(&self) -> bool {
         self.flags & send_flags::INLINE != 0
@@ -331,7 +331,7 @@ impl RecvWr {
         (offset_of!(Self, sges) + elements) / 8
     }
 
-    /// Words that mean something, from the first. The front must be known.
+    /// Returns how many words mean something, from the first. The front must be known.
     #[inline]
     pub fn words(&self) -> usize {
         let elements = (self.sge_count as usize).min(MAX_SGE) * size_of::<Sge>();

@@ -320,7 +320,7 @@ impl End {
         Some(ulpdu)
     }
 
-    /// Whether it has sent something that the test has not taken.
+    /// Returns whether it has sent something that the test has not taken.
     pub(crate) fn has_sent(&mut self) -> bool {
         self.work();
         !self.outbox.is_empty()

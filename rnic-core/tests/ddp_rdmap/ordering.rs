@@ -24,12 +24,12 @@ enum Kind {
 use Kind::{Atomic, Immediate, Read, Send, Write};
 
 impl Kind {
-    /// Whether it has a response.
+    /// Returns whether it has a response.
     fn has_response(self) -> bool {
         matches!(self, Read | Atomic)
     }
 
-    /// Whether it uses up a receive of the peer.
+    /// Returns whether it uses up a receive of the peer.
     fn is_received(self) -> bool {
         matches!(self, Send | Immediate)
     }

@@ -110,7 +110,7 @@ fn dispatch(adapter: &'static Adapter) {
     }
 }
 
-/// Whether a connection has begun and is not over.
+/// Returns whether a connection has begun and is not over.
 fn is_alive(connection: &Id) -> bool {
     let phase = connection.state().phase;
     matches!(phase, Phase::Connecting | Phase::Connected)

@@ -117,7 +117,8 @@ impl TxSide {
         self.room = self.ring.room();
     }
 
-    /// Does what [`kick`](Self::kick) does, unless the device has none of our frames.
+    /// Frees what the device has sent, as [`kick`](Self::kick) does. Does nothing if the device has
+    /// none of our frames.
     pub fn reclaim(&mut self) {
         if self.in_device > 0 {
             self.kick();

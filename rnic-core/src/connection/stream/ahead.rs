@@ -101,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// Whether FPDUs may be placed early. They may not before it is known whether a Send opened the connection: it
+    /// Returns whether FPDUs may be placed early. They may not before it is known whether a Send opened the connection: it
     /// decides which receive the next Send takes.
     fn may_place_early(&self) -> bool {
         // rfc: 5044-s2 with its place in the order

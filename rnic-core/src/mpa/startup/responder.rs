@@ -133,7 +133,7 @@ impl MpaResponder {
         terms.enhanced.map(|_| terms.markers)
     }
 
-    /// Whether the Request was for a peer-to-peer connection, and has no Reply yet: the initiator would begin with a
+    /// Returns whether the Request was for a peer-to-peer connection, and has no Reply yet: the initiator would begin with a
     /// ready-to-receive message.
     pub fn is_peer_to_peer(&self) -> bool {
         let terms = self.request_terms().ok();

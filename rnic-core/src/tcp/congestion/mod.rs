@@ -123,19 +123,19 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// Whether `pipe` octets in the network leave no room for another segment. It counts as one of full size, or small
+    /// Returns whether `pipe` octets in the network leave no room for another segment. It counts as one of full size, or small
     /// messages would never get more than one of them into a window of one segment.
     pub(super) fn is_full(&self, pipe: u64) -> bool {
         pipe + self.mss > self.cwnd
     }
 
-    /// Whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
+    /// Returns whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
     /// shows enough.
     fn is_cwnd_limited(&self, flight: u64, limited: bool) -> bool {
         limited || (self.in_slow_start() && flight * 2 >= self.cwnd)
     }
 
-    /// Whether an ACK changes anything, where `flight` octets were in flight. Slow start doubles a window
+    /// Returns whether an ACK changes anything, where `flight` octets were in flight. Slow start doubles a window
     /// that is used, and only then do round-trip times tell what the path bears.
     #[inline]
     pub(super) fn responds_to(&self, flight: u64, limited: bool) -> bool {
@@ -218,12 +218,12 @@ impl Congestion {
         self.cwr = true;
     }
 
-    /// Whether CWR is to be sent.
+    /// Returns whether CWR is to be sent.
     pub(super) fn cwr_due(&self) -> bool {
         self.cwr
     }
 
-    /// Whether CWR is to be sent; the caller sends it now.
+    /// Returns whether CWR is to be sent; the caller sends it now.
     pub(super) fn take_cwr(&mut self) -> bool {
         core::mem::take(&mut self.cwr)
     }

@@ -100,7 +100,7 @@ impl Rounds {
         }
     }
 
-    /// Whether the congestion window was full when the octets from `una` on were sent.
+    /// Returns whether the congestion window was full when the octets from `una` on were sent.
     pub(in crate::tcp) fn was_cwnd_limited(&self, una: u64) -> bool {
         una < self.cwnd_limited_until
     }

@@ -57,7 +57,7 @@ impl<'a> NextData<'a> {
         Acknowledged::Nothing
     }
 
-    /// Whether a segment is the next data of an established connection, by all but its flags and its acknowledgment.
+    /// Returns whether a segment is the next data of an established connection, by all but its flags and its acknowledgment.
     #[inline(always)]
     pub(super) fn is_next(tcp: &Tcp, now: Instant, header: &DataHeader, len: usize) -> bool {
         tcp.state == State::Established

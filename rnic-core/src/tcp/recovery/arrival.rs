@@ -148,7 +148,7 @@ impl Recovery {
         self.tail.restart(ack.now);
     }
 
-    /// Whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
+    /// Returns whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
     fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
         let RecoveryPhase::Timeout {
             recovery_point,

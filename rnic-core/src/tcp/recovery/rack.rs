@@ -68,7 +68,7 @@ impl Rack {
         outcome.reordered
     }
 
-    /// Whether `latest` was sent only once: then what was sent before it also has lower sequence numbers.
+    /// Returns whether `latest` was sent only once: then what was sent before it also has lower sequence numbers.
     #[inline]
     pub(super) fn latest_is_original(&self) -> bool {
         !self.latest_retransmitted

@@ -48,7 +48,7 @@ impl TailProbe {
         self.since = Some(now);
     }
 
-    /// Whether the ACK of a probe has not come yet.
+    /// Returns whether the ACK of a probe has not come yet.
     #[inline]
     pub(super) fn is_outstanding(&self) -> bool {
         self.end_seq.is_some()
@@ -101,7 +101,7 @@ impl TailProbe {
         self.in_recovery = in_recovery;
     }
 
-    /// Whether a DSACK reports the last probe.
+    /// Returns whether a DSACK reports the last probe.
     pub(super) fn is_probe_dsack(&self, dsack: &Range<u64>) -> bool {
         self.is_retrans && self.end_seq.is_some_and(|end_seq| dsack.end == end_seq)
     }

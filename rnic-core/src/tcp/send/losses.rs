@@ -30,12 +30,12 @@ impl Sender {
         self.board.sacked_segments
     }
 
-    /// Whether something thought lost waits to be sent again.
+    /// Returns whether something thought lost waits to be sent again.
     pub(in crate::tcp) fn has_lost(&self) -> bool {
         self.board.lost > 0 || self.fin == Fin::Lost
     }
 
-    /// Whether the first octets not acknowledged are thought lost and wait to be sent again.
+    /// Returns whether the first octets not acknowledged are thought lost and wait to be sent again.
     pub(in crate::tcp) fn head_is_lost(&self) -> bool {
         match self.segments.front() {
             Some(head) => head.fate == Fate::Lost,
@@ -221,7 +221,7 @@ impl Sender {
         (segment.fate == Fate::InFlight && segment.sent_at == at).then_some(index)
     }
 
-    /// Whether something that was sent again is on its way.
+    /// Returns whether something that was sent again is on its way.
     pub(in crate::tcp) fn has_resent(&self) -> bool {
         let mut resent = self.board.resent.iter();
         resent.any(|&(start, at)| self.resent_at(start, at).is_some())

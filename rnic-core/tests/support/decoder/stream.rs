@@ -47,7 +47,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Whether a SYN begins another connection than this one.
+    /// Returns whether a SYN begins another connection than this one.
     pub(super) fn is_another(&self, isn: u32) -> bool {
         !self.offered.contains(&isn)
     }
