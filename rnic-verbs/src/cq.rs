@@ -258,9 +258,11 @@ impl Lane {
 }
 
 impl Device {
-    /// Makes a completion queue of `capacity` entries for each worker (rounded up to a power of two). If it is full,
-    /// completions wait in the engine, which takes up no new requests that complete here. A connection ends when more receives
-    /// wait than its receive queue has entries.
+    /// Makes a completion queue of `capacity` entries for each worker (rounded up to a power of
+    /// two). If it is full, completions wait in the engine, which takes up no new requests that
+    /// complete here. A connection ends when more receives wait than its receive queue has entries.
+    /// Fails if all completion queues of the device are in use, if `capacity` is too large or there
+    /// is no memory for it, or if the worker has ended.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
         self.make_cq(capacity, Way::descriptor()?)
     }
@@ -371,8 +373,10 @@ impl Cq {
         self.handle.device.inner.hand_over();
     }
 
-    /// Waits until there is a completion. Returns false after `timeout`. It replaces what an earlier [`arm`](Self::arm) asked
-    /// for.
+    /// Waits until there is a completion. Returns false after `timeout`. It replaces what an
+    /// earlier [`arm`](Self::arm) asked for. Fails if the worker of the device has ended and no
+    /// completion is left, and with [`Error::NoChannel`] if the queue [notifies a
+    /// waker](Device::cq_notifying) and this would have to sleep.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         self.arm(false);
         let waited = self.block(timeout, || {
@@ -390,6 +394,7 @@ impl Cq {
     }
 
     /// Waits for the notification that [`arm`](Self::arm) asked for. Returns false after `timeout`.
+    /// Fails as [`wait`](Self::wait) does.
     pub fn wait_notified(&self, timeout: Duration) -> Result<bool, Error> {
         self.block(timeout, || self.channel.take())
     }

@@ -186,7 +186,8 @@ impl Device {
         self.inner.workers()
     }
 
-    /// Waits until all workers have carried out what they were told before. False if one has not within `timeout`.
+    /// Waits until all workers have carried out what they were told before. Returns false if one
+    /// has not within `timeout`. Fails if a worker has ended.
     ///
     /// Workers carry out commands in their order, so that what was dropped, destroyed or ended before is so when this returns. It
     /// takes no longer where there are many connections.
@@ -199,8 +200,10 @@ impl Device {
         Ok(true)
     }
 
-    /// Asks the kernel for the next hop on the way to a peer, as connecting does, and returns whether it is known. Until the peer or
-    /// the router has answered, it is not; a later call finds it. Returns false, too, if the worker does not answer within `timeout`.
+    /// Asks the kernel for the next hop on the way to a peer, as connecting does, and returns
+    /// whether it is known. Until the peer or the router has answered, it is not; a later call
+    /// finds it. Returns false, too, if the worker does not answer within `timeout`. Fails if the
+    /// worker has ended.
     pub fn resolves(
         &self,
         local: IpAddr,
@@ -218,7 +221,8 @@ impl Device {
         self.inner.ports.shared(local, &Peers::all())
     }
 
-    /// Returns the state of the engines, summed. `None` if one does not answer within `timeout`.
+    /// Returns the state of the engines, summed. Returns `None` if one does not answer within
+    /// `timeout`. Fails if a worker has ended.
     pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         let mut all = Snapshot::default();
         for worker in 0..self.workers() {
@@ -230,7 +234,8 @@ impl Device {
         Ok(Some(all))
     }
 
-    /// Returns the state of the engine of one worker. Panics if there is no such worker.
+    /// Returns the state of the engine of one worker, or `None` if it does not answer within
+    /// `timeout`. Fails if the worker has ended. Panics if there is no such worker.
     pub fn snapshot_of(&self, worker: usize, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         self.inner.ask(worker, timeout, Command::Snapshot)
     }

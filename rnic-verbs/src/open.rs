@@ -20,7 +20,8 @@ use crate::port::Port;
 const MOST_INSPECTIONS: usize = 4;
 
 impl Device {
-    /// Opens a network interface of this thread's network namespace, with the defaults: the application drives it by polling.
+    /// Opens a network interface of this thread's network namespace, with the defaults: the
+    /// application drives it by polling. Fails as [`open_with`](Self::open_with) does.
     pub fn open(netdev: &str) -> Result<Self, OpenError> {
         Self::open_with(&DeviceConfig::new(netdev))
     }

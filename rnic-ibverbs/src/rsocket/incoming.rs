@@ -113,7 +113,7 @@ impl Incoming {
         ]
     }
 
-    /// Lets go of octets that were read.
+    /// Removes octets that were read.
     pub(super) fn consume(&mut self, octets: u32) {
         let octets = octets.min(self.unread);
         self.unread -= octets;

@@ -130,9 +130,10 @@ impl SharedDevice {
         self.locals.automatic = Some(range);
     }
 
-    /// Stops sharing the device: its programs, maps and ports go; their [host ends](Self::host_ends) stay as long as somebody has their
-    /// sockets. The programs go last: drivers do not bear that a queue with a socket
-    /// loses its program. If the processes that have such a queue cannot be ended, they and the maps stay.
+    /// Stops sharing the device: removes its programs, maps and ports. The host ends of the ports
+    /// stay as long as somebody has their sockets. The programs go last: drivers do not bear that a
+    /// queue with a socket loses its program. If the processes that have such a queue cannot be
+    /// ended, they and the maps stay.
     pub fn close(mut self) -> Result<(), SharingError> {
         if self.link_state() != LinkState::Gone {
             self.end_queue_ports()?;

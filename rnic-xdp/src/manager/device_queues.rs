@@ -104,7 +104,7 @@ impl SharedDevice {
             .try_for_each(|(number, port)| end_port(&self.link, &mut self.steering, number, port))
     }
 
-    /// Notices those whose sockets nobody has any more.
+    /// Ends the ports whose sockets nobody has any more.
     pub(super) fn look_for_queue_ports(&mut self, now: Instant) {
         for number in self.queue_ports.ended(now, &mut self.steering) {
             let queue = self.queue_ports.get(number).map(|port| port.queue);
