@@ -137,7 +137,7 @@ impl Pd {
     ) -> Result<Qp, Error> {
         let device = &self.device.inner;
         for cq in [send_cq, recv_cq] {
-            // rfc: 5040-113, 5042-21 applications that do not trust each other share no completion queue
+            // rfc: 5040-113, 5042-21 those without trust share no completion queue
             if !cq.handle.belongs_to(device) {
                 return Err(Error::OtherDevice("completion queue"));
             }

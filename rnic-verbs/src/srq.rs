@@ -140,7 +140,7 @@ impl Srq {
     /// pairs that have taken fewer than that since: a peer that took more finds no receive, which
     /// ends its connection. Arm it again after posting more receives. Fails only if the worker has
     /// ended.
-    // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share of shared receives is detected
+    // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share is detected
     pub fn arm_limit(&self, limit: SrqLimit) -> Result<(), Error> {
         let srq = self.handle.id;
         let arm = Command::ArmSrq { srq, limit };

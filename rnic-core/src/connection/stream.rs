@@ -317,7 +317,7 @@ impl Stream {
         self.conclude(outcome, context);
     }
 
-    // rfc: 5041-70b, 5041-70c, 5041-s8 an error of the LLP, or an invalid DDP header, ends the stream
+    // rfc: 5041-70b, 5041-70c, 5041-s8 an error of the LLP or of the DDP header ends the stream
     #[inline]
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         if let Err(error) = outcome {
@@ -337,7 +337,7 @@ impl Stream {
     /// Handles an error. RDMAP sends a Terminate message, and the stream is over. Any other layer gets the error, and
     /// decides.
     // rfc: 5040-88b, 5040-s4, 5041-s7, 5041-s12 RDMAP sends one more message at once, a Terminate
-    // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the stream ends when the layer above says so
+    // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the ULP ends the stream
     #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
@@ -376,7 +376,7 @@ impl Stream {
             User::Endpoint(endpoint) => {
                 if !self.ddp.has_failed() {
                     self.ddp.fail();
-                    // rfc: 5041-70c, 5041-71 the layer above is told, and decides when the stream ends
+                    // rfc: 5041-70c, 5041-71 the ULP is told, and decides when the stream ends
                     endpoint.ulp.handle_error(&error.report());
                 }
             }

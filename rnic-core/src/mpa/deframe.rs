@@ -289,7 +289,7 @@ pub(super) mod tests {
         assert_eq!((count, deframer.buffered()), (2, 0));
     }
 
-    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87 the CRC is checked first; behind an error no FPDU goes up
+    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87 the CRC is checked first; an error ends all
     #[test]
     fn nothing_comes_out_behind_a_bad_crc() {
         let mut octets = stream(&[vec![1; 8], vec![2; 8], vec![3; 8]], true);

@@ -160,7 +160,7 @@ impl Rtr {
     }
 
     /// Makes enhanced data with these flags. A is set if there are any.
-    // rfc: 6581-25, 6581-34, 6581-36 A is set for a peer-to-peer connection; otherwise all flags are clear
+    // rfc: 6581-25, 6581-34, 6581-36 A is set for peer-to-peer; otherwise all flags are clear
     fn enhanced(self, ird: u16, ord: u16) -> Enhanced {
         Enhanced {
             ird,

@@ -121,7 +121,7 @@ impl RdmapError {
             Self::UnexpectedOpcode(_) | Self::Malformed(RdmapWireError::AtomicOperation(_)) => {
                 (0, 2, 0x06)
             }
-            // rfc: 7306-8, 7306-14, 7306-61 an atomic at an address that is no multiple of 8 is told by 0/2/7
+            // rfc: 7306-8, 7306-14, 7306-61 an atomic at no multiple of 8 is told by 0/2/7
             Self::TooManyReads { .. }
             | Self::AtomicTarget {
                 error: AtomicError::Misaligned { .. },
@@ -159,7 +159,7 @@ impl RdmapError {
                 request: Some(request),
                 ..
             } => cause.with_read_request(*request),
-            // rfc: 7306-54b an error in an Atomic Request is told with the DDP header, without RDMA header
+            // rfc: 7306-54b an error in an Atomic Request is told with the DDP header alone
             Self::AtomicTarget { header, info, .. } => {
                 cause.with_header(&DdpHeader::Untagged(*header), *info)
             }

@@ -272,7 +272,7 @@ impl Rdmap {
             ..
         } = *message;
         match opcode(&DdpHeader::Untagged(header))? {
-            // rfc: 5040-34, 7306-22, 7306-23 requests are carried out by RDMAP, and not told to the application
+            // rfc: 5040-34, 7306-22, 7306-23 RDMAP carries requests out, unseen by the ULP
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
@@ -332,7 +332,7 @@ impl Rdmap {
             }
             Ending::Over => return Ok(None),
         }
-        // rfc: 6581-2, 6581-31 an initiator begins with a ready-to-receive message that was agreed on
+        // rfc: 6581-2, 6581-31 an initiator begins with the message that was agreed on
         if let Some(rtr) = self.rtr.take() {
             self.requester.begin_rtr(rtr);
             return Ok(Some(rtr.message()));

@@ -237,7 +237,7 @@ impl Requester {
         self.has_unbegun(qp)
             && self.reading.is_none()
             && !cqs.has_backlog(qp.send_cq)
-            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52 messages go down in the order in which they were posted
+            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52 messages go down as they were posted
             && wr.peek(&qp.sq, self.requests.len() as u32)
             && self.may_begin(wr)
     }
@@ -394,7 +394,7 @@ impl Requester {
 
     /// Handles a delivered Atomic Response. Writes the value from the peer's memory to the
     /// request's buffer in this machine's byte order, because the application computes with it.
-    // rfc: 7306-36, 7306-39, 7306-43 an atomic completes, and is told, when its response was delivered
+    // rfc: 7306-36, 7306-39, 7306-43 an atomic completes when its response was delivered
     pub(super) fn atomic_response(
         &mut self,
         header: &UntaggedHeader,

@@ -71,7 +71,7 @@ impl Responder {
         if self.pending.capacity() == 0 {
             self.pending.reserve_exact(self.ird.into());
         }
-        // rfc: 5040-38, 7306-28, 7306-44 requests are carried out in the order in which they were sent
+        // rfc: 5040-38, 7306-28, 7306-44 requests are carried out in the order of sending
         // rfc: 5040-49, 5040-78, 7306-37, 7306-45 their responses keep that order
         self.pending.push_back(PendingRequest {
             header,
@@ -162,10 +162,10 @@ fn read_response(
         length,
         ..
     } = request;
-    // rfc: 5040-43, 5040-44 a Read of 0 octets has an empty response, and its STag and TO are not checked
+    // rfc: 5040-43, 5040-44 a Read of 0 octets has an empty response, without any checks
     if length > 0 {
         // rfc: 5040-42, 5040-98, 5040-99 the source STag is valid, and belongs to the stream
-        // rfc: 5040-100, 5040-101, 5040-102 TO and length lie in its range, and their sum does not wrap
+        // rfc: 5040-100, 5040-101, 5040-102 TO and length lie in its range, without wrapping
         guard
             .for_reading(stag, offset, length as usize, origin, Access::REMOTE_READ)
             .map_err(|error| RdmapError::ReadSource {

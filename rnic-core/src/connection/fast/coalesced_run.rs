@@ -238,7 +238,7 @@ fn write_front(place: &mut Placement<'_>, segment: &Coalescable<'_>) -> bool {
 }
 
 /// Returns the place of the next segments' octets, as far as TCP's window has room for such segments.
-// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e the STag, the range and the sum that wraps are checked first
+// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e STag, range and wrapping are checked first
 // rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
 fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
     let (stag, offset) = next.place();

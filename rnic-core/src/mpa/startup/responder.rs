@@ -76,7 +76,7 @@ impl MpaResponder {
         if request.kind != StartupKind::Request {
             return Err(MpaError::SameRole(request.kind));
         }
-        // rfc: 5044-65, 5044-66 the revision is checked; one that is not supported closes the connection
+        // rfc: 5044-65, 5044-66 a revision that is not supported closes the connection
         // rfc: 6581-5, 6581-42 Requests of revision 1 are accepted
         if !matches!(request.revision, 1 | 2) {
             return Err(MpaError::RequestRevision(request.revision));
