@@ -194,7 +194,7 @@ impl Iterator for Requests {
     }
 }
 
-/// Posts a list of requests. Says which one failed, and why; those before it are posted.
+/// Posts a list of requests. Returns which one failed, and why; those before it are posted.
 ///
 /// # Safety
 /// The list is one that `ibv_post_send` takes, or NULL.

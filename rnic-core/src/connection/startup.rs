@@ -69,7 +69,8 @@ fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
 }
 
 impl Connection {
-    /// Opens a connection actively. Gives the local end back if MPA cannot ask for what the options want.
+    /// Opens a connection actively. Returns the local end with the error if MPA cannot ask for what
+    /// the options want.
     pub(crate) fn connect(
         now: Instant,
         key: FlowKey,

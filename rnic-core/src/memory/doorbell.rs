@@ -124,7 +124,8 @@ impl Doorbells {
     }
 }
 
-/// Sets a bit, without taking the cache line from its other users if it is set. Says whether it was not.
+/// Sets a bit, without taking the cache line from its other users if it is set. Returns whether it
+/// was not set.
 fn set(word: &AtomicU64, bit: usize) -> bool {
     let is_set = || word.load(Ordering::SeqCst) >> bit & 1 == 1;
     if is_set() {

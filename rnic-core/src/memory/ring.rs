@@ -191,7 +191,8 @@ impl<T: Entry> Consumer<T> {
         self.peek_into(ahead, &mut entry).then_some(entry)
     }
 
-    /// Copies the entry `ahead` places behind the oldest, which stays where it is. Says whether there is one.
+    /// Copies the entry `ahead` places behind the oldest, which stays where it is. Returns whether
+    /// there is one.
     #[inline]
     pub fn peek_into(&self, ahead: u32, entry: &mut T) -> bool {
         self.peek_front(ahead, T::WORDS, entry)

@@ -83,7 +83,7 @@ struct Cq {
 }
 
 impl Cq {
-    /// Pushes one completion. Says whether it fitted.
+    /// Pushes one completion. Returns whether it fitted.
     #[inline]
     fn push(&mut self, completion: &Completion, solicited: bool) -> bool {
         let fits = self.producer.push_front(completion, usize::MAX).is_ok();
@@ -257,7 +257,8 @@ impl CqTable {
         self.complete(id, completion(), false);
     }
 
-    /// Moves as many completions as fit from the backlogs to their rings. Says whether there were any.
+    /// Moves as many completions as fit from the backlogs to their rings. Returns whether there
+    /// were any.
     pub fn flush(&mut self) -> bool {
         let Self {
             cqs,

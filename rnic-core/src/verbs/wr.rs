@@ -173,8 +173,8 @@ impl SendWr {
         )
     }
 
-    /// Copies what the entry `ahead` places behind the oldest of a ring means. The rest of `self` stays as it is. Says whether
-    /// there is one.
+    /// Copies what the entry `ahead` places behind the oldest of a ring means. The rest of `self`
+    /// stays as it is. Returns whether there is one.
     #[inline]
     pub fn peek(&mut self, ring: &Consumer<Self>, ahead: u32) -> bool {
         let there = ring.peek_front(ahead, Self::FRONT_WORDS, self);
