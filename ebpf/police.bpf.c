@@ -199,7 +199,7 @@ static __always_inline int check_ends(struct police_client *client, const struct
 		return POLICE_DESTINATION;
 	if (look_up(from) != POLICE_OWN)
 		return POLICE_SOURCE;
-	// rfc: 5040-116, 5041-94, 5042-2 what could affect others takes a lease, which the resource manager gives
+	// rfc: 5040-116, 5041-94, 5042-2 what could affect others takes a lease of the manager
 	if (!has_leased(client->port, from))
 		return POLICE_NOT_LEASED;
 	return may_speak(client->port, to->family, to->address) ? POLICE_TO_NIC : POLICE_PEER;

@@ -2,7 +2,8 @@
 """Keeps the fuzz targets' corpora as text: fuzz/seeds/TARGET.txt has an input on each line, in base64.
 
   fuzz/seeds.py unpack           puts them into fuzz/corpus/TARGET/, where cargo-fuzz looks for them
-  fuzz/seeds.py pack TARGET...   writes them again, from a corpus that `cargo fuzz cmin TARGET` has made small
+  fuzz/seeds.py pack TARGET...   writes them again, from a corpus that `cargo fuzz cmin TARGET` has
+                                 made small
 """
 
 import base64

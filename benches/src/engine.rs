@@ -159,7 +159,7 @@ impl EngineHost {
         }
     }
 
-    /// Takes completions, and posts a Write for each.
+    /// Polls completions, and posts a Write for each.
     fn post_writes(&mut self, to: Stag) {
         while let Some(completion) = self.cq.pop() {
             self.post_write(QpNumber(completion.qp), to);

@@ -84,7 +84,7 @@ impl Action {
     }
 }
 
-/// Takes batches through everything that is counted.
+/// Runs batches through everything that is counted.
 pub(crate) fn run_batches(batches: usize, fast_paths: FastPaths) -> Result<(), Failure> {
     let mut stages = Stages::new()?;
     for _ in 0..batches {

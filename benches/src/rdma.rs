@@ -67,7 +67,8 @@ impl RdmaEnd {
         }
     }
 
-    /// Takes completions, driving the engine if there are none; returns how many. All must be successes.
+    /// Polls completions, and drives the engine if there are none. Returns them. All must be
+    /// successes.
     fn poll(&mut self) -> Result<&[Completion], Failure> {
         let taken = self.cq.poll(&mut self.completions);
         let completions = &self.completions[..taken];

@@ -210,7 +210,8 @@ impl ShortEnd {
         Ok(self.qp.post_recv(slot, &piece)?)
     }
 
-    /// Takes completions, running the device if there are none. All must be successes.
+    /// Polls completions, and runs the device if there are none. Returns them. All must be
+    /// successes.
     pub(crate) fn poll(&mut self) -> Result<&[Completion], Failure> {
         let taken = self.cq.poll(&mut self.completions);
         let completions = &self.completions[..taken];
@@ -230,7 +231,7 @@ fn write(end: &mut ShortEnd, to: RemoteAddress, mark: u8) -> Result<(), Failure>
     Ok(())
 }
 
-/// Takes what has arrived. Returns whether it is the Write with this mark.
+/// Polls the completions. Returns whether the Write with this mark has arrived.
 #[inline(never)]
 fn see(end: &mut ShortEnd, mark: u8) -> Result<bool, Failure> {
     end.poll()?;
@@ -246,7 +247,8 @@ fn send(end: &mut ShortEnd) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes what has arrived. Returns the receive that a Send has filled, if there is one.
+/// Polls the completions. Returns the number of the receive that a Send has filled, if there is
+/// one.
 #[inline(never)]
 fn receive(end: &mut ShortEnd) -> Result<Option<u64>, Failure> {
     let filled = |one: &Completion| (one.opcode() == WcOpcode::Recv).then_some(one.wr_id());

@@ -174,7 +174,7 @@ impl Stages {
         Ok(stages)
     }
 
-    /// Takes a batch of segments through all stages. Returns how many there were.
+    /// Runs a batch of segments through all stages. Returns how many there were.
     pub(crate) fn turn(&mut self, times: &mut StageTimes) -> Result<usize, Failure> {
         self.now = self.now + STEP;
         let guard = self.worker.enter();

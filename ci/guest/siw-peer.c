@@ -4,8 +4,9 @@
 //   siw-peer connect HOST PORT [TEXT]     connect with private data TEXT, then disconnect
 //   siw-peer accept PORT [TEXT]           accept one connection with TEXT, wait for its end
 //   siw-peer reject PORT TEXT             reject one connection with TEXT
-//   siw-peer pong PORT                    rping's server, which takes what depths it likes: rdma-core's
-//                                         takes the peer's, and those are 0 with MPA revision 1
+//   siw-peer pong PORT                    rping's server, which takes what depths it likes:
+//                                         rdma-core's takes the peer's, and those are 0 with MPA
+//                                         revision 1
 //
 // Prints one "name=value" line for each thing that happens; exit code 0 if all of it did.
 

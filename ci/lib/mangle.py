@@ -4,14 +4,16 @@
 Neither siw nor rnic can be made to send protocol errors. So single fields of what they do send are changed here,
 and CRC and checksum are corrected, so that the other side must detect the error by the field itself.
 
-    python3 mangle.py OURS-INTERFACE SIW-INTERFACE RULES      in the network namespace; RULES: a JSON file
+    python3 mangle.py OURS-INTERFACE SIW-INTERFACE RULES      in the network namespace; RULES: a
+                                                              JSON file
 
 The rules are a list of lists: those of the first connection, of the second, and so on. Each one is an object:
 
     from      "ours" or "siw"
     frame     "request" or "reply" of the MPA start-up, or "fpdu"
 
-    opcode, payload    of an FPDU: RDMAP's opcode, and the octets behind DDP's header. The first that matches is changed
+    opcode, payload    of an FPDU: RDMAP's opcode, and the octets behind DDP's header. The first
+                       that matches is changed
     change    an object of fields with their new values; "msn+" and the like add to the old value
 
 Prints "forwarding", and "changed ..." for each rule that was applied.

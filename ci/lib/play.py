@@ -11,20 +11,24 @@ A plan is text. Both sides read all of it, and each knows its own name.
 
 
         responder-closes             the responder closes instead of the initiator
-        responder-greets             the responder sends first, which needs a peer-to-peer connection
+        responder-greets             the responder sends first, which needs a peer-to-peer
+                                     connection
         refused                      the responder's driver refuses the connection
         siw.ord=4                    any other of these, for one side alone
     siw|ours OPERATION LENGTH        a step, and the side that requests it; the other side responds.
                                      write, read, send, send-se, send-inv, send-se-inv
-        pieces=N into=N              elements of the gather list, and of the scatter list of a receive (1)
+        pieces=N into=N              elements of the gather list, and of the scatter list of a
+                                     receive (1)
         count=N                      requests that are posted together (1)
         from=N at=N                  offsets in the requester's and in the responder's memory (0)
 
         tagged-offset=N              the tagged offset itself, in place of `at`
         inline                       the data stand in the work request
-        region=NAME                  of the responder's memory: all (everything allowed, the default), readable, writable,
-                                     private (nothing allowed to peers), foreign (of another protection domain),
-                                     once (what a send-inv invalidates; valid before), freed (deregistered before)
+        region=NAME                  of the responder's memory: all (everything allowed, the
+                                     default), readable, writable, private (nothing allowed to
+                                     peers), foreign (of another protection domain), once (what a
+                                     send-inv invalidates; valid before), freed (deregistered
+                                     before)
 
         stag=wrong|stale             another STag than the one that the responder named
         room=N, no-receive           the octets of the receive for a Send, or no receive is posted

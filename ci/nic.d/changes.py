@@ -85,7 +85,7 @@ def _(nics):
 
 
 def unbind(nics):
-    """Takes the driver of the west's NIC away; returns what brings it back."""
+    """Unbinds the driver of the west's NIC. Returns what binds it again."""
     bind, name = nics.west("""set -e
         name=$(basename $(readlink -f /sys/class/net/nic1/device))
         driver=$(readlink -f /sys/class/net/nic1/device/driver)

@@ -12,7 +12,7 @@ macro_rules! counters {
         pub struct $name { $($(#[$field_doc])* pub $field: u64,)* }
 
         impl $name {
-            /// Every counter with its name, in declaration order.
+            /// Returns every counter with its name, in declaration order.
             pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field),)*].into_iter()
             }

@@ -105,7 +105,7 @@ impl FastPaths {
         self
     }
 
-    /// Whether any of them needs frames to be compared with the frame before.
+    /// Returns whether any of them needs frames to be compared with the frame before.
     pub(crate) fn predict_headers(self) -> bool {
         self.header_prediction || self.whole_message
     }

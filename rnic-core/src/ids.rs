@@ -58,12 +58,12 @@ impl RequestId {
     /// The bits below those that name the engine.
     const COUNT_BITS: u32 = 48;
 
-    /// The first one of an engine.
+    /// Returns the first one of an engine.
     pub(crate) fn first_of(engine: u16) -> Self {
         Self(u64::from(engine) << Self::COUNT_BITS | 1)
     }
 
-    /// The engine that chose it, of several of a device.
+    /// Returns the engine that chose it, of several of a device.
     pub fn engine(self) -> usize {
         (self.0 >> Self::COUNT_BITS) as usize
     }

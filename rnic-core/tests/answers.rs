@@ -250,7 +250,7 @@ impl Talk {
         }
     }
 
-    /// Has the peer answer a Send with this message, which may take the fast path if it has PSH.
+    /// Lets the peer answer a Send with this message, which may take the fast path if it has PSH.
     fn say(&mut self, said: &Said, pushed: bool) {
         let ask = inline_send(4, b"ask");
         self.scene.sim.hosts[0].post_send(&mut self.scene.qp, ask);
@@ -444,7 +444,8 @@ fn out_of_turn(said: Said, queue: u32, ahead: u32, offset: u32) -> Said {
 
 proptest! {
     /// Without PSH no message takes the fast path.
-    // rfc: 5044-37, 5041-42, 5041-61, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-73a, 5041-73c, 5041-73d
+    // rfc: 5044-37, 5041-42, 5041-61, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-73a, 5041-73c
+    // rfc: 5041-73d
     #[test]
     fn an_answer_does_what_it_would_do_if_it_were_none(
         says in prop::collection::vec(said(), 1..7), receives in prop::collection::vec(0..3_usize, 0..6),

@@ -63,7 +63,7 @@ impl<'a> Spoken<'a> {
     }
 }
 
-/// Whether both sides use CRCs, because a Request or Reply asks for them.
+/// Returns whether both sides use CRCs, because a Request or Reply asks for them.
 fn uses_crc(request: &Spoken<'_>, reply: &Spoken<'_>) -> bool {
     [request, reply]
         .iter()

@@ -177,7 +177,7 @@ impl Register {
             .collect()
     }
 
-    /// Whether this is only the head of a list: each point of it stands for itself.
+    /// Returns whether this is only the head of a list: each point of it stands for itself.
     fn is_head(&self, id: Id) -> bool {
         self.requirements.contains_key(&Id { point: 1, ..id }) && id.point == 0
     }

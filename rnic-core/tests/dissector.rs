@@ -129,7 +129,7 @@ fn traffic(markers: [bool; 2]) -> (Vec<Frame>, [u64; 2]) {
         .expect("traffic that tshark can read")
 }
 
-/// Whether an FPDU of a side that sends markers ends where the next marker stands.
+/// Returns whether an FPDU of a side that sends markers ends where the next marker stands.
 fn ends_at_a_marker(frames: &[Frame], markers: [bool; 2]) -> bool {
     let mut starts = [0; 2];
     frames.iter().any(|(_, frame)| {

@@ -235,7 +235,7 @@ fn ahead(one: Seq, other: Seq) -> i32 {
     one.0.wrapping_sub(other.0) as i32
 }
 
-/// Takes a segment in, and returns whether it is inside the windows that both ends have shown.
+/// Records a segment, and returns whether it is inside the windows that both ends have shown.
 fn track(ends: &mut [Tracked; 2], from: usize, header: &TcpHeader, payload: usize) -> bool {
     let flags = header.flags;
     let length = payload as u32 + u32::from(flags.syn()) + u32::from(flags.fin());

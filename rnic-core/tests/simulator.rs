@@ -45,7 +45,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Whether it uses up a receive of the peer's.
+    /// Returns whether it uses up a receive of the peer's.
     fn is_received(self) -> bool {
         matches!(self, Self::Send | Self::WriteImmediate)
     }

@@ -34,7 +34,8 @@ fn syn(host: &Host, from: u16, to: u16, vlan: Option<u16>) -> Vec<u8> {
     octets
 }
 
-/// Has a host handle a frame. Returns the flags and the VLAN of its answer, which must go back to the sender.
+/// Lets a host handle a frame. Returns the flags and the VLAN of its answer, which must go back to
+/// the sender.
 fn answer(host: &mut Host, frame: &[u8]) -> (Flags, Option<u16>) {
     let frames = std::iter::once((frame, Checksums::None));
     let (_, sent) = host.turn_with(Instant::ZERO, frames);

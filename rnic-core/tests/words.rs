@@ -86,7 +86,8 @@ impl Rig {
         self.sim.run_for(MILLISECOND);
     }
 
-    /// Has host 1 send a message that arrives in the turn in which host 0 sends its next one, which acknowledges it.
+    /// Lets host 1 send a message that arrives in the turn in which host 0 sends its next one. That
+    /// one acknowledges it.
     fn call_for_answer(&mut self) {
         let wr = SendWr::new(9, WrOpcode::Write)
             .with_remote(self.source.stag, TaggedOffset(0))

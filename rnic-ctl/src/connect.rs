@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::net::if_::if_nametoindex;
 use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Qp};
 
+use crate::device::with_flags;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 
@@ -65,7 +66,9 @@ pub(crate) fn connect(
     // The engine ends the attempt itself; this is in case it does not run.
     let timeout = options.connect_timeout + Duration::from_secs(1);
     let until = Instant::now() + timeout;
-    qp.connect(server, local, options).doing(&what)?;
+    qp.connect(server, local, options)
+        .map_err(with_flags)
+        .doing(&what)?;
     loop {
         interrupt.check()?;
         let failed = match qp.next_event(NAP).doing(&what)? {

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rnic_core::engine::NetError;
 use rnic_core::testing::in_memory;
 use rnic_verbs::{
-    CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, ModeChoice,
+    CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, Error, ModeChoice,
     OpenError, Peers, Prefix, TcpConfig,
 };
 use rnic_xdp::cpus_near;
@@ -109,6 +110,17 @@ impl From<XdpMode> for ModeChoice {
     }
 }
 
+/// Returns why a device could not connect or listen, and which flags set the parameters that the
+/// reason names.
+pub(crate) fn with_flags(why: Error) -> String {
+    match why {
+        Error::Net(NetError::Protected { .. }) => {
+            format!("{why}; the flags are --allow and --ignore-ipsec")
+        }
+        why => why.to_string(),
+    }
+}
+
 impl DeviceArgs {
     /// Returns the peers that may connect to a server.
     pub(crate) fn peers(&self) -> Peers {
@@ -203,4 +215,21 @@ pub(crate) fn secret() -> Outcome<[u8; 32]> {
     getrandom::fill(&mut seed)
         .map_err(|why| Failure::environment("get random numbers from the kernel", why))?;
     Ok(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_named_here_and_the_parameters_in_the_library() {
+        let why = Error::Net(NetError::Protected {
+            address: "192.0.2.1:7174".parse().unwrap(),
+            policy: "dir out tmpl proto esp".into(),
+        });
+        assert!(!why.to_string().contains("--"), "{why}");
+        assert!(why.to_string().contains("`ignore_ipsec`"), "{why}");
+        let said = with_flags(why);
+        assert!(said.ends_with("--allow and --ignore-ipsec"), "{said}");
+    }
 }

@@ -32,7 +32,7 @@ use failure::{Failure, Kind, Outcome};
 use interrupt::Interrupt;
 use objects::Style;
 
-/// The command `rnic-ctl`.
+/// Runs the command `rnic-ctl`.
 pub fn rnic_ctl() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -60,7 +60,8 @@ pub fn rnic_ctl() -> ExitCode {
     }
 }
 
-/// The command `rnic`. It fails with the codes of `env` and `timeout`, because those of rnic-ctl can be the program's.
+/// Runs the command `rnic`. It fails with the codes of `env` and `timeout`, because those of
+/// rnic-ctl can be the program's.
 pub fn rnic() -> ExitCode {
     const FAILED: u8 = 125;
     let cli = match programs::Cli::try_parse() {
@@ -83,7 +84,7 @@ pub fn rnic() -> ExitCode {
     }
 }
 
-/// Says how a command failed.
+/// Reports how a command failed.
 fn report(command: &str, failure: &Failure, json: bool) {
     match failure.kind {
         Kind::ClosedPipe => {}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rnic_core::engine::NetError;
 use rnic_verbs::{ConnectRequest, Device, Listener, Peers};
 
+use crate::device::with_flags;
 use crate::failure::{Doing, Outcome};
 use crate::out;
 
@@ -30,7 +31,7 @@ impl Listening {
             |address: IpAddr| device.listen_to(SocketAddr::new(address, port), peers.clone());
         let what = |address: IpAddr| format!("listen on {}", SocketAddr::new(address, port));
         let first = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        let mut listeners = vec![listen(first).doing(what(first))?];
+        let mut listeners = vec![listen(first).map_err(with_flags).doing(what(first))?];
         if address.is_none() {
             let second = Ipv6Addr::UNSPECIFIED.into();
             match listen(second) {
@@ -39,7 +40,7 @@ impl Listening {
                 Err(taken @ rnic_verbs::Error::Net(NetError::InUse(_))) => {
                     return Err(taken).doing(what(second));
                 }
-                Err(why) => out::note(format_args!("rnic-ctl: IPv4 alone: {why}")),
+                Err(why) => out::note(format_args!("rnic-ctl: IPv4 alone: {}", with_flags(why))),
             }
         }
         Ok(Self {

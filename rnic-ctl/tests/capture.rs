@@ -90,7 +90,8 @@ fn server(hosts: &(Namespace, Namespace), mode: &str) -> Running {
     Running::start(rnic_ctl(&hosts.0, &line)).until_it_says("listening on")
 }
 
-/// Has the kernel of the peer talk to it. The server has all of it when it ends the connection.
+/// Lets the kernel of the peer talk to it. The server has received everything when it ends the
+/// connection.
 fn talk(hosts: &(Namespace, Namespace)) {
     let script = "import socket
 connection = socket.create_connection(('10.77.0.1', 7174), 60)

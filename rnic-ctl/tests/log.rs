@@ -23,7 +23,7 @@ fn rnic_ctl(namespace: &Namespace, netdev: &str, line: &str, log: Option<&str>) 
     command
 }
 
-/// Whether a line comes from a crate and says this.
+/// Returns whether a line comes from a crate and says this.
 fn says(log: &str, target: &str, words: &str) -> bool {
     let mut lines = log.lines();
     lines.any(|line| line.contains(&format!(" {target}")) && line.contains(words))

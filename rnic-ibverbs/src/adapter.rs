@@ -120,8 +120,9 @@ impl Adapter {
         self.interface().is_active
     }
 
-    /// Has `handler` called in the dispatcher's thread whenever connection, listener or asynchronous events have arrived, and once
-    /// soon after this. Naming it again changes nothing.
+    /// Registers `handler`, which the dispatcher's thread calls whenever connection, listener or
+    /// asynchronous events have arrived, and once soon after this. Registering it again changes
+    /// nothing.
     pub(crate) fn on_events(&'static self, handler: Handler) {
         let mut handlers = lock(&self.handlers);
         if !handlers

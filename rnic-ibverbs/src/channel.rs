@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) 
     }
 }
 
-/// Has this called for each notification of a channel.
+/// Registers `watcher`, which is called for each notification of a channel.
 ///
 /// # Safety
 /// The channel exists.

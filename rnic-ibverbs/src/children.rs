@@ -8,7 +8,7 @@ use crate::context::renew_lists;
 use crate::process::in_children;
 use crate::registry::{CQS, QPS, SRQS};
 
-/// Has the lists made new in children.
+/// Registers that forked processes get new lists.
 pub(crate) fn register() {
     static NAMED: AtomicBool = AtomicBool::new(false);
     in_children(&NAMED, renew_all);

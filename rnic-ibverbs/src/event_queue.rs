@@ -62,7 +62,8 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    /// Has this called behind each event that is added. The first call counts.
+    /// Sets the watcher that is called behind each event that is added. Only the first call has an
+    /// effect.
     pub(crate) fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
         self.watcher.0.get_or_init(|| Box::new(watcher));
     }
@@ -80,12 +81,14 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes the oldest event. Waits for one, unless the program has made the descriptor non-blocking: then it fails with EAGAIN.
+    /// Removes and returns the oldest event. Waits for one, unless the program has made the
+    /// descriptor non-blocking: then it fails with EAGAIN.
     pub(crate) fn next(&self) -> Result<T, Errno> {
         self.next_counted(|_| ())
     }
 
-    /// Takes the oldest event as [`next`](Self::next) does. `count` sees it before [`remove`](Self::remove) can miss it.
+    /// Removes and returns the oldest event, as [`next`](Self::next) does. `count` sees it before
+    /// [`remove`](Self::remove) can miss it.
     pub(crate) fn next_counted(&self, count: impl Fn(&T)) -> Result<T, Errno> {
         process::check(&self.process)?;
         loop {
@@ -110,7 +113,7 @@ impl<T> EventQueue<T> {
         self.extract(those).len()
     }
 
-    /// Takes events out of the queue, in their order.
+    /// Removes `those` events from the queue, and returns them in their order.
     pub(crate) fn extract(&self, those: impl FnMut(&T) -> bool) -> VecDeque<T> {
         let mut events = lock(&self.events);
         let (taken, left): (VecDeque<T>, _) =

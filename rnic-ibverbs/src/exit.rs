@@ -12,7 +12,7 @@ use crate::registry::QPS;
 /// How long the end of a process waits for its last segments to go out.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Has connections ended when the process exits.
+/// Registers that connections are ended when the process exits.
 pub(crate) fn register() {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();

@@ -11,7 +11,7 @@ use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
 use crate::section::Section;
 
-/// Gives the object that a pointer of the program names.
+/// Defines how the object is found that a pointer of the program names.
 macro_rules! behind {
     ($object:ident, $pointer:ident) => {
         // SAFETY: its own members may go to other threads (`_SHARED` checks those of rnic-verbs). Raw pointers in it are only given
@@ -61,7 +61,7 @@ macro_rules! behind {
                 std::ptr::with_exposed_provenance_mut((&raw const *self).addr())
             }
 
-            /// Gives the object to the program, until it is destroyed.
+            /// Hands the object to the program, until it is destroyed.
             pub(crate) fn give(self) -> *mut $pointer {
                 let object = Box::into_raw(Box::new(self));
                 // For `pointer`.
@@ -69,7 +69,7 @@ macro_rules! behind {
                 object.cast()
             }
 
-            /// Takes the object back.
+            /// Takes the object back from the program.
             ///
             /// # Safety
             /// The pointer came from `give`, and nobody uses it any more.

@@ -194,7 +194,7 @@ impl Iterator for Requests {
     }
 }
 
-/// Posts a list of requests. Says which one failed, and why; those before it are posted.
+/// Posts a list of requests. Returns which one failed, and why; those before it are posted.
 ///
 /// # Safety
 /// The list is one that `ibv_post_send` takes, or NULL.
@@ -308,7 +308,7 @@ unsafe fn post_receives(
     0
 }
 
-/// Says that the first of a list could not be posted.
+/// Reports that the first of a list could not be posted.
 ///
 /// # Safety
 /// The program has room there for a pointer.

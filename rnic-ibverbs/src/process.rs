@@ -21,7 +21,8 @@ pub(crate) fn check(made_by: &Process) -> Result<(), Errno> {
     }
 }
 
-/// Says on stderr, once in a process, that it uses what it has inherited, and returns what its calls fail with.
+/// Reports on stderr, once in a process, that it uses what it has inherited. Returns what its calls
+/// fail with.
 #[cold]
 fn refuse() -> Errno {
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -45,8 +46,9 @@ pub(crate) fn keep_from_children() {
     in_children(&KEEPS, replace_descriptors);
 }
 
-/// Has `what` called in each process that is forked from this one from now on, and from those. `named` says whether it has been named.
-/// It runs where only the thread is that has forked, and other threads may have held any lock.
+/// Registers `what` to be called in each process that is forked from this one from now on, and from
+/// those. `named` records whether that was done. In the child, only the thread that has forked
+/// exists, and other threads may have held any lock.
 pub(crate) fn in_children(named: &AtomicBool, what: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(

@@ -217,7 +217,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     0
 }
 
-/// Takes out the completions of a queue pair that was destroyed: programs may have freed what `wr_id` stands for.
+/// Removes the completions of a queue pair that was destroyed: programs may have freed what `wr_id`
+/// stands for.
 ///
 /// # Safety
 /// The objects that it used exist.

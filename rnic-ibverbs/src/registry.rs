@@ -74,7 +74,7 @@ impl<T: Sync> Registry<T> {
 /// What is done with a queue pair that is about to be destroyed.
 static LEAVING: OnceLock<fn(&Qp)> = OnceLock::new();
 
-/// Has `what` called with each queue pair that is about to be destroyed, for rdma_cm.
+/// Registers `what` to be called, for rdma_cm, with each queue pair that is about to be destroyed.
 pub(crate) fn on_leaving(what: fn(&Qp)) {
     LEAVING.get_or_init(|| what);
 }

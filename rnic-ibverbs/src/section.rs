@@ -54,7 +54,7 @@ impl<T: Default> Default for Section<T> {
 }
 
 impl<T> Section<T> {
-    /// Whether the calling thread is in it.
+    /// Returns whether the calling thread is in it.
     pub(crate) fn is_mine(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }

@@ -193,7 +193,7 @@ impl Administrator {
         self.done(Ask::SetUser { user, changes })
     }
 
-    /// Takes back all that [`set_user`](Self::set_user) has changed for a user.
+    /// Reverts all that [`set_user`](Self::set_user) has changed for a user.
     pub fn reset_user(&mut self, user: &str) -> Result<(), AskError> {
         let user = user.to_owned();
         self.done(Ask::ResetUser { user })

@@ -38,7 +38,8 @@ nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, PASS_RIGHTS, bool, SetBool);
 #[derive(Clone, Copy, Debug)]
 struct PassRights;
 
-/// Has the kernel refuse descriptors that others send to a socket, or to those that connect to it, from now on. Returns whether it can.
+/// Makes the kernel refuse descriptors that others send to a socket, or to those that connect to
+/// it, from now on. Returns whether it can.
 pub fn refuse_descriptors(socket: impl AsFd) -> bool {
     socket::setsockopt(&socket, PassRights, &false).is_ok()
 }

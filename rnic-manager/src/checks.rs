@@ -41,7 +41,7 @@ const MAX_QUEUE: u32 = 65_534;
 /// The largest number of a VLAN (802.1Q).
 const MAX_VLAN: u16 = 4094;
 
-/// Whether Linux could have a network device of this name.
+/// Returns whether Linux could have a network device of this name.
 pub fn is_device_name(name: &str) -> bool {
     let has_shape = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
     let is_allowed = |char: char| !char.is_whitespace() && !char.is_control();

@@ -24,7 +24,8 @@ impl Closer {
         Ok(Self { queue })
     }
 
-    /// Has descriptors closed, and does not wait for it. Those that there is no room for stay open: the thread hangs.
+    /// Queues descriptors to be closed, and does not wait for it. Those that there is no room for
+    /// stay open: the thread hangs.
     pub fn close(&self, descriptors: impl IntoIterator<Item = OwnedFd>) {
         for descriptor in descriptors {
             if let Err(TrySendError::Full(rest) | TrySendError::Disconnected(rest)) =

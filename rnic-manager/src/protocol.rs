@@ -45,7 +45,7 @@ pub trait Message: Serialize + Sized {
     /// Reads a message of one of these types.
     fn from_json(value: Value) -> serde_json::Result<Self>;
 
-    /// Says what is wrong with the values, if anything is.
+    /// Checks the values. The error tells what is wrong with them.
     fn check(&self) -> Result<(), String>;
 
     /// Writes the message. It is `None` if it is longer than [`MAX_MESSAGE`].

@@ -24,7 +24,8 @@ pub struct Page<T> {
 }
 
 impl<T: Serialize> Page<T> {
-    /// Takes as many objects as a message has room for, one at least if there is one. None but those and the next one are made.
+    /// Lists as many objects as a message has room for, and at least one if there is one. Makes
+    /// none but those and the next one.
     pub fn of(objects: impl IntoIterator<Item = T>) -> Self {
         let (mut list, mut octets) = (Vec::new(), 0);
         for object in objects {

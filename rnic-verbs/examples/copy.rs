@@ -158,7 +158,7 @@ fn receive(netdev: &str, address: &str, path: &str) -> Outcome<()> {
     taken.and(said).and(closed.map(drop).map_err(Into::into))
 }
 
-/// Takes chunks out of the ring, and gives the file its name when it is whole.
+/// Writes the chunks that arrive in the ring to a file, which gets its name when it is whole.
 fn take(link: &mut Link, size: u64, path: &str) -> Outcome<()> {
     let part = Part(format!("{path}.{}.part", std::process::id()));
     let mut file = File::create_new(&part.0).map_err(|why| format!("{path}: {why}"))?;

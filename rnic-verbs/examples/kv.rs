@@ -1,7 +1,7 @@
 //! A key-value store whose clients read the values from the server's memory: the server's program answers no get.
 //!
 //!     kv serve eth1 192.0.2.1:4420
-//!     kv client eth1 192.0.2.1:4420     # takes lines such as "put colour blue" and "get colour taste"
+//!     kv client eth1 192.0.2.1:4420     # reads lines such as "put colour blue" and "get colour"
 //!
 //! The hash table has buckets of four records, with the values in them: a get is one RDMA Read of a bucket. A put is a Send of a
 //! record, which the server's program copies into the table, maybe while a client reads it. Such a Read brings anything (RFC 5040

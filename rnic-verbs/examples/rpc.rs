@@ -1,7 +1,7 @@
 //! Remote procedure calls by Send and Receive, with many clients to a server.
 //!
 //!     rpc serve eth1 192.0.2.1:4420
-//!     rpc call eth1 192.0.2.1:4420 100000     # on the other host: makes so many calls, and says how long they took
+//!     rpc call eth1 192.0.2.1:4420 100000     # on the other host: makes and times so many calls
 //!
 //! A Send needs a receive at the other side, or the connection ends. The server's receives are in one shared queue (SRQ), because
 //! few clients speak at once. Each client has credits: it may have so many calls without a reply, and posts a receive for each

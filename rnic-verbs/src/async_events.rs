@@ -28,7 +28,9 @@ impl Device {
 }
 
 impl AsyncEvents {
-    /// Returns the next event, after waiting for it for `timeout` at most.
+    /// Returns the next event. Waits for it, `timeout` at most, and returns `None` after that. When
+    /// the device or its worker is gone, this returns [`AsyncEvent::DeviceFatal`] once and fails
+    /// from then on.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
         let device = &self.device.inner;
         let next = device.wait(timeout, |boxes| boxes.next_async_event());

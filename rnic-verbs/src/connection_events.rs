@@ -24,7 +24,8 @@ impl Device {
 }
 
 impl ConnectionEvents {
-    /// Takes the next event, if one has arrived. It does not wait, and does not drive the engine.
+    /// Removes and returns the next event, if one has arrived. Does not wait, and does not drive
+    /// the engine.
     pub fn take(&mut self) -> Option<(QpNumber, ConnectionEvent)> {
         self.device.inner.router.boxes().next_connection_event()
     }

@@ -135,13 +135,15 @@ impl Channel {
         }
     }
 
-    /// Takes a notification. One that comes at the same time may be seen twice, but is never missed.
+    /// Consumes a notification, and returns whether there was one. One that comes at the same time
+    /// may be seen twice, but is never missed.
     fn take(&self) -> bool {
         // Without a notification there is no system call.
         self.fired.load(Ordering::Relaxed) && self.acknowledge()
     }
 
-    /// Takes a notification that the file descriptor announced, which happens before the flag is set.
+    /// Consumes a notification that the file descriptor announced, which happens before the flag is
+    /// set. Returns whether there was one.
     fn acknowledge(&self) -> bool {
         let announced = self.fd().is_some_and(|fd| fd.read().is_ok());
         self.fired.swap(false, Ordering::AcqRel) || announced
@@ -233,7 +235,7 @@ impl Lane {
         taken
     }
 
-    /// Goes on to the next ring once this one is empty.
+    /// Continues with the next ring once this one is empty.
     #[cold]
     fn take_newer(&mut self, completions: &mut [Completion]) -> usize {
         let Some(next) = self.newer.pop_front() else {
@@ -256,9 +258,11 @@ impl Lane {
 }
 
 impl Device {
-    /// Makes a completion queue of `capacity` entries for each worker (rounded up to a power of two). If it is full,
-    /// completions wait in the engine, which takes up no new requests that complete here. A connection ends when more receives
-    /// wait than its receive queue has entries.
+    /// Makes a completion queue of `capacity` entries for each worker (rounded up to a power of
+    /// two). If it is full, completions wait in the engine, which takes up no new requests that
+    /// complete here. A connection ends when more receives wait than its receive queue has entries.
+    /// Fails if all completion queues of the device are in use, if `capacity` is too large or there
+    /// is no memory for it, or if the worker has ended.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
         self.make_cq(capacity, Way::descriptor()?)
     }
@@ -311,8 +315,8 @@ impl Device {
 }
 
 impl Cq {
-    /// Takes completions, oldest first for each worker, and returns how many. If there are none and the device is driven
-    /// inline, runs the device and looks again.
+    /// Moves completions into `completions`, oldest first for each worker, and returns how many. If
+    /// there are none and the device is driven inline, runs the device and looks again.
     pub fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let taken = self.take(completions);
         if taken == 0 && self.handle.device.drive() {
@@ -321,14 +325,15 @@ impl Cq {
         taken
     }
 
-    /// Takes the oldest completion.
+    /// Removes and returns the oldest completion, if there is one, as [`poll`](Self::poll) does.
     pub fn poll_one(&mut self) -> Option<Completion> {
         let mut one = [Completion::default()];
         (self.poll(&mut one) == 1).then_some(one[0])
     }
 
-    /// Takes the oldest completion. Waits for it, `timeout` at most. A thread that has a CPU for itself gets it sooner by
-    /// [polling](Self::poll_one) without a pause.
+    /// Removes and returns the oldest completion. Waits for it, `timeout` at most, and returns
+    /// `None` after that. Fails as [`wait`](Self::wait) does. A thread that has a CPU for itself
+    /// gets the completion sooner by [polling](Self::poll_one) without a pause.
     pub fn next_completion(&mut self, timeout: Duration) -> Result<Option<Completion>, Error> {
         if let Some(completion) = self.poll_one() {
             return Ok(Some(completion));
@@ -336,8 +341,9 @@ impl Cq {
         Ok(self.wait(timeout)?.then(|| self.poll_one()).flatten())
     }
 
-    /// Takes completions as [`poll`](Self::poll) does, but does not run the device. For an application that runs it with
-    /// [`Device::drive`] or by polling another queue.
+    /// Moves completions into `completions` as [`poll`](Self::poll) does, but does not run the
+    /// device. This is for an application that runs it with [`Device::drive`] or by polling another
+    /// queue.
     #[inline]
     pub fn take(&mut self, completions: &mut [Completion]) -> usize {
         match &mut *self.lanes {
@@ -367,8 +373,10 @@ impl Cq {
         self.handle.device.inner.hand_over();
     }
 
-    /// Waits until there is a completion. Returns false after `timeout`. It replaces what an earlier [`arm`](Self::arm) asked
-    /// for.
+    /// Waits until there is a completion. Returns false after `timeout`. It replaces what an
+    /// earlier [`arm`](Self::arm) asked for. Fails if the worker of the device has ended and no
+    /// completion is left, and with [`Error::NoChannel`] if the queue [notifies a
+    /// waker](Device::cq_notifying) and this would have to sleep.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         self.arm(false);
         let waited = self.block(timeout, || {
@@ -386,12 +394,14 @@ impl Cq {
     }
 
     /// Waits for the notification that [`arm`](Self::arm) asked for. Returns false after `timeout`.
+    /// Fails as [`wait`](Self::wait) does.
     pub fn wait_notified(&self, timeout: Duration) -> Result<bool, Error> {
         self.block(timeout, || self.channel.take())
     }
 
-    /// Takes a notification that the [file descriptor](AsFd) announced, so that it can announce the next. If the
-    /// device's worker has ended, the descriptor stays readable.
+    /// Consumes a notification that the [file descriptor](AsFd) announced, so that it can announce
+    /// the next. Returns whether there was one. If the device's worker has ended, the descriptor
+    /// stays readable.
     pub fn acknowledge(&self) -> bool {
         self.channel.acknowledge()
     }

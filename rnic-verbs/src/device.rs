@@ -166,11 +166,13 @@ impl Device {
         self.inner.drive().unwrap_or(false)
     }
 
-    /// Has a waker woken for each event that arrives from the engines, whoever drives them and whoever reads it: those of queue
-    /// pairs ([`Qp::next_event`](crate::Qp::next_event)), connection requests and ends of listeners
-    /// ([`Listener::next_request`](crate::Listener::next_request)), asynchronous events, and the end of a worker. It is woken once
-    /// at first, because events may have come before. It is called in the middle of the engine's work: it must wake a thread and do nothing
-    /// else. It must not keep the device. Fails if there is one already.
+    /// Sets the waker that is woken for each event that arrives from the engines, whoever drives
+    /// them and whoever reads it: those of queue pairs ([`Qp::next_event`](crate::Qp::next_event)),
+    /// connection requests and ends of listeners
+    /// ([`Listener::next_request`](crate::Listener::next_request)), asynchronous events, and the
+    /// end of a worker. It is woken once at first, because events may have come before. It is
+    /// called in the middle of the engine's work: it must wake a thread and do nothing else. It
+    /// must not keep the device. Fails with [`Error::EventsWatched`] if there is one already.
     ///
     /// A thread that is woken reads with a timeout of zero, until nothing is left. Unless the device is driven inline, that does not
     /// run the engine.
@@ -184,7 +186,8 @@ impl Device {
         self.inner.workers()
     }
 
-    /// Waits until all workers have carried out what they were told before. False if one has not within `timeout`.
+    /// Waits until all workers have carried out what they were told before. Returns false if one
+    /// has not within `timeout`. Fails if a worker has ended.
     ///
     /// Workers carry out commands in their order, so that what was dropped, destroyed or ended before is so when this returns. It
     /// takes no longer where there are many connections.
@@ -197,8 +200,10 @@ impl Device {
         Ok(true)
     }
 
-    /// Asks the kernel for the next hop on the way to a peer, as connecting does, and returns whether it is known. Until the peer or
-    /// the router has answered, it is not; a later call finds it. Returns false, too, if the worker does not answer within `timeout`.
+    /// Asks the kernel for the next hop on the way to a peer, as connecting does, and returns
+    /// whether it is known. Until the peer or the router has answered, it is not; a later call
+    /// finds it. Returns false, too, if the worker does not answer within `timeout`. Fails if the
+    /// worker has ended.
     pub fn resolves(
         &self,
         local: IpAddr,
@@ -216,7 +221,8 @@ impl Device {
         self.inner.ports.shared(local, &Peers::all())
     }
 
-    /// Returns the state of the engines, summed. `None` if one does not answer within `timeout`.
+    /// Returns the state of the engines, summed. Returns `None` if one does not answer within
+    /// `timeout`. Fails if a worker has ended.
     pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         let mut all = Snapshot::default();
         for worker in 0..self.workers() {
@@ -228,7 +234,8 @@ impl Device {
         Ok(Some(all))
     }
 
-    /// Returns the state of the engine of one worker. Panics if there is no such worker.
+    /// Returns the state of the engine of one worker, or `None` if it does not answer within
+    /// `timeout`. Fails if the worker has ended. Panics if there is no such worker.
     pub fn snapshot_of(&self, worker: usize, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         self.inner.ask(worker, timeout, Command::Snapshot)
     }
@@ -282,7 +289,7 @@ impl Inner {
         }
     }
 
-    /// Has a worker that sleeps look at its doorbells.
+    /// Makes a worker that sleeps look at its doorbells.
     #[cold]
     fn answer(&self, host: &HostEnd) {
         let answered = self.standby.as_ref().is_some_and(Standby::answer);
@@ -396,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Whether nothing but the application runs the engine.
+    /// Returns whether nothing but the application runs the engine.
     pub(crate) fn is_inline(&self) -> bool {
         self.inline.is_some()
     }

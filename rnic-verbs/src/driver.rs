@@ -26,12 +26,14 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// Starts a thread that drives the engine while the application does not poll.
+    /// Starts a thread that drives the engine while the application does not poll. Fails if the
+    /// thread cannot be started.
     pub fn standby(turn: Box<dyn SplitTurn>) -> Result<Self, Error> {
         Standby::start(turn).map(Self::Standby)
     }
 
-    /// Starts a thread that busy-polls. It sleeps when it had nothing to do for `idle`.
+    /// Starts a thread that busy-polls. It sleeps when it had nothing to do for `idle`. Fails if
+    /// the thread cannot be started.
     pub fn spawn(turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
         Self::spawn_all(vec![turn], idle, &[])
     }

@@ -103,7 +103,7 @@ impl QpBox {
         }
     }
 
-    /// Takes the next event. An empty mailbox takes no memory: nearly all are empty.
+    /// Removes and returns the next event. An empty mailbox uses no memory: nearly all are empty.
     pub(crate) fn next_event(&mut self) -> Option<ConnectionEvent> {
         let event = self.events.pop_front();
         if self.events.is_empty() {
@@ -275,7 +275,8 @@ impl Boxes {
         self.eventful = None;
     }
 
-    /// Takes the oldest connection event of those that were noted, and are still there.
+    /// Removes and returns the oldest connection event of those that were noted, and are still
+    /// there.
     pub(crate) fn next_connection_event(&mut self) -> Option<(QpNumber, ConnectionEvent)> {
         loop {
             let qp = self.eventful.as_mut()?.pop_front()?;

@@ -75,7 +75,8 @@ impl Write for Reader {
     }
 }
 
-/// Has this thread get no signal for a reader that is gone: the application may not expect it. The calls of `reply` fail instead.
+/// Blocks SIGPIPE in this thread: a reader may be gone, and the application may not expect a
+/// signal. The calls of `reply` fail instead.
 pub(crate) fn expect_no_reader() -> io::Result<()> {
     Ok(SigSet::from(Signal::SIGPIPE).thread_block()?)
 }

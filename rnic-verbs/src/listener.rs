@@ -33,7 +33,8 @@ impl Device {
         self.listen_to(local, Peers::all())
     }
 
-    /// Listens for some peers only. For all others the port refuses connections. The host's firewall does not apply.
+    /// Listens for some peers only. For all others the port refuses connections. The host's
+    /// firewall does not apply. Fails as [`listen`](Self::listen) does.
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
         let addressed = self.inner.reserve(local, &peers);
         let (local, lease) =
@@ -158,8 +159,9 @@ impl Listener {
         })
     }
 
-    /// Takes the oldest of the last [`Refusals::KEPT`] peers that connected and failed before their connection request: what
-    /// they sent is no MPA Request that is supported here, or none came in time.
+    /// Removes and returns the oldest of the last [`Refusals::KEPT`] peers that connected and
+    /// failed before their connection request: what they sent is no MPA Request that is supported
+    /// here, or none came in time.
     pub fn next_refusal(&self) -> Option<Refusal> {
         self.refusals.take()
     }
@@ -259,7 +261,8 @@ impl ConnectRequest {
         self.device.send(self.worker(), accept)
     }
 
-    /// Rejects the peer, with private data for it.
+    /// Rejects the peer, with private data for it. Fails with [`Error::PrivateData`] if they are
+    /// longer than MPA start-up carries, and if the worker has ended.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, self.pending.mpa_revision)?;
         self.send_reject(private_data.to_vec())

@@ -17,7 +17,8 @@ use crate::pd::Pd;
 use crate::qp::Qp;
 
 impl Device {
-    /// Allocates a [region](Region::allocate), on the device's NUMA node if that has memory.
+    /// Allocates a [region](Region::allocate), on the device's NUMA node if that has memory. Fails
+    /// if the kernel maps no such region, or if `len` is 0.
     pub fn allocate(&self, len: usize, pages: HugePages) -> Result<Region, RegionError> {
         let mut made = None;
         self.inner
@@ -28,13 +29,15 @@ impl Device {
 }
 
 impl Pd {
-    /// Allocates a [region](Device::allocate) of `len` octets, on hugepages where they fit and are to be had, and registers it.
+    /// Allocates a [region](Device::allocate) of `len` octets, on hugepages where they fit and are
+    /// to be had, and registers it. Fails as those two do.
     pub fn allocate(&self, len: usize, access: Access) -> Result<Mr, Error> {
         let region = self.device.allocate(len, HugePages::default())?;
         self.register(&Arc::new(region), access)
     }
 
-    /// Registers a whole region. Its tagged offsets are its virtual addresses.
+    /// Registers a whole region. Its tagged offsets are its virtual addresses. Fails as
+    /// [`Registration::register`] does.
     pub fn register(&self, region: &Arc<Region>, access: Access) -> Result<Mr, Error> {
         self.registration(region).access(access).register()
     }
@@ -88,7 +91,8 @@ impl Registration<'_> {
         self
     }
 
-    /// Registers the memory.
+    /// Registers the memory. Fails with [`Error::Registration`] if all STags are in use, if the
+    /// range is not inside the region, or if the region is read-only and the rights are not.
     pub fn register(self) -> Result<Mr, Error> {
         let device = &self.pd.device.inner;
         // A range beyond the end fails below.
@@ -158,14 +162,15 @@ impl Mr {
         &self.region
     }
 
-    /// Copies octets out, from octet `offset` of the registration on. If a peer writes at the same time, old and new octets may
-    /// be mixed.
+    /// Copies octets out, from octet `offset` of the registration on. If a peer writes at the same
+    /// time, old and new octets may be mixed. Fails if they are not all inside the registration, or
+    /// the program has unmapped that memory.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
         Ok(self.region.read(self.at(offset, to.len())?, to)?)
     }
 
-    /// Returns a copy of `len` octets, from octet `offset` of the registration on. If a peer writes at the same time, old and new
-    /// octets may be mixed.
+    /// Returns a copy of `len` octets, from octet `offset` of the registration on. If a peer writes
+    /// at the same time, old and new octets may be mixed. Fails as [`read`](Self::read) does.
     pub fn copy(&self, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
         // Checked before so much memory is asked for.
         self.at(offset, len)?;
@@ -174,12 +179,15 @@ impl Mr {
         Ok(octets)
     }
 
-    /// Copies octets in, from octet `offset` of the registration on.
+    /// Copies octets in, from octet `offset` of the registration on. Fails if they are not all
+    /// inside the registration, if the region is read-only, or if the program has unmapped that
+    /// memory.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
         Ok(self.region.write(self.at(offset, from.len())?, from)?)
     }
 
-    /// Loads one octet from memory: for a loop that waits for a peer's write.
+    /// Loads one octet from memory: for a loop that waits for a peer's write. Fails if it is
+    /// outside of the registration.
     pub fn load(&self, offset: usize) -> Result<u8, Error> {
         Ok(self.region.load(self.at(offset, 1)?)?)
     }

@@ -20,7 +20,8 @@ use crate::port::Port;
 const MOST_INSPECTIONS: usize = 4;
 
 impl Device {
-    /// Opens a network interface of this thread's network namespace, with the defaults: the application drives it by polling.
+    /// Opens a network interface of this thread's network namespace, with the defaults: the
+    /// application drives it by polling. Fails as [`open_with`](Self::open_with) does.
     pub fn open(netdev: &str) -> Result<Self, OpenError> {
         Self::open_with(&DeviceConfig::new(netdev))
     }
@@ -90,7 +91,7 @@ impl Interface {
         })
     }
 
-    /// Takes all queues of an interface.
+    /// Opens all queues of an interface.
     fn take(config: &DeviceConfig) -> Result<Self, OpenError> {
         let shares = XdpPort::open_shares(&config.port, config.driving.most_workers())?;
         let Some(first) = shares.first() else {
@@ -136,7 +137,7 @@ impl Interface {
     }
 }
 
-/// Says that more workers were asked for than a port of rnicd has.
+/// Returns the complaint if more workers were asked for than a port of rnicd has.
 fn too_many_workers(driving: Driving) -> Option<String> {
     match driving {
         Driving::Threads {

@@ -92,7 +92,9 @@ enum Receives {
 }
 
 impl Pd {
-    /// Makes a queue pair with these completion queues.
+    /// Makes a queue pair with these completion queues. Fails if a completion queue belongs to
+    /// another device, if all queue pairs of the device are in use, if there is no memory for the
+    /// queues, or if the worker has ended.
     pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
         let (producer, consumer) = ring_of(caps.max_recv_wr, RecvWr::words_for(caps.max_sge))?;
         self.create_qp(
@@ -104,8 +106,9 @@ impl Pd {
         )
     }
 
-    /// Makes a queue pair that takes its receives from a shared queue of this protection domain. `caps.max_recv_wr` does not
-    /// apply.
+    /// Makes a queue pair that takes its receives from a shared queue of this protection domain.
+    /// `caps.max_recv_wr` does not apply. Fails as [`qp`](Self::qp) does, and if the shared queue
+    /// belongs to another device or domain.
     pub fn qp_with_srq(
         &self,
         send_cq: &Cq,
@@ -134,7 +137,7 @@ impl Pd {
     ) -> Result<Qp, Error> {
         let device = &self.device.inner;
         for cq in [send_cq, recv_cq] {
-            // rfc: 5040-113, 5042-21 applications that do not trust each other share no completion queue
+            // rfc: 5040-113, 5042-21 those without trust share no completion queue
             if !cq.handle.belongs_to(device) {
                 return Err(Error::OtherDevice("completion queue"));
             }
@@ -289,8 +292,10 @@ impl Qp {
         self.inner().ring(self.worker, self.number);
     }
 
-    /// Posts a buffer for one message to the receive queue. Every Send of the peer needs one. Allowed in every state: before
-    /// the connection is established it waits for a message, after it has ended it completes flushed.
+    /// Posts a buffer for one message to the receive queue. Every Send of the peer needs one.
+    /// Allowed in every state: before the connection is established it waits for a message, after
+    /// it has ended it completes flushed. Fails if the queue is full, if there are more pieces than
+    /// `max_sge`, or if the queue pair has a shared receive queue.
     pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
         let wr = receive(wr_id, pieces, self.caps.max_sge)?;
         let Receives::Own(rq) = &mut self.rq else {
@@ -361,7 +366,8 @@ impl Qp {
         Ok((local, lease))
     }
 
-    /// Connects, and waits for the outcome.
+    /// Connects, and waits for the outcome. Fails as [`connect`](Self::connect) and
+    /// [`wait_established`](Self::wait_established) do.
     pub fn connect_blocking(
         &mut self,
         remote: SocketAddr,
@@ -394,7 +400,8 @@ impl Qp {
         }
     }
 
-    /// Returns the next event of the connection. Waits for `timeout` at most.
+    /// Returns the next event of the connection. Waits for it, `timeout` at most, and returns
+    /// `None` after that. Fails if the device or its worker is gone.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<ConnectionEvent>, Error> {
         self.inner().wait(timeout, |boxes| {
             boxes.qps.get_mut(&self.number)?.next_event()
@@ -450,14 +457,14 @@ impl Qp {
         self.command(Command::Disconnect(self.number))
     }
 
-    /// Ends the connection [in order](Self::disconnect), waits until it has ended, and returns why, as
-    /// [`wait_ended`](Self::wait_ended) does.
+    /// Ends the connection [in order](Self::disconnect), waits until it has ended, and returns why,
+    /// as [`wait_ended`](Self::wait_ended) does. Fails as both do.
     pub fn close(mut self, timeout: Duration) -> Result<Option<EndReason>, Error> {
         self.disconnect()?;
         self.wait_ended(timeout)
     }
 
-    /// Ends the connection at once with a RST.
+    /// Ends the connection at once with a RST. Fails only if the worker has ended.
     pub fn abort(&mut self) -> Result<(), Error> {
         self.command(Command::Abort(self.number))
     }

@@ -81,7 +81,8 @@ pub struct Srq {
 }
 
 impl Pd {
-    /// Makes a shared receive queue.
+    /// Makes a shared receive queue. Fails if all shared receive queues of the device are in use,
+    /// if there is no memory for the queue, or if the worker has ended.
     pub fn srq(&self, caps: SrqCaps) -> Result<Srq, Error> {
         let device = &self.device.inner;
         let (producer, consumer) = ring_of(caps.max_wr, RecvWr::words_for(caps.max_sge))?;
@@ -114,7 +115,8 @@ impl Srq {
         self.handle.id
     }
 
-    /// Posts a buffer for one message of the queue pair that receives next.
+    /// Posts a buffer for one message of the queue pair that receives next. Fails if the queue is
+    /// full, or if there are more pieces than `max_sge`.
     pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
         let wr = receive(wr_id, pieces, self.caps.max_sge)?;
         self.ring
@@ -132,11 +134,13 @@ impl Srq {
         self.ring.capacity()
     }
 
-    /// Arms one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached), as `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
-    /// It comes when fewer than `limit.left` receives are left, at once if that is so now. With `limit.share`, the receives
-    /// left then are for queue pairs that have taken fewer than that since: a peer that took more finds no receive, which ends
-    /// its connection. Arm it again after posting more receives.
-    // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share of shared receives is detected
+    /// Arms one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached), as
+    /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`. It comes when fewer than `limit.left` receives are
+    /// left, at once if that is so now. With `limit.share`, the receives left then are for queue
+    /// pairs that have taken fewer than that since: a peer that took more finds no receive, which
+    /// ends its connection. Arm it again after posting more receives. Fails only if the worker has
+    /// ended.
+    // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share is detected
     pub fn arm_limit(&self, limit: SrqLimit) -> Result<(), Error> {
         let srq = self.handle.id;
         let arm = Command::ArmSrq { srq, limit };

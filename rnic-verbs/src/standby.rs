@@ -104,8 +104,8 @@ impl Standby {
         })
     }
 
-    /// Takes a turn for a thread that polls. Returns whether there was anything to do; nor was there if another thread has the
-    /// worker.
+    /// Runs a turn for a thread that polls. Returns whether there was anything to do. Returns
+    /// false, too, if another thread has the worker.
     #[inline]
     pub(crate) fn poll(&self) -> Result<bool, WorkerGone> {
         let shared = &*self.shared;
@@ -123,7 +123,8 @@ impl Standby {
         }
     }
 
-    /// Takes a turn for a thread that found the worker asleep. Returns false if another one has it: then it has to be woken.
+    /// Runs a turn for a thread that found the worker asleep. Returns false if another thread has
+    /// the worker: then it has to be woken.
     #[cold]
     pub(crate) fn answer(&self) -> bool {
         let Ok(Some(mut taken)) = self.shared.try_take() else {
@@ -202,7 +203,7 @@ impl Drop for Taken<'_> {
 }
 
 impl Shared {
-    /// Takes the worker if no other thread has it.
+    /// Locks the worker. Returns `None` if another thread has it.
     #[inline]
     fn try_take(&self) -> Result<Option<Taken<'_>>, WorkerGone> {
         match self.worker.try_lock() {
@@ -215,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Takes a turn. If the thread sleeps meanwhile, sees to it that it wakes when it has to.
+    /// Runs a turn. If the thread sleeps meanwhile, sees to it that it wakes when it has to.
     #[inline]
     fn turn_beside_sleeper(&self, worker: &mut (dyn SplitTurn + 'static)) -> bool {
         let did = worker.turn();
@@ -254,7 +255,7 @@ impl Shared {
         self.seen.store(polls, Ordering::Relaxed);
     }
 
-    /// Whether the application polls: more than a few times since the last look.
+    /// Returns whether the application polls: more than a few times since the last look.
     fn is_polled(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
         polls.wrapping_sub(self.seen.load(Ordering::Relaxed)) as i32 > FEW_POLLS as i32

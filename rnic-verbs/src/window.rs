@@ -43,14 +43,15 @@ use crate::pd::Pd;
 pub struct Mw(Owned);
 
 impl Pd {
-    /// Makes a memory window that is not bound.
+    /// Makes a memory window that is not bound. Fails only if all STags of the device are in use.
     pub fn window(&self) -> Result<Mw, Error> {
         let device = &self.device.inner;
         let stag = device.table().allocate_window(self.id)?;
         Ok(Mw(Owned::new(device, stag)))
     }
 
-    /// Makes an STag for registrations of parts of a region by work requests. It keeps the region allocated.
+    /// Makes an STag for registrations of parts of a region by work requests. It keeps the region
+    /// allocated. Fails only if all STags of the device are in use.
     pub fn fast_registration(&self, region: &Arc<Region>) -> Result<FastMr, Error> {
         let device = &self.device.inner;
         let stag = device.table().allocate_fast(region.clone(), self.id)?;

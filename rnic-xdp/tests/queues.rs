@@ -96,7 +96,7 @@ fn pattern(seed: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Has all connections write, send and read at once, and checks every octet.
+/// Makes all connections write, send and read at once, and checks every octet.
 fn exchange(pairs: &mut [(End, End)], round: usize) {
     let all = |end: &End| [end.mr.sge(0, LEN as u32)];
     for (number, (near, far)) in pairs.iter_mut().enumerate() {

@@ -72,7 +72,8 @@ impl Rig {
         qp
     }
 
-    /// Takes turns until the namespace is quiet: notifications of a link that has just come up wake a worker too.
+    /// Runs turns until the namespace is quiet: notifications of a link that has just come up wake
+    /// a worker too.
     fn settle(&self) {
         let mut worker = self.worker.lock().unwrap();
         let quiet = Duration::from_secs(3);
@@ -84,7 +85,7 @@ impl Rig {
         });
     }
 
-    /// Takes turns until there is nothing left to do.
+    /// Runs turns until there is nothing left to do.
     fn rest(&self) {
         let mut worker = self.worker.lock().unwrap();
         while worker.turn() {}

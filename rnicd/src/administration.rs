@@ -252,7 +252,8 @@ impl Server {
         Page::of(seen.map(|(&account, limits)| self.user_state(account, limits)))
     }
 
-    /// What ports count and what ended ports had counted are read at once, so that no port is in both or in none.
+    /// Returns what users have sent and received, a page of it. What ports count and what ended
+    /// ports had counted are read at once, so that no port is in both or in none.
     fn usage_states(&mut self, after: Option<(String, Option<u32>)>) -> Page<UsageState> {
         let mut owners = BTreeMap::new();
         for (index, shared) in self.devices.iter().enumerate() {

@@ -113,7 +113,7 @@ impl Server {
         done()
     }
 
-    /// Takes back what was changed for a user.
+    /// Reverts what was changed for a user.
     pub(crate) fn reset_user(&mut self, key: ClientKey, user: &str) -> Answered {
         self.check_root(key, "change what users may have")?;
         let uid = number(user).map_err(other)?;
@@ -154,7 +154,7 @@ impl Server {
         self.settings = before;
     }
 
-    /// Says that something was changed.
+    /// Logs that something was changed, and announces it.
     pub(crate) fn changed(&mut self, what: String) {
         info!("{what}");
         self.announce(Event::SettingsChanged { what });

@@ -113,8 +113,8 @@ impl Client {
         })
     }
 
-    /// Has what those may who connect at a socket of this kind. One for administrators is for root of rnicd's own user namespace: that of
-    /// another one is a client.
+    /// Sets the role and the account that those have who connect at such a socket. A socket for
+    /// administrators is for root of rnicd's own user namespace: root of another one is a client.
     pub(crate) fn enter(&mut self, listener: &Listener, policy: &Policy) {
         let is_root = || self.peer.uid == 0 && self.channel.shares_user_namespace();
         self.role = match listener.role {
@@ -167,7 +167,7 @@ impl Client {
         self.program.is_none() && now.saturating_duration_since(self.since) >= SILENCE
     }
 
-    /// Does nothing for it for a while.
+    /// Lets the client rest: nothing is done for it until the time is over.
     pub(crate) fn rest(&mut self, time: Duration) {
         self.rests_until = (!time.is_zero()).then(|| Instant::now() + time);
     }
@@ -187,7 +187,7 @@ impl Client {
             .min()
     }
 
-    /// Goes on with what was to wait until now.
+    /// Ends the rests and waits that are over at `now`.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.rests_until = self.rests_until.filter(|until| now < *until);
         if let Some((at, waited)) = self.look_again
@@ -217,7 +217,7 @@ impl Client {
         self.look_again.is_none() && (!self.outgoing.is_empty() || has_changes)
     }
 
-    /// Says that a lease has ended, when it can.
+    /// Notes that a lease has ended, to tell the client when it can.
     pub(crate) fn revoke(&mut self, port: u32, local: SocketAddr) {
         self.revoked.insert((port, local));
     }
@@ -232,7 +232,7 @@ impl Client {
         }
     }
 
-    /// Is told no more of a port that another connection has.
+    /// Drops what the client was to be told of a port that another connection has now.
     pub(crate) fn lose(&mut self, port: u32) {
         self.changed.retain(|(of, _)| *of != port);
         self.revoked.retain(|(of, _)| *of != port);
@@ -256,12 +256,12 @@ impl Client {
         self.outgoing.push_back((reply, descriptors));
     }
 
-    /// Is sent events from now on.
+    /// Sends events to the client from now on.
     pub(crate) fn monitor(&mut self) {
         self.missed.get_or_insert(0);
     }
 
-    /// Says an event, if the client has asked for events and reads them; else it is counted.
+    /// Sends an event, if the client has asked for events and reads them. Otherwise counts it.
     pub(crate) fn announce(&mut self, event: &Notice) {
         match &mut self.missed {
             Some(0) if self.outgoing.len() < MOST_EVENTS => self.tell(event.clone()),
@@ -270,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Says something that the client may miss.
+    /// Sends a notice that the client may miss.
     pub(crate) fn mention(&mut self, notice: Notice) {
         if self.outgoing.len() < MOST_NOTICES {
             self.outgoing
@@ -291,7 +291,7 @@ impl Client {
             .push_back((FromDaemon::Notice(notice), vec![theirs]));
     }
 
-    /// Says something that the client must not miss.
+    /// Sends a notice that the client must not miss.
     pub(crate) fn tell(&mut self, notice: Notice) {
         self.outgoing
             .push_back((FromDaemon::Notice(notice), Vec::new()));
@@ -317,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Says how many events were missed, behind those that were not.
+    /// Reports how many events were missed, behind those that were not.
     fn say_missed(&mut self) {
         if let Some(missed @ 1..) = &mut self.missed
             && self.outgoing.is_empty()

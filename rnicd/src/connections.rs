@@ -96,7 +96,7 @@ impl Server {
         Some(at.saturating_duration_since(Instant::now()))
     }
 
-    /// Goes on with clients that have rested, and ends connections that say nothing.
+    /// Wakes clients that have rested, and ends connections that say nothing.
     pub(crate) fn wake_clients(&mut self, now: Instant) {
         let mut silent = Vec::new();
         for (key, client) in &mut self.clients {
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Says how many lines were left out.
+    /// Logs how many lines were left out.
     pub(crate) fn say_what_was_left_out(&mut self) {
         for (account, lines) in self.users.left_out() {
             info!("{lines} lines for uid {account} were left out");

@@ -153,7 +153,7 @@ impl Server {
 const TAKEN: &str = "What it forwards is left alone, but of what it translates (NAT) a client can have what comes back to, or is \
                      published at, an address of this host and a TCP port that the client may lease (`listen`, `automatic_ports`).";
 
-/// Says that a device cannot be shared now.
+/// Returns the message that a device cannot be shared now.
 pub(crate) fn cannot_share(netdev: &str, why: &str) -> String {
     format!("{netdev} cannot be shared now: {why}")
 }

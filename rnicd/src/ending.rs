@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::quota::{Quotas, Resource, Taken};
 use crate::record::{Ended, Record, Records};
 
-/// Takes what a port holds, as its record says.
+/// Counts what a port holds for its user, as its record says.
 pub(crate) fn holdings(quotas: &Quotas, record: &Record) -> Vec<Taken> {
     let take = |resource, amount| quotas.adopt(record.account(), resource, amount);
     vec![
@@ -81,7 +81,8 @@ impl Endings {
         }
     }
 
-    /// Has what is left of a port count as long as its host end is there: as long as somebody has its socket.
+    /// Counts what is left of a port for its user as long as its host end exists, that is, as long
+    /// as somebody has its socket.
     pub(crate) fn add(&mut self, remains: Remains, netdev: &str, host_end: Option<HostEnd>) {
         let Some(host_end) = host_end else {
             return self.free(remains, netdev);

@@ -86,7 +86,7 @@ pub(crate) struct Freeing {
 }
 
 impl Freeing {
-    /// Has nothing to free yet.
+    /// Makes an empty list. `command` is the command that frees its standard input.
     pub(crate) fn by(command: &[OsString]) -> Self {
         Self {
             command: command.to_vec(),

@@ -10,7 +10,8 @@ use crate::server::Server;
 use crate::shared::Port;
 
 impl Server {
-    /// Says who has an address and TCP port that the client of a port wants. Administrators may know each client, and others their own.
+    /// Adds to an error who has the address and TCP port that the client of a port wants.
+    /// Administrators may know each client, and others their own.
     pub(crate) fn name_holder(&self, error: NetError, number: u32) -> NetError {
         let NetError::InUse(InUse { address, .. }) = error else {
             return error;

@@ -152,7 +152,7 @@ impl Keeper {
         }
     }
 
-    /// Does what a connection asks for. Returns whether that goes on.
+    /// Serves a connection: carries out what it asks for. Returns whether the connection goes on.
     fn serve(&mut self, at: usize) -> bool {
         let channel = &self.connections[at];
         let done = match channel.receive::<ToKeeper>() {

@@ -56,7 +56,7 @@ impl Keeper {
         Some(Self(Rc::new(RefCell::new(hand))))
     }
 
-    /// Has all closed that is kept.
+    /// Closes all that is kept.
     pub(crate) fn clear(&self) {
         self.0.borrow_mut().ask(&ToKeeper::Clear);
     }
@@ -97,13 +97,13 @@ impl Keeper {
         hand.ask(&ToKeeper::Clear).is_some()
     }
 
-    /// Takes a copy of all that is kept, by key.
+    /// Returns a copy of all that is kept, by key.
     pub(crate) fn list(&self) -> HashMap<String, OwnedFd> {
         let kept = self.0.borrow_mut().ask(&ToKeeper::List);
         kept.unwrap_or_default().into_iter().collect()
     }
 
-    /// Has a descriptor kept under a key until what this returns is dropped.
+    /// Lets the keeper keep a descriptor under a key until what this returns is dropped.
     pub(crate) fn keep(&self, key: String, descriptor: OwnedFd) -> Kept {
         let kept = Kept {
             key,
@@ -135,7 +135,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper close some. When this returns, it has them no more.
+    /// Lets the keeper close some. When this returns, it has them no more.
     fn forget(&self, keys: Vec<String>) {
         let mut hand = self.0.borrow_mut();
         for keys in keys.chunks(MOST_KEYS) {
@@ -216,7 +216,8 @@ impl Hand {
         }
     }
 
-    /// Has no keeper any more. One that runs on is ended: it would hold what is to be free, or bound anew.
+    /// Abandons the keeper. If it still runs, it is ended: it would hold what is to be free, or
+    /// bound anew.
     fn give_up(&mut self, channel: &Channel, error: &ChannelError) {
         let ended = match error {
             ChannelError::Closed => Ok(()),

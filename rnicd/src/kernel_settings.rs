@@ -12,7 +12,7 @@ const SETTINGS: &str = "/proc/sys/net";
 const LOCAL: &str = "ipv4/ip_local_port_range";
 const RESERVED: &str = "ipv4/ip_local_reserved_ports";
 
-/// Says how this host forwards for others, if it does.
+/// Returns how this host forwards for others, if it does.
 pub(crate) fn forwards() -> Option<String> {
     forwards_in(Path::new(SETTINGS))
 }

@@ -162,7 +162,8 @@ impl Server {
         Ok((Answer::Released, Vec::new()))
     }
 
-    /// Says whether the host's policies, as they are now, let a peer connect to what a client has leased.
+    /// Checks whether the host's policies, as they are now, let a peer connect to what a client has
+    /// leased.
     pub(crate) fn admit_peer(
         &mut self,
         key: ClientKey,
@@ -254,7 +255,7 @@ fn check_prefixes(peers: &Peers) -> Result<(), Refused> {
     Err(Refused::new(Reason::Quota, why))
 }
 
-/// The answer that is not sent.
+/// Returns the answer that is not sent.
 pub(crate) fn nothing() -> Answered {
     Ok((Answer::Released, Vec::new()))
 }

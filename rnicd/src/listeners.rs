@@ -75,7 +75,8 @@ struct Door {
     modes: (u32, u32),
 }
 
-/// Takes the sockets that systemd listens on, and makes the others: that of clients is at `clients`.
+/// Collects the sockets that systemd listens on, and makes the others: that of clients is at
+/// `clients`.
 pub(crate) fn listeners(
     clients: &Path,
     activated: Activated,

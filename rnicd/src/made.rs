@@ -80,7 +80,7 @@ impl Made {
         memory.map_or(Err(io::ErrorKind::NotFound.into()), OwnedFd::try_clone)
     }
 
-    /// Takes it back.
+    /// Removes the port again.
     pub(crate) fn unmake(self, shared: &mut Shared, number: u32) {
         let taken = match self.queue {
             Some(_) => shared.device.forget_queue_port(number),
@@ -92,7 +92,7 @@ impl Made {
         }
     }
 
-    /// Says what its client must know.
+    /// Returns what its client must know.
     pub(crate) fn grant(&self, shared: &Shared, port: u32, token: Token, limits: &Limits) -> Grant {
         let (device, shape) = (&shared.device, &self.shape);
         let mtu = device.mtu();

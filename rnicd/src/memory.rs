@@ -32,7 +32,7 @@ impl Memory {
         self.0.leave();
     }
 
-    /// What the keeper holds.
+    /// Returns what the keeper holds.
     pub(crate) fn kept(&self) -> &Kept {
         &self.0
     }

@@ -79,28 +79,28 @@ fn listening(passed: &mut ListenFd, index: usize) -> Result<OwnedFd, ActivationE
     Ok(socket)
 }
 
-/// Says that rnicd is ready for clients, or ready again, with a line about what it does.
+/// Tells systemd that rnicd is ready for clients, or ready again, with a line about what it does.
 pub fn ready(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)])
 }
 
-/// Says that rnicd reads its configuration again. [`ready`] ends that.
+/// Tells systemd that rnicd reads its configuration again. [`ready`] ends that.
 pub fn reloading() -> io::Result<()> {
     let now = NotifyState::monotonic_usec_now()?;
     sd_notify::notify(&[NotifyState::Reloading, now])
 }
 
-/// Says that rnicd ends.
+/// Tells systemd that rnicd ends.
 pub fn stopping() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Stopping])
 }
 
-/// Says in a line what rnicd does, for `systemctl status`.
+/// Tells systemd in a line what rnicd does, for `systemctl status`.
 pub fn status(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Status(status)])
 }
 
-/// Says that rnicd lives.
+/// Tells systemd that rnicd lives.
 pub fn alive() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Watchdog])
 }

@@ -77,8 +77,8 @@ impl Held<'_> {
     }
 }
 
-/// Takes a device, with the ports that a former rnicd has made. `pins` is the claim of the directory of the pinned maps, once there is
-/// one: a BPF file system may be mounted at any time.
+/// Opens a device, with the ports that a former rnicd has made. `pins` is the claim of the
+/// directory of the pinned maps, once there is one: a BPF file system may be mounted at any time.
 pub(crate) fn open(
     places: &Places,
     pins: &mut Option<Claim>,

@@ -131,7 +131,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Takes an amount for a user, unless it would then hold more than the limits allow.
+    /// Reserves an amount for a user. Fails if the user would then hold more than the limits allow.
     pub fn try_take(
         &self,
         uid: u32,
@@ -159,7 +159,7 @@ impl Quotas {
         Ok(self.take(&mut accounts, (uid, resource), wanted))
     }
 
-    /// Takes what a user is found to hold when rnicd starts, whatever the limits are by then.
+    /// Counts what a user is found to hold when rnicd starts, whatever the limits are by then.
     pub fn adopt(&self, uid: u32, resource: Resource, found: u64) -> Taken {
         self.take(&mut self.accounts(), (uid, resource), found)
     }

@@ -298,7 +298,8 @@ impl Server {
         (1..=MOST_PORTS).find(is_free)
     }
 
-    /// Gives a port back to the client that shows its token, with those of its leases that the client still has.
+    /// Returns a port to the client that shows its token, with those of its leases that the client
+    /// still has.
     fn adopt(
         &mut self,
         key: ClientKey,
@@ -317,7 +318,7 @@ impl Server {
         let Some(port) = shared.ports.get_mut(&number) else {
             return Err(not_yours(number));
         };
-        // rfc: 5040-118, 5041-96, 5042-4 each client is trusted alone, also beside others of the same user
+        // rfc: 5040-118, 5041-96, 5042-4 each client is trusted alone, even of one user
         if port.record.token != token {
             let what = format!(
                 "{}: somebody else asked for port {number}",

@@ -100,7 +100,7 @@ impl Signals {
         Ok(Self { wake, end, reload })
     }
 
-    /// Takes back the octets that woke the loop.
+    /// Reads and drops the octets that woke the loop.
     fn silence(&self) {
         let mut octets = [0; 64];
         while io::Read::read(&mut &self.wake, &mut octets).is_ok_and(|read| read > 0) {}

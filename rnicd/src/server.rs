@@ -66,7 +66,7 @@ pub(crate) struct Server {
 }
 
 impl Drop for Server {
-    /// What it holds is left to the next rnicd.
+    /// Leaves what it holds to the next rnicd.
     fn drop(&mut self) {
         self.keeper.leave();
     }
@@ -336,7 +336,7 @@ impl Server {
         Ok(ready.map(|(_, source)| source).collect())
     }
 
-    /// Gives up devices that were removed. They are opened again when they are back.
+    /// Drops devices that were removed. They are opened again when they are back.
     fn drop_lost_devices(&mut self) {
         let is_gone = |shared: &Shared| shared.device.link_state() == LinkState::Gone;
         while let Some(at) = self.devices.iter().position(is_gone) {

@@ -101,7 +101,8 @@ impl Settings {
         settings.map_err(|faults| self.in_words(faults))
     }
 
-    /// Says what is wrong with a change. Its own lines are those of a file that is not written.
+    /// Describes what is wrong with a change. The faults of its own lines come without the name of
+    /// a file, because that file is not written.
     fn in_words(&self, faults: Faults) -> String {
         let word = |fault: &Fault| match *fault.file == *self.file {
             true => fault.what.clone(),

@@ -139,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Takes in a next hop. Returns the ports that follow the path.
+    /// Records a next hop. Returns the ports that follow the path.
     pub(crate) fn set_hop(&mut self, path: AddressPair, hop: Option<NextHop>) -> BTreeSet<u32> {
         let Some(followed) = self.paths.get_mut(&path) else {
             return BTreeSet::new();

@@ -44,7 +44,7 @@ impl Server {
         Err(Refused::new(Reason::Quota, why))
     }
 
-    /// Gives back a TCP port that was chosen for a port, if its user has too many of those.
+    /// Refuses and releases a TCP port that was chosen for a port, if its user has too many.
     pub(crate) fn check_chosen(
         &mut self,
         number: u32,

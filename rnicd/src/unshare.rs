@@ -1,5 +1,5 @@
-//! Takes back what goes on without rnicd: programs, their maps, and the records of ports. For a host on which rnicd is not to run
-//! any more.
+//! Removes what goes on without rnicd: programs, their maps, and the records of ports. For a host
+//! on which rnicd is not to run any more.
 
 use std::fs;
 use std::io;

@@ -30,7 +30,7 @@ impl Count {
         self.octets = self.octets.saturating_add(other.octets);
     }
 
-    /// Takes over what has grown.
+    /// Adopts the values that have grown.
     fn advance(&mut self, now: Self) {
         self.frames = self.frames.max(now.frames);
         self.octets = self.octets.max(now.octets);
@@ -115,7 +115,7 @@ impl Usage {
         })
     }
 
-    /// Takes in a port of a user, unless it is known.
+    /// Begins to count a port of a user, unless it is known.
     pub(crate) fn add_port(&mut self, port: u32, uid: u32) {
         let books = &mut self.books;
         if books.users.len() < MOST_USERS {
@@ -127,7 +127,7 @@ impl Usage {
         self.is_kept = false;
     }
 
-    /// Takes in what a port counts now, as far as that is known.
+    /// Records what a port counts now, as far as that is known.
     pub(crate) fn see_port(
         &mut self,
         port: u32,

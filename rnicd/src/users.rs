@@ -40,7 +40,7 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Takes one, if there is one.
+    /// Uses up one, if there is one. Returns whether there was.
     fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         let has_one = self.left >= 1.0;
@@ -50,7 +50,7 @@ impl Bucket {
         has_one
     }
 
-    /// Takes one, and returns how long it takes until nothing is owed.
+    /// Uses up one, and returns how long it takes until nothing is owed.
     fn owe(&mut self, now: Instant) -> Duration {
         self.fill(now);
         self.left -= 1.0;
@@ -119,7 +119,7 @@ impl Users {
         self.of(account, now).lookups.owe(now)
     }
 
-    /// Gives a user no connection for a while.
+    /// Refuses a user's connections for a while.
     pub(crate) fn shut_out(&mut self, account: u32) {
         let now = Instant::now();
         self.of(account, now).shut_out_until = Some(now + PENALTY);

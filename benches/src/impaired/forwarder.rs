@@ -91,7 +91,8 @@ impl Forwarder {
         Ok(accounts)
     }
 
-    /// Takes what has come to a port into the lane that begins there.
+    /// Receives what has come to a port, and offers it to the lane that begins there. Returns the
+    /// number of frames.
     fn receive(&mut self, side: usize) -> Result<usize, Failure> {
         let now = self.began.elapsed();
         let mut dropped = Vec::new();

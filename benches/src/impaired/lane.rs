@@ -110,7 +110,8 @@ impl Lane {
         share > 0.0 && self.rng.f64() < share
     }
 
-    /// Takes a frame that has come. Returns it if it is dropped, so that its memory can be used again.
+    /// Accepts a frame that has come to the lane. Returns it if it is dropped, so that its memory
+    /// can be used again.
     pub(crate) fn offer(&mut self, now: Duration, frame: Frame) -> Option<Frame> {
         self.statistics.offered += 1;
         if self.happens(self.impairments.loss) {
@@ -162,7 +163,7 @@ impl Lane {
         self.travelling.peek().map(|Reverse(next)| next.arrives)
     }
 
-    /// Takes a frame that has arrived.
+    /// Removes and returns the next frame that has arrived at the lane's end, if there is one.
     pub(crate) fn take(&mut self, now: Duration) -> Option<Frame> {
         if self.next_arrival()? > now {
             return None;

@@ -181,7 +181,7 @@ impl Ours {
         Ok(self.qp.post_recv(0, &piece)?)
     }
 
-    /// Takes completions until a condition holds. All must be successes.
+    /// Polls completions until a condition holds. All must be successes.
     fn progress_until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         let mut moved = Instant::now();
         while !enough(self) {

@@ -105,7 +105,7 @@ impl PacketSocket {
         Ok(count)
     }
 
-    /// Takes back a dropped frame, so that its memory is used again.
+    /// Keeps a dropped frame, so that its memory is used again.
     pub(crate) fn reuse(&mut self, frame: Frame) {
         self.empty.push(frame);
     }

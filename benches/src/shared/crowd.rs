@@ -50,7 +50,8 @@ impl Carried {
     }
 }
 
-/// Has clients write messages of 64 KiB for a time, all on the first processor, the peer on the second.
+/// Makes clients write messages of 64 KiB for a time, all on the first processor, the peer on the
+/// second.
 pub(crate) fn measure(bed: &Bed, crowd: Crowd, duration: Duration) -> Result<Carried, Failure> {
     let connections = crowd.all_connections() as u32;
     let open = || open_device(&bed.server, connections);

@@ -16,7 +16,7 @@ const PERIOD: u32 = 100_000;
 pub(super) struct Quota(PathBuf);
 
 impl Quota {
-    /// Gives a process so many hundredths of one processor's time.
+    /// Limits a process to so many hundredths of one processor's time.
     pub(super) fn give(process: u32, hundredths: u32) -> Result<Self, Failure> {
         let quota = hundredths * PERIOD / 100;
         let name = format!("rnic-bench-{}", id());

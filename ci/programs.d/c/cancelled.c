@@ -2,7 +2,8 @@
  * another thread can use it.
  *
  *   cancelled server ADDRESS    lets one client write, until it disconnects
- *   cancelled client ADDRESS    starts threads that write, cancels each of them, and writes once more itself */
+ *   cancelled client ADDRESS    starts threads that write, cancels each of them, and writes once
+ *                               more itself */
 #include <pthread.h>
 #include <sched.h>
 

@@ -1,8 +1,10 @@
 /* Programs that fork.
  *
- *   forking server|client ADDRESS      has a connection, forks children that execute something, and that write to the memory that it
- *                                      has registered, and goes on transferring
- *   forking servers|clients ADDRESS    forks first; each of two children has its own device and connection */
+ *   forking server|client ADDRESS      has a connection, forks children that execute something, and
+ *                                      that write to the memory that it has registered, and goes on
+ *                                      transferring
+ *   forking servers|clients ADDRESS    forks first; each of two children has its own device and
+ *                                      connection */
 #include <sys/wait.h>
 
 #include "end.h"

@@ -2,8 +2,10 @@
  * program works at once.
  *
  *   killed server ADDRESS    sees clients come, and each of them go
- *   killed client ADDRESS    starts `killed sleeper` again and again, and kills it in different ways; the last one ends in order
- *   killed sleeper ADDRESS   connects, sends a message and waits for one; killed ends ADDRESS: disconnects instead */
+ *   killed client ADDRESS    starts `killed sleeper` again and again, and kills it in different
+ *                            ways; the last one ends in order
+ *   killed sleeper ADDRESS   connects, sends a message and waits for one
+ *   killed ends ADDRESS      connects, sends a message and disconnects */
 #include <signal.h>
 #include <sys/wait.h>
 

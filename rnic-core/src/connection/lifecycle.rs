@@ -26,7 +26,7 @@ impl Connection {
 
     /// Acts on what TCP has learnt: completes what was acknowledged, and follows closes and failures.
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
-        // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and every request completes with an error
+        // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and all requests fail
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);
             self.leave_stream(context);
@@ -47,8 +47,8 @@ impl Connection {
         self.follow_close(context);
     }
 
-    /// Gives back the queue pair of a stream that has ended. What is left is TCP, and a Terminate if there is one to
-    /// send.
+    /// Returns the queue pair of a stream that has ended to the engine. What is left is TCP, and a
+    /// Terminate if there is one to send.
     // rfc: 5040-86, 5040-s6, 5041-13 behind the Terminate the connection is closed in order
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
         if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {
@@ -91,7 +91,7 @@ impl Connection {
 
     /// Handles the peer's FIN. RDMAP has no use for a half-closed stream, so this side closes too. Any other layer
     /// decides itself, and its stream is over when both sides have closed.
-    // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed in order when asked
+    // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed when asked
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase
             && stream.is_endpoint()

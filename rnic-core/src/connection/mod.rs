@@ -206,14 +206,14 @@ impl Connection {
         }
     }
 
-    /// Whether FPDUs flow. Then the connection has nothing for the engine but frames and events: the engine took the
+    /// Returns whether FPDUs flow. Then the connection has nothing for the engine but frames and events: the engine took the
     /// rest when FPDUs began to flow.
     #[inline]
     pub(crate) fn is_streaming(&self) -> bool {
         matches!(self.phase, Phase::Streaming(_))
     }
 
-    /// Whether MPA start-up is not over.
+    /// Returns whether MPA start-up is not over.
     pub(super) fn is_starting(&self) -> bool {
         matches!(
             self.phase,
@@ -221,17 +221,17 @@ impl Connection {
         )
     }
 
-    /// Whether nothing is left to do, and the connection may be removed.
+    /// Returns whether nothing is left to do, and the connection may be removed.
     pub(crate) fn is_finished(&self) -> bool {
         self.tcp.is_finished()
     }
 
-    /// Whether the connection is settled: it owes its peer nothing more, but may wait out its TIME-WAIT.
+    /// Returns whether the connection is settled: it owes its peer nothing more, but may wait out its TIME-WAIT.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_finished() || self.tcp.state() == State::TimeWait
     }
 
-    /// Whether a segment asks for a new connection.
+    /// Returns whether a segment asks for a new connection.
     pub(crate) fn may_open(segment: &TcpSegment<'_>) -> bool {
         let flags = segment.header.flags;
         flags.syn() && !flags.ack() && !flags.rst() && !flags.fin()
@@ -253,12 +253,12 @@ impl Connection {
         self.tcp.yields_to(syn)
     }
 
-    /// Takes the new request, which the engine has to learn of.
+    /// Removes and returns the new request, which the engine has to learn of.
     pub(crate) fn take_new_request(&mut self) -> Option<RequestId> {
         self.new_request.take()
     }
 
-    /// Takes a request that no longer waits for a decision.
+    /// Removes and returns a request that no longer waits for a decision.
     pub(crate) fn take_gone_request(&mut self) -> Option<RequestId> {
         self.gone_request.take()
     }
@@ -279,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Takes the local end of a connection that was not established, or is over.
+    /// Removes and returns the local end of a connection that was not established, or is over.
     pub(crate) fn take_returned_end(&mut self) -> Option<LocalEnd> {
         self.returned_end.take()
     }
@@ -320,7 +320,7 @@ impl Connection {
         self.unreachable = matches!(self.phase, Phase::Connecting(_));
     }
 
-    /// Whether the peer sends FPDUs with CRCs, and without markers.
+    /// Returns whether the peer sends FPDUs with CRCs, and without markers.
     pub(crate) fn receives_crcs(&self) -> bool {
         matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
     }
@@ -372,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// Whether its timer surely goes off early enough, if it wants one. `false` may be wrong, `true` is not.
+    /// Returns whether its timer surely goes off early enough, if it wants one. `false` may be wrong, `true` is not.
     #[inline]
     fn has_timer_in_time(&self) -> bool {
         let phase_waits = match &self.phase {
@@ -383,13 +383,13 @@ impl Connection {
         !waits && self.tcp.times_out_after(self.scheduled.timer)
     }
 
-    /// Whether it has a delayed ACK, to be sent in the next turn unless data carry it before.
+    /// Returns whether it has a delayed ACK, to be sent in the next turn unless data carry it before.
     #[inline]
     pub(crate) fn acks_next_turn(&self) -> bool {
         self.tcp.acks_next_turn()
     }
 
-    /// Whether the connection is at rest: there is surely nothing to send now. `false` may be wrong, `true` is not.
+    /// Returns whether the connection is at rest: there is surely nothing to send now. `false` may be wrong, `true` is not.
     #[inline]
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {
@@ -400,21 +400,22 @@ impl Connection {
         }
     }
 
-    /// Whether there is nothing to send but what the application has posted meanwhile, for which it rings the doorbell;
-    /// or the connection waits for a turn to send anyway.
+    /// Returns whether there is nothing to send but what the application has posted meanwhile, for
+    /// which it rings the doorbell. Also true if the connection waits for a turn to send anyway.
     pub(crate) fn is_at_rest_unless_posted(&self, now: Instant) -> bool {
         self.scheduled.ready || self.is_at_rest_but_for_requests(now)
     }
 
-    /// Whether there is nothing to send but, perhaps, posted requests. The application posts on its own thread at any
+    /// Returns whether there is nothing to send but, perhaps, posted requests. The application posts on its own thread at any
     /// moment, and rings the doorbell then.
     #[inline]
     fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
         self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
     }
 
-    /// [`is_at_rest`](Self::is_at_rest) behind a [predicted segment](PredictedSegment) that acknowledged
-    /// [all](crate::tcp::Acknowledged::All), to which nothing but [this](Self::settle_acked) had to be done.
+    /// Returns what [`is_at_rest`](Self::is_at_rest) does, behind a [predicted
+    /// segment](PredictedSegment) that acknowledged [all](crate::tcp::Acknowledged::All), to which
+    /// nothing but [this](Self::settle_acked) had to be done.
     #[inline]
     pub(crate) fn is_at_rest_behind_sole_ack(&self, now: Instant) -> bool {
         match &self.phase {
@@ -452,12 +453,12 @@ impl Connection {
         self.settle(context);
     }
 
-    /// Takes every frame that is kept for retransmission, to be released.
+    /// Removes every frame that is kept for retransmission, and returns them, to be released.
     pub(crate) fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
         self.tcp.take_frames()
     }
 
-    /// Takes those frames if only the RST of the connection is left to send.
+    /// Moves those frames to `into` if only the RST of the connection is left to send.
     #[inline]
     pub(crate) fn take_useless_frames(&mut self, into: &mut Vec<FrameId>) {
         if self.tcp.is_closed() {
@@ -465,7 +466,7 @@ impl Connection {
         }
     }
 
-    /// Whether anything is kept for retransmission.
+    /// Returns whether anything is kept for retransmission.
     pub(crate) fn holds_frames(&self) -> bool {
         self.tcp.held() > 0
     }

@@ -10,7 +10,7 @@ use super::{Connection, Context, Phase};
 const MAX_AHEAD_IN_STARTUP: u64 = 4096;
 
 impl Connection {
-    /// Takes the octets that TCP found acceptable.
+    /// Receives the octets that TCP found acceptable.
     pub(super) fn receive_data(
         &mut self,
         data: StreamData<'_>,
@@ -56,7 +56,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes octets in order, and those that waited behind them.
+    /// Receives octets in order, and then those that waited behind them.
     fn receive_in_order(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
         self.consume(data.bytes, context);
         let mut at = data.offset + data.bytes.len() as u64;

@@ -35,7 +35,7 @@ impl Refusals {
         self.log().count
     }
 
-    /// Takes the oldest one that is kept.
+    /// Removes and returns the oldest refusal that is kept, or `None` if there is none.
     pub fn take(&self) -> Option<Refusal> {
         self.log().last.pop_front()
     }

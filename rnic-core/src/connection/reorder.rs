@@ -53,7 +53,7 @@ impl Reorder {
         self.queue.octets(range, joined)
     }
 
-    /// Whether an FPDU of this length may be verified before its turn. It may not where its record would be longer than
+    /// Returns whether an FPDU of this length may be verified before its turn. It may not where its record would be longer than
     /// the FPDU. Nor may it once FPDUs of twice as many octets as are queued failed: a forged marker is cheap for the
     /// peer, and the FPDU that it shows may be long. So the work that a peer can cause is bounded by what it sends.
     pub(super) fn may_verify(&self, len: usize) -> bool {
@@ -79,12 +79,12 @@ impl Reorder {
         Some(fpdu.end)
     }
 
-    /// Takes the record of the early FPDU that begins at `offset`.
+    /// Removes and returns the record of the early FPDU that begins at `offset`.
     pub(super) fn take_early(&mut self, offset: u64) -> Option<EarlyFpdu> {
         self.early.remove(&offset)
     }
 
-    /// Takes queued octets from `offset` on, not necessarily all that are contiguous.
+    /// Removes and returns queued octets from `offset` on, not necessarily all that are contiguous.
     pub(super) fn take_queued(&mut self, offset: u64) -> Option<Vec<u8>> {
         let octets = self.queue.take(offset)?;
         self.limit_refused();

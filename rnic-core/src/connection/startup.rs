@@ -69,7 +69,8 @@ fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
 }
 
 impl Connection {
-    /// Opens a connection actively. Gives the local end back if MPA cannot ask for what the options want.
+    /// Opens a connection actively. Returns the local end with the error if MPA cannot ask for what
+    /// the options want.
     pub(crate) fn connect(
         now: Instant,
         key: FlowKey,
@@ -134,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// Initiator: takes octets of the MPA Reply. Those behind it stay in `bytes`.
+    /// Reads octets of the MPA Reply, as initiator. Those behind it stay in `bytes`.
     pub(super) fn receive_reply(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
         let Phase::Connecting(connecting) = &mut self.phase else {
             return;
@@ -185,8 +186,9 @@ impl Connection {
         }
     }
 
-    /// Initiator: handles an FPDU that came in place of the Reply. Only a Terminate message may: a responder that
-    /// cannot go on sends it (RFC 6581 section 9.3). Any other FPDU is an error.
+    /// Handles, as initiator, an FPDU that came in place of the Reply. Only a Terminate message
+    /// may: a responder that cannot go on sends it (RFC 6581 section 9.3). Any other FPDU is an
+    /// error.
     fn receive_instead_of_reply(&mut self, ulpdu: &[u8], context: &mut Context<'_, '_>) {
         let Some(terminate) = ReceivedTerminate::before_stream(ulpdu) else {
             let early = "the peer sent an FPDU before its MPA Reply".into();
@@ -195,8 +197,8 @@ impl Connection {
         self.end_by(&terminate, context);
     }
 
-    /// Responder: takes octets that come before the application has decided. Only a Terminate may: an initiator that gives
-    /// up sends it (RFC 6581 section 9.3).
+    /// Handles, as responder, octets that come before the application has decided. Only a Terminate
+    /// may come: an initiator that gives up sends it (RFC 6581 section 9.3).
     // rfc: 6581-38 a Terminate before the Reply is understood
     pub(super) fn receive_early(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
         let Phase::Waiting { responder, .. } = &mut self.phase else {
@@ -278,7 +280,8 @@ impl Connection {
         }
     }
 
-    /// Gives up the connection, for a local reason. During start-up, a peer that speaks RFC 6581 gets a Terminate.
+    /// Abandons the connection, for a local reason. During start-up, a peer that speaks RFC 6581
+    /// gets a Terminate.
     pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         if self.queue_giving_up(context) {
             self.end(reason, context);
@@ -318,7 +321,7 @@ impl Connection {
         self.start_streaming(end, negotiated, hold, context);
     }
 
-    /// Responder: takes octets of the MPA Request.
+    /// Reads octets of the MPA Request, as responder.
     pub(super) fn receive_request(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
         let Phase::Responding { responder, .. } = &mut self.phase else {
             return;
@@ -441,7 +444,8 @@ impl Connection {
         self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold)));
     }
 
-    /// Takes the present phase. The caller sets the next one; otherwise only TCP is left.
+    /// Takes the present phase, and leaves [`Phase::Closing`], in which there is only TCP. The
+    /// caller sets the next one.
     pub(super) fn take_phase(&mut self) -> Phase {
         std::mem::replace(&mut self.phase, Phase::Closing)
     }

@@ -139,12 +139,12 @@ impl Stream {
         self.user.finish();
     }
 
-    /// Whether the application has asked to end in order.
+    /// Returns whether the application has asked to end in order.
     pub(super) fn is_closing(&self) -> bool {
         self.ddp.is_finishing()
     }
 
-    /// Whether the layer above is not RDMAP. Such a layer decides itself how long the stream lives.
+    /// Returns whether the layer above is not RDMAP. Such a layer decides itself how long the stream lives.
     pub(super) fn is_endpoint(&self) -> bool {
         matches!(self.user, User::Endpoint(_))
     }
@@ -162,7 +162,8 @@ impl Stream {
         self.user.into_end()
     }
 
-    /// Takes the Terminate that is still to be sent of a stream that has ended.
+    /// Removes and returns the Terminate that a stream which has ended must still send. It is empty
+    /// if there is none.
     pub(super) fn take_last_words(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.last_words)
     }
@@ -171,7 +172,7 @@ impl Stream {
         self.ended
     }
 
-    /// Whether the peer sends FPDUs with CRCs, and without markers.
+    /// Returns whether the peer sends FPDUs with CRCs, and without markers.
     pub(super) fn receives_crcs(&self) -> bool {
         self.crc && self.marked_from.is_none()
     }
@@ -181,7 +182,7 @@ impl Stream {
         self.deframer.get().buffered()
     }
 
-    /// Whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
+    /// Returns whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
     /// peer began does not count.
     pub(super) fn is_inside_message(&self) -> bool {
         self.buffered() > 0 || (self.ddp.is_amid_message() && !self.ddp.has_failed())
@@ -192,7 +193,7 @@ impl Stream {
         self.deframer.get().missing_len()
     }
 
-    /// Whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
+    /// Returns whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
     /// the stream's beginning or end, and no response of ours, is pending.
     fn is_between_messages(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
@@ -203,7 +204,7 @@ impl Stream {
         !ends && !self.send_may_open && between && rdmap.is_between_messages()
     }
 
-    /// Whether the stream is certainly still [between messages](Self::is_between_messages), as
+    /// Returns whether the stream is certainly still [between messages](Self::is_between_messages), as
     /// [`settle_acked`](Self::settle_acked) found it.
     #[inline(always)]
     pub(super) fn is_still_between_messages(&self) -> bool {
@@ -213,7 +214,8 @@ impl Stream {
         between_messages
     }
 
-    /// Takes octets in order from TCP, with the CRC of all of them if that is known already.
+    /// Receives octets in order from TCP. `crc` is the CRC of all of them, if that is known
+    /// already.
     pub(super) fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -310,7 +312,7 @@ impl Stream {
         self.conclude(outcome, context);
     }
 
-    // rfc: 5041-70b, 5041-70c, 5041-s8 an error of the LLP, or an invalid DDP header, ends the stream
+    // rfc: 5041-70b, 5041-70c, 5041-s8 an error of the LLP or of the DDP header ends the stream
     #[inline]
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         if let Err(error) = outcome {
@@ -330,7 +332,7 @@ impl Stream {
     /// Handles an error. RDMAP sends a Terminate message, and the stream is over. Any other layer gets the error, and
     /// decides.
     // rfc: 5040-88b, 5040-s4, 5041-s7, 5041-s12 RDMAP sends one more message at once, a Terminate
-    // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the stream ends when the layer above says so
+    // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the ULP ends the stream
     #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
@@ -369,7 +371,7 @@ impl Stream {
             User::Endpoint(endpoint) => {
                 if !self.ddp.has_failed() {
                     self.ddp.fail();
-                    // rfc: 5041-70c, 5041-71 the layer above is told, and decides when the stream ends
+                    // rfc: 5041-70c, 5041-71 the ULP is told, and decides when the stream ends
                     endpoint.ulp.handle_error(&error.report());
                 }
             }
@@ -413,8 +415,8 @@ impl Stream {
         self.acked = acked;
     }
 
-    /// Does [`settle`](Self::settle) if completing what the peer has acknowledged is all of it. Returns whether that
-    /// was so.
+    /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do nothing else.
+    /// Returns whether that was so.
     #[inline]
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
         let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
@@ -468,19 +470,19 @@ impl Stream {
         }
     }
 
-    /// Whether there is surely nothing to send now, and no work request that waits.
+    /// Returns whether there is surely nothing to send now, and no work request that waits.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
     }
 
-    /// Whether FPDUs may be sent now.
+    /// Returns whether FPDUs may be sent now.
     #[inline]
     pub(super) fn may_send(&self) -> bool {
         self.hold == Hold::Nothing && !self.ended
     }
 
-    /// Whether there is something to send now. May begin a message.
+    /// Returns whether there is something to send now. May begin a message.
     #[inline]
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
         self.may_send() && (self.ddp.is_sending() || self.begins_message(context))
@@ -508,13 +510,13 @@ impl Stream {
         }
     }
 
-    /// Whether FPDUs have CRCs.
+    /// Returns whether FPDUs have CRCs.
     #[inline]
     pub(super) fn has_crcs(&self) -> bool {
         self.crc
     }
 
-    /// Whether the peer requires markers.
+    /// Returns whether the peer requires markers.
     pub(super) fn has_markers(&self) -> bool {
         self.markers.is_some()
     }
@@ -538,7 +540,7 @@ fn opening(rtr: Rtr) -> Option<RtrMessage> {
     }
 }
 
-/// Whether the initiator's first FPDU is a ready-to-receive message that is a Send.
+/// Returns whether the initiator's first FPDU is a ready-to-receive message that is a Send.
 // rfc: 6581-27 a responder takes a Send as RTR message
 fn is_opening(ulpdu: &[u8]) -> bool {
     DdpSegment::parse(ulpdu).is_ok_and(|segment| RtrMessage::is_send(&segment))

@@ -99,7 +99,7 @@ impl StreamError {
         }
     }
 
-    /// Whether a completion queue overran because the application did not poll it.
+    /// Returns whether a completion queue overran because the application did not poll it.
     pub(super) fn is_overrun(&self) -> bool {
         matches!(self.0.0, LayerError::Rdmap(RdmapError::Overrun(_)))
     }
@@ -160,7 +160,7 @@ pub(super) fn fpdu(
 
 /// Returns layer, error type and error code: those of RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and
 /// MPA's of RFC 5044 section 8.
-// rfc: 5044-85b, 5044-85c, 5044-s17 a wrong CRC, and a marker that disagrees, have codes of their own
+// rfc: 5044-85b, 5044-85c, 5044-s17 a wrong CRC and a wrong marker have codes of their own
 fn cause(error: &LayerError) -> TerminateCause {
     const RDMA: u8 = 0;
     const DDP: u8 = 1;

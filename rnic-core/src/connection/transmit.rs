@@ -70,7 +70,8 @@ impl Connection {
         }
     }
 
-    /// Gives TCP segments while it wants them. Returns false if there was no frame to build one in.
+    /// Hands segments to TCP while it wants them. Returns false if there was no frame to build one
+    /// in.
     fn fill<F: TxFrames>(
         &mut self,
         net_header_len: usize,
@@ -231,7 +232,7 @@ impl Connection {
     }
 }
 
-/// Whether another frame can be queued in the device.
+/// Returns whether another frame can be queued in the device.
 pub(crate) fn has_room<F: TxFrames>(tx: &F) -> bool {
     tx.can_transmit() && tx.available() > 0
 }

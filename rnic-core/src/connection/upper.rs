@@ -153,7 +153,7 @@ impl User {
         }
     }
 
-    /// Whether there is surely no message to begin. A layer other than RDMAP may always have one.
+    /// Returns whether there is surely no message to begin. A layer other than RDMAP may always have one.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         match self {
@@ -162,7 +162,7 @@ impl User {
         }
     }
 
-    /// Whether an error of a request waits until those in front of it have completed.
+    /// Returns whether an error of a request waits until those in front of it have completed.
     pub(super) fn has_failure(&self) -> bool {
         match self {
             Self::Rdmap(user) => user.rdmap.has_failure(),
@@ -170,7 +170,7 @@ impl User {
         }
     }
 
-    /// Whether its receives come from a shared receive queue.
+    /// Returns whether its receives come from a shared receive queue.
     pub(super) fn shares_receives(&self) -> bool {
         match self {
             Self::Rdmap(user) => user.qp.rq.is_shared(),
@@ -363,7 +363,8 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
-    /// RDMAP has no use for a stream on which it cannot respond.
+    /// Decides what to do when the peer has closed its half. RDMAP has no use for a stream on which
+    /// it cannot respond.
     fn handle_half_close(&mut self) -> HalfCloseAction {
         match self.user {
             User::Rdmap(_) => HalfCloseAction::Close,

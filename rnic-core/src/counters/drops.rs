@@ -11,17 +11,17 @@ macro_rules! drop_reasons {
             /// Every reason, in the order in which a frame meets them.
             pub const ALL: &[Self] = &[$(Self::$reason,)*];
 
-            /// The name of its counter.
+            /// Returns the name of its counter.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$reason => stringify!($name),)* }
             }
 
-            /// Whether the frame was a segment of a connection of this engine: TCP has counted it as received.
+            /// Returns whether the frame was a segment of a connection of this engine: TCP has counted it as received.
             pub const fn is_of_connection(self) -> bool {
                 self as usize >= Self::TcpClosed as usize
             }
 
-            /// What it says of a frame.
+            /// Returns what it says of a frame.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$reason => $text,)* }
             }
@@ -71,17 +71,17 @@ impl DropCounters {
         self.0[reason as usize] += 1;
     }
 
-    /// The number of frames dropped for a reason.
+    /// Returns the number of frames dropped for a reason.
     pub fn of(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// The number of frames dropped, for whatever reason.
+    /// Returns the number of frames dropped, for whatever reason.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Every counter with its reason.
+    /// Returns every counter with its reason.
     pub fn entries(&self) -> impl Iterator<Item = (DropReason, u64)> + use<> {
         DropReason::ALL.iter().copied().zip(self.0)
     }

@@ -30,7 +30,7 @@ pub trait Llp {
     /// Returns up to where the peer has received what was sent, in a measure of the LLP that only grows.
     fn transferred(&self) -> u64;
 
-    /// Whether the peer has closed its half in order, and all that it sent was passed up.
+    /// Returns whether the peer has closed its half in order, and all that it sent was passed up.
     fn peer_closed(&self) -> bool;
 
     /// Closes this half in order, behind everything that was sent. The other half stays open.

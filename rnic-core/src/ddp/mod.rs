@@ -81,7 +81,7 @@ impl Ddp {
         self.next_msn.get_or_insert_with(queue, || msn);
     }
 
-    /// Whether a queue is open for receiving.
+    /// Returns whether a queue is open for receiving.
     pub fn is_open(&self, queue: QueueNumber) -> bool {
         self.queues.get(queue).is_some()
     }
@@ -93,7 +93,7 @@ impl Ddp {
         Some(queue.order.messages_before(header))
     }
 
-    /// Whether a segment begins the next message of a queue whose buffers the ULP posts.
+    /// Returns whether a segment begins the next message of a queue whose buffers the ULP posts.
     #[inline]
     fn begins_next(&self, header: &UntaggedHeader) -> bool {
         let queue = self.queues.get(header.queue);
@@ -129,7 +129,7 @@ impl Ddp {
         Segmenter::new(header, length)
     }
 
-    /// Whether a message has begun whose last segment was not delivered.
+    /// Returns whether a message has begun whose last segment was not delivered.
     #[inline]
     fn is_amid_message(&self) -> bool {
         self.partial.is_some()
@@ -164,8 +164,9 @@ impl Ddp {
         });
     }
 
-    /// Takes a segment in order: it must continue the partial message, or begin a message if there is none. An untagged
-    /// segment must belong to the next message of its queue.
+    /// Checks a segment that comes in order, and records it. It must continue the partial message,
+    /// or begin a message if there is none. An untagged segment must belong to the next message of
+    /// its queue.
     // rfc: 5041-21, 5041-62, 5041-63 a message is delivered after all that were sent before it
     #[inline]
     fn begin_or_continue(&mut self, header: &DdpHeader, len: usize) -> Result<(), DdpError> {
@@ -181,7 +182,8 @@ impl Ddp {
         Ok(())
     }
 
-    /// Takes a segment that begins a message of several segments, or whose header differs from those before it.
+    /// Checks and records a segment that begins a message of several segments, or whose header
+    /// differs from those before it.
     fn update_partial(
         &mut self,
         begun: Option<PartialMessage>,

@@ -25,7 +25,7 @@ impl fmt::Debug for PartialMessage {
 }
 
 impl PartialMessage {
-    /// Whether a segment surely belongs to this message: its header differs in the offset only.
+    /// Returns whether a segment surely belongs to this message: its header differs in the offset only.
     #[inline]
     pub(super) fn is_continued_by(&self, header: &DdpHeader) -> bool {
         match (&self.header, header) {
@@ -40,7 +40,7 @@ impl PartialMessage {
         }
     }
 
-    /// Whether a segment may belong to this message: STag, or queue and MSN, stay the same in a message. The STag of a
+    /// Returns whether a segment may belong to this message: STag, or queue and MSN, stay the same in a message. The STag of a
     /// segment without payload means nothing. The ULP checks what it needs of RsvdULP.
     // rfc: 5041-33 the STag is the same in all segments of a message
     // rfc: 5041-40, 5041-45 queue number and MSN are the same in all segments of a message

@@ -22,12 +22,12 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// The header of the segment.
+    /// Returns the header of the segment.
     pub fn header(&self) -> &DdpHeader {
         &self.header
     }
 
-    /// What the header does not say about the segment.
+    /// Returns what the header does not say about the segment.
     pub fn info(&self) -> SegmentInfo {
         let len = self.header.len() + self.len as usize;
         SegmentInfo {
@@ -36,7 +36,7 @@ impl Placed {
         }
     }
 
-    /// The length of the payload in octets.
+    /// Returns the length of the payload in octets.
     pub fn payload_len(&self) -> u32 {
         self.len
     }

@@ -23,7 +23,7 @@ impl DeliveryOrder {
         header.msn.distance_from(self.next)
     }
 
-    /// Whether a segment begins the next message.
+    /// Returns whether a segment begins the next message.
     // rfc: 5041-61 a message is delivered at most once
     #[inline]
     pub(super) fn begins(&self, header: &UntaggedHeader) -> bool {

@@ -94,7 +94,7 @@ impl Segmenter {
         }
         let offset = self.segmented;
         // rfc: 5041-17, 5041-18 L is set on the last segment of a message, and clear on all others
-        // rfc: 5041-19, 5041-20, 5041-s1 segments are sent in the order of their offsets, the one with L last
+        // rfc: 5041-19, 5041-20, 5041-s1 segments are sent in the order of offsets, L last
         // rfc: 5041-51 the whole message is sent
         let last = len == remaining;
         // rfc: 5041-4 what was handed down is not segmented again for a new MULPDU
@@ -148,7 +148,7 @@ impl Segmenter {
         self.header_len() + (self.length - self.segmented) as usize
     }
 
-    /// Whether the last segment was returned.
+    /// Returns whether the last segment was returned.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -165,7 +165,7 @@ impl Segmenter {
     // rfc: 5041-40, 5041-41, 5041-45, 5041-46 and so are queue number and MSN
     fn header_at(&self, offset: u32, last: bool) -> DdpHeader {
         match self.header {
-            // rfc: 5041-55 TO is the first TO and the offset; where it wraps, the peer's check ends the stream
+            // rfc: 5041-55 TO is the first TO and the offset; the peer checks that it does not wrap
             DdpHeader::Tagged(mut tagged) => {
                 tagged.last = last;
                 tagged.offset = TaggedOffset(tagged.offset.0.wrapping_add(u64::from(offset)));

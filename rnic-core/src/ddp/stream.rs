@@ -184,7 +184,7 @@ impl DdpStream {
         }
     }
 
-    /// Whether a message has begun to arrive and is not complete.
+    /// Returns whether a message has begun to arrive and is not complete.
     #[inline]
     pub fn is_amid_message(&self) -> bool {
         self.ddp.is_amid_message()
@@ -239,13 +239,13 @@ impl DdpStream {
         self.ddp.deliver_without_buffer(header)
     }
 
-    /// Whether a message is being sent.
+    /// Returns whether a message is being sent.
     #[inline]
     pub fn is_sending(&self) -> bool {
         self.sending.is_some()
     }
 
-    /// Whether there is a segment to send. May begin a message.
+    /// Returns whether there is a segment to send. May begin a message.
     pub fn has_output<U: Ulp>(&mut self, ulp: &mut U, guard: &Guard<'_>) -> Result<bool, U::Error> {
         if self.sending.is_none() {
             if self.closed {
@@ -312,7 +312,7 @@ impl DdpStream {
         Some(self.sending.as_mut()?.next_full(full).emit(room))
     }
 
-    /// Whether a message may begin: none is being sent, and this half is not closed.
+    /// Returns whether a message may begin: none is being sent, and this half is not closed.
     #[inline]
     pub fn may_begin(&self) -> bool {
         self.sending.is_none() && !self.closed
@@ -348,7 +348,7 @@ impl DdpStream {
         self.failed = true;
     }
 
-    /// Whether an error has ended receiving.
+    /// Returns whether an error has ended receiving.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
@@ -359,12 +359,13 @@ impl DdpStream {
         self.finishing = true;
     }
 
-    /// Whether the ULP wants an orderly end.
+    /// Returns whether the ULP wants an orderly end.
     pub fn is_finishing(&self) -> bool {
         self.finishing
     }
 
-    /// Takes up changes of the LLP: what was transferred, and the peer's half-close (RFC 5041 section 6.2).
+    /// Handles changes of the LLP: what was transferred, and the peer's half-close (RFC 5041
+    /// section 6.2).
     pub fn follow_llp<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
         ulp.transferred(llp.transferred());
         // rfc: 5041-66, 5041-69 this half is closed in order when the ULP asks for it

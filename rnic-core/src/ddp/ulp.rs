@@ -108,8 +108,8 @@ pub trait Ulp: Buffers {
         Ok(false)
     }
 
-    /// Takes a message in order; of a tagged message, a segment. If the message filled a posted buffer, the ULP takes the
-    /// first buffer off that queue now.
+    /// Receives a message in order, or a segment if the message is tagged. If the message filled a
+    /// posted buffer, the ULP removes the first buffer from that queue now.
     fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), Self::Error>;
 
     /// Begins the next message, if there is one. The message before it was posted in full.
@@ -124,7 +124,7 @@ pub trait Ulp: Buffers {
     /// Notes that messages which end at or before `end` will reach the peer (RFC 5041 section 5.4).
     fn transferred(&mut self, end: u64);
 
-    /// Whether the layer is drained: it has nothing to send, and every request of either side was carried out.
+    /// Returns whether the layer is drained: it has nothing to send, and every request of either side was carried out.
     fn is_drained(&self) -> bool;
 
     /// Handles the peer's half-close: nothing more arrives.

@@ -151,7 +151,7 @@ impl Engine {
         CoalescedRun::eligible(connection, prediction, frame, expected, guard)
     }
 
-    /// Takes frames while they belong to a coalesced run. Returns the first that does not.
+    /// Handles frames while they belong to a coalesced run. Returns the first that does not.
     fn follow_coalesced_run<T: AsRef<[u8]>>(
         &mut self,
         index: usize,
@@ -167,7 +167,7 @@ impl Engine {
         other
     }
 
-    /// Does the actions that follow from the segments of a run.
+    /// Carries out the actions that follow from the segments of a run.
     #[inline]
     fn end_run(&mut self, index: usize, now: Instant, guard: &Guard<'_>) {
         let (connection, mut context) = self.lend(index, now, guard);

@@ -66,7 +66,8 @@ pub enum Command {
     DestroySrq(SrqId),
     /// Adds a queue pair, in state Idle.
     CreateQp(Box<QueuePair>),
-    /// Gives an idle queue pair back, so that another engine of the device can have it.
+    /// Removes an idle queue pair from this engine, so that another engine of the device can have
+    /// it.
     TakeQp {
         /// The queue pair.
         qp: QpNumber,

@@ -135,8 +135,9 @@ impl Engine {
         }
     }
 
-    /// Does [that](Self::add_request) where the listener has room for one more; otherwise turns the peer away. The
-    /// event of its request was made in this turn, and is withdrawn before the host reads it.
+    /// Records, as [`add_request`](Self::add_request) does, that a connection waits for a decision,
+    /// if the listener has room for one more. Otherwise turns the peer away. Then the event of its
+    /// request, which was made in this turn, is withdrawn before the host reads it.
     pub(super) fn add_request_or_refuse(
         &mut self,
         now: Instant,
@@ -389,7 +390,7 @@ impl Engine {
         }
     }
 
-    /// Gives a queue pair a turn: new requests were posted to it.
+    /// Handles the doorbell of a queue pair, to which new requests were posted.
     #[inline]
     pub fn handle_doorbell(&mut self, number: u32) {
         let number = QpNumber(number);

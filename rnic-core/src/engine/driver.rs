@@ -64,12 +64,12 @@ impl Driver {
         }
     }
 
-    /// Whether a turn without frames would have anything to do. If not, a worker need not begin one.
+    /// Returns whether a turn without frames would have anything to do. If not, a worker need not begin one.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
     }
 
-    /// Whether the engine has requests about next hops.
+    /// Returns whether the engine has requests about next hops.
     #[inline]
     pub fn asks_for_next_hop(&self) -> bool {
         self.engine.asks_for_next_hop()
@@ -106,12 +106,12 @@ impl Driver {
         self.engine.next_timeout()
     }
 
-    /// Whether something waits for room in the device or for a free frame. Then a worker must not sleep long.
+    /// Returns whether something waits for room in the device or for a free frame. Then a worker must not sleep long.
     pub fn has_backlog(&self) -> bool {
         self.engine.has_backlog()
     }
 
-    /// Whether all connections are [settled](Engine::is_settled) and no command waits.
+    /// Returns whether all connections are [settled](Engine::is_settled) and no command waits.
     pub fn is_settled(&self) -> bool {
         self.end.commands.is_empty() && self.engine.is_settled()
     }
@@ -192,8 +192,8 @@ impl Batch<'_> {
         self.engine.revoke(self.now, &self.guard, lease);
     }
 
-    /// Says that more frames have arrived than this turn handles. After a pause of this process they may hold the
-    /// acknowledgments that timers wait for, so timers are handled behind them.
+    /// Notes that more frames have arrived than this turn handles. After a pause of this process
+    /// they may hold the acknowledgments that timers wait for, so timers are handled behind them.
     pub fn expect_more(&mut self) {
         self.more_to_come = true;
     }

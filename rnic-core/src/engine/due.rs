@@ -48,7 +48,7 @@ impl Engine {
         0
     }
 
-    /// Whether this number of frames is enough for a turn.
+    /// Returns whether this number of frames is enough for a turn.
     #[inline]
     pub(super) fn is_enough(&self, frames: u64) -> bool {
         frames >= BURST && frames * u64::from(self.config.mtu) >= TURN
@@ -119,17 +119,17 @@ impl Engine {
         }
     }
 
-    /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
+    /// Returns whether something waits for room in the device, for a free frame or for room in a completion queue.
     pub fn has_backlog(&self) -> bool {
         !self.schedule.ready().is_empty() || self.cqs.has_backlogs()
     }
 
-    /// Whether a timer has gone off, or frames, completions or events wait.
+    /// Returns whether a timer has gone off, or frames, completions or events wait.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.has_backlog() || self.has_events() || self.is_time(now)
     }
 
-    /// Whether a delayed ACK is due or a timer has gone off: see [`handle_timeouts`](Self::handle_timeouts).
+    /// Returns whether a delayed ACK is due or a timer has gone off: see [`handle_timeouts`](Self::handle_timeouts).
     #[inline]
     pub(super) fn is_time(&self, now: Instant) -> bool {
         self.schedule.has_ack_due(now) || self.schedule.has_expired(now)

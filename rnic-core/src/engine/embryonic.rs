@@ -43,7 +43,7 @@ impl Embryonic {
         }
     }
 
-    /// Whether one of so many places is left for a peer.
+    /// Returns whether one of so many places is left for a peer.
     pub(super) fn has_place_for(&self, peer: IpAddr, places: usize) -> bool {
         let share = (places / PART_OF_A_SOURCE).max(1);
         let its_own = || self.sources.get(&source(peer)).copied().unwrap_or(0);

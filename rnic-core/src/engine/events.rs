@@ -68,7 +68,8 @@ impl Events {
         }
     }
 
-    /// Has a waker woken for each event, and once now: events may have come before. Returns false if there is one already.
+    /// Sets the waker that is woken for each event. It is also woken once now, because events may
+    /// have come before. Returns false, and sets nothing, if there is one already.
     pub fn set_waker(&self, waker: Waker) -> bool {
         let mut new = Some(waker);
         let waker = self.waker.get_or_init(|| new.take().expect("called once"));
@@ -76,7 +77,7 @@ impl Events {
         new.is_none()
     }
 
-    /// Takes the next event. Connection requests come behind all other events.
+    /// Removes and returns the next event. Connection requests come behind all other events.
     pub fn next(&self) -> Option<Notice> {
         let mut unread = self.lock();
         let request = |unread: &mut Unread| Some(unread.requests.pop_first()?.1);
@@ -84,7 +85,7 @@ impl Events {
         notice.or_else(|| request(&mut unread))
     }
 
-    /// Whether there is no event.
+    /// Returns whether there is no event.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -104,7 +105,7 @@ impl Events {
         self.news.notify_one();
     }
 
-    /// Takes a nudge back.
+    /// Clears a nudge that nobody has waited for.
     pub fn forget_nudge(&self) {
         self.lock().nudged = false;
     }

@@ -173,7 +173,7 @@ impl Flows {
         self.slots[at] = slot;
     }
 
-    /// Takes a connection out by its addresses and number.
+    /// Removes a connection, which is found by its addresses and number.
     pub fn remove(&mut self, key: &FlowKey, index: usize) {
         let Some(mut hole) = self.position(self.hash(key), |other| other == index) else {
             return;

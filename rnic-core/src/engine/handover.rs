@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Whether other engines share the device.
+    /// Returns whether other engines share the device.
     #[inline]
     pub(super) fn has_others(&self) -> bool {
         self.place.is_some()
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Whether frames from other engines wait.
+    /// Returns whether frames from other engines wait.
     pub fn is_waited_for(&self) -> bool {
         self.place
             .as_ref()

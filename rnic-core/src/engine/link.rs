@@ -46,8 +46,9 @@ impl HostEnd {
         }
     }
 
-    /// Does that without waking the worker. Returns whether the worker sleeps, and the caller must [wake](Self::wake) it or take
-    /// a turn in its place.
+    /// Tells the worker that requests were posted to a queue pair, without waking it. Returns
+    /// whether the worker sleeps. If so, the caller must [wake](Self::wake) it or run a turn in its
+    /// place.
     #[inline]
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring_only(&self, qp: QpNumber) -> bool {
@@ -156,7 +157,7 @@ pub trait Turn: Send {
     /// Handles everything that waits, without blocking. Returns whether there was anything.
     fn turn(&mut self) -> bool;
 
-    /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
+    /// Returns whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
     fn is_settled(&self) -> bool;
 
     /// Blocks until there may be something to do, for `at_most` at most.

@@ -294,8 +294,8 @@ impl Engine {
         }
     }
 
-    /// Takes what a connection has for the engine: a new stage, a request, its queue pair. It was at the stage
-    /// `before`.
+    /// Updates the engine after a change of a connection: for a new stage, a request, its queue
+    /// pair. `before` is the stage that the connection had.
     #[inline]
     fn follow(&mut self, index: usize, before: Stage, now: Instant, guard: &Guard<'_>) {
         if before != Stage::Established || !self.connections[index].is_streaming() {
@@ -367,7 +367,7 @@ impl Engine {
         }
     }
 
-    /// Whether there are events for the host.
+    /// Returns whether there are events for the host.
     #[inline]
     pub(super) fn has_events(&self) -> bool {
         !self.events.is_empty()
@@ -406,7 +406,7 @@ impl Engine {
         self.cqs.notify_all();
     }
 
-    /// Whether the engine has requests about next hops.
+    /// Returns whether the engine has requests about next hops.
     #[inline]
     pub(super) fn asks_for_next_hop(&self) -> bool {
         self.next_hops.has_request()
@@ -491,7 +491,7 @@ impl Engine {
         }
     }
 
-    /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
+    /// Returns whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
     pub fn is_settled(&self) -> bool {
         self.connections
             .iter()

@@ -59,9 +59,9 @@ pub enum NetError {
     NoRoute(SocketAddr, String),
     /// A policy of the host demands protection.
     #[error(
-        "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives go unprotected, and rnic has \
-         no IPsec; change the policy (`ip xfrm policy`), limit the peers of a listener to others (--allow), or ignore it \
-         (--ignore-ipsec)"
+        "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives \
+         go unprotected, and rnic has no IPsec; change the policy (`ip xfrm policy`), limit the \
+         `peers` of a listener to others, or ignore it (`ignore_ipsec`)"
     )]
     Protected {
         /// The local address, or the peer's.
@@ -99,7 +99,7 @@ pub trait Net: Send + Sync {
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError>;
 
-    /// Whether the host's policy allows a connection that a peer opened.
+    /// Returns whether the host's policy allows a connection that a peer opened.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let _ = (local, peer);
         true

@@ -343,7 +343,7 @@ impl EnginePlace {
         }
     }
 
-    /// Gives a connection of this engine to another, with a command for it.
+    /// Hands a connection of this engine to another, with a command for it.
     pub(super) fn give_away(&self, owner: u16, key: Option<FlowKey>, command: Command) {
         let Some(way) = self.ways.get(usize::from(owner)) else {
             return;
@@ -384,18 +384,18 @@ impl EnginePlace {
         self.handed_here.try_recv().ok()
     }
 
-    /// Gives a parcel back to the engine that it came from.
+    /// Returns a parcel to the engine that it came from.
     pub(super) fn give_back(&mut self, (from, mut parcel): (u16, Parcel)) {
         parcel.clear();
         let _ = self.homes[usize::from(from)].try_send(parcel);
     }
 
-    /// Says whether the next frames come from another engine, or from the device.
+    /// Sets whether the next frames come from another engine, or from the device.
     pub(super) fn set_come_far(&mut self, has_come_far: bool) {
         self.has_come_far = has_come_far;
     }
 
-    /// Whether frames from other engines wait.
+    /// Returns whether frames from other engines wait.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.handed_here.is_empty()
     }

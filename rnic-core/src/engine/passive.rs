@@ -133,13 +133,13 @@ impl Engine {
         place.map_or(Handler::This, |place| place.claim(key))
     }
 
-    /// Whether a listener may have one more request wait for a decision.
+    /// Returns whether a listener may have one more request wait for a decision.
     fn has_backlog_for(&self, listener: ListenerId) -> bool {
         let listener = self.listeners.get(&listener);
         listener.is_some_and(|listener| listener.waiting < self.config.backlog)
     }
 
-    /// Whether there is no room for more half-open connections.
+    /// Returns whether there is no room for more half-open connections.
     fn is_crowded(&self) -> bool {
         self.embryonic.half_open >= self.config.max_half_open
     }

@@ -41,17 +41,17 @@ impl Prefix {
         self.len
     }
 
-    /// Whether it is a prefix of IPv4 addresses.
+    /// Returns whether it is a prefix of IPv4 addresses.
     pub fn is_ipv4(self) -> bool {
         self.address.is_ipv4()
     }
 
-    /// Whether an address has this prefix.
+    /// Returns whether an address has this prefix.
     pub fn contains(self, address: IpAddr) -> bool {
         self.is_ipv4() == address.is_ipv4() && Self::new(address, self.len) == self
     }
 
-    /// Whether all addresses with the other prefix have this one too.
+    /// Returns whether all addresses with the other prefix have this one too.
     pub fn covers(self, other: Self) -> bool {
         self.len <= other.len && self.contains(other.address)
     }
@@ -113,7 +113,7 @@ impl Peers {
         self.0.as_deref()
     }
 
-    /// Whether a peer with this address may connect.
+    /// Returns whether a peer with this address may connect.
     pub fn contains(&self, address: IpAddr) -> bool {
         let limits = self.limits();
         limits.is_none_or(|limits| limits.iter().any(|prefix| prefix.contains(address)))

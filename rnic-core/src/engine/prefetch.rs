@@ -135,7 +135,7 @@ impl Engine {
     }
 }
 
-/// Whether two frames are of the same connection. `false` may be wrong, `true` is not.
+/// Returns whether two frames are of the same connection. `false` may be wrong, `true` is not.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
     // IPv4 without VLAN tags and options: EtherType, version and header length. Addresses and ports follow.
     const USUAL: [u8; 3] = [0x08, 0x00, 0x45];

@@ -43,7 +43,7 @@ impl QueuePairs {
         self.streams.get(&number).copied()
     }
 
-    /// Takes an idle queue pair to connect it.
+    /// Removes and returns an idle queue pair, to connect it.
     pub(super) fn take_idle(&mut self, number: QpNumber) -> Option<LocalEnd> {
         let place = self.place(number);
         match place.take() {
@@ -55,7 +55,7 @@ impl QueuePairs {
         }
     }
 
-    /// Takes an idle queue pair to give it to another engine. Endpoints stay.
+    /// Removes and returns an idle queue pair, to give it to another engine. Endpoints stay.
     pub(super) fn take_idle_qp(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
         match self.take_idle(number)? {
             LocalEnd::Qp(qp) => Some(qp),

@@ -49,13 +49,13 @@ impl Schedule {
         Instant::earliest([ack, self.timers.next()])
     }
 
-    /// Whether a timer has gone off. There may be nothing left to do for it.
+    /// Returns whether a timer has gone off. There may be nothing left to do for it.
     #[inline]
     pub(super) fn has_expired(&self, now: Instant) -> bool {
         self.timers.next().is_some_and(|at| at <= now)
     }
 
-    /// Whether a delayed ACK is due.
+    /// Returns whether a delayed ACK is due.
     #[inline]
     pub(super) fn has_ack_due(&self, now: Instant) -> bool {
         let first = self.delayed_acks.front();
@@ -96,7 +96,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the next connection that may have something to send.
+    /// Removes and returns the next connection that may have something to send.
     #[inline]
     pub(super) fn take_ready(&mut self, connections: &mut Connections) -> Option<usize> {
         let index = self.ready.pop_front()?;
@@ -104,7 +104,7 @@ impl Schedule {
         Some(index)
     }
 
-    /// Takes the next connection whose delayed ACK is due.
+    /// Removes and returns the next connection whose delayed ACK is due.
     #[inline]
     pub(super) fn take_ack_due(
         &mut self,
@@ -119,8 +119,8 @@ impl Schedule {
         Some(index)
     }
 
-    /// Takes the next connection whose timer has gone off. Returns whether there is still something to do for it; if
-    /// not, the timer is set anew.
+    /// Removes and returns the next connection whose timer has gone off, and whether there is still
+    /// something to do for it. If there is not, the timer is set anew.
     pub(super) fn take_expired(
         &mut self,
         now: Instant,
@@ -148,7 +148,7 @@ impl Schedule {
     }
 }
 
-/// Whether the timer of a connection goes off when it wants it, or earlier.
+/// Returns whether the timer of a connection goes off when it wants it, or earlier.
 fn has_timer_in_time(connection: &Connection) -> bool {
     let set = connection.scheduled.timer;
     Instant::earliest([set, connection.next_timeout()]) == set

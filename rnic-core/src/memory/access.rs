@@ -30,17 +30,17 @@ impl Access {
     pub const ALL: Self =
         Self(Self::REMOTE.0 | Self::LOCAL_WRITE.0 | Self::MW_BIND.0 | Self::LOCAL_READ.0);
 
-    /// Whether anybody can change it so.
+    /// Returns whether anybody can change it so.
     pub(super) const fn lets_write(self) -> bool {
         self.lets_peers_write() || self.0 & Self::LOCAL_WRITE.0 != 0
     }
 
-    /// Whether peers can change it so.
+    /// Returns whether peers can change it so.
     pub(super) const fn lets_peers_write(self) -> bool {
         self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
     }
 
-    /// Whether it allows everything that `need` asks for.
+    /// Returns whether it allows everything that `need` asks for.
     pub const fn contains(self, need: Self) -> bool {
         self.0 & need.0 == need.0
     }

@@ -61,14 +61,14 @@ impl Doorbells {
         self.must_wake()
     }
 
-    /// Whether commands may have been sent since the last call. Called by the worker, which then has to look at all of them, or to
+    /// Returns whether commands may have been sent since the last call. Called by the worker, which then has to look at all of them, or to
     /// [ring](Self::ring_commands) itself.
     pub fn take_commands(&self) -> bool {
         // Without any, the cache line is left to its other users.
         self.commands.load(Ordering::SeqCst) && self.commands.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether the caller must wake the worker, after it has set a bit or announced commands. Both are sequentially consistent
+    /// Returns whether the caller must wake the worker, after it has set a bit or announced commands. Both are sequentially consistent
     /// with what the worker does before it sleeps.
     fn must_wake(&self) -> bool {
         // Of several that ring, one wakes.
@@ -95,7 +95,7 @@ impl Doorbells {
         }
     }
 
-    /// Whether any doorbell rings, or commands were sent.
+    /// Returns whether any doorbell rings, or commands were sent.
     pub fn is_ringing(&self) -> bool {
         let words = match &*self.bells {
             [only] => std::slice::from_ref(only),
@@ -124,7 +124,8 @@ impl Doorbells {
     }
 }
 
-/// Sets a bit, without taking the cache line from its other users if it is set. Says whether it was not.
+/// Sets a bit, without taking the cache line from its other users if it is set. Returns whether it
+/// was not set.
 fn set(word: &AtomicU64, bit: usize) -> bool {
     let is_set = || word.load(Ordering::SeqCst) >> bit & 1 == 1;
     if is_set() {
@@ -138,8 +139,8 @@ fn set(word: &AtomicU64, bit: usize) -> bool {
     true
 }
 
-/// Takes all bits, without taking the cache line from its other users if there are none. Whatever is looked at afterwards
-/// is looked at after that.
+/// Clears all bits and returns those that were set. If none was, the cache line stays with its
+/// other users. Whatever is looked at afterwards is looked at after that.
 #[inline]
 fn take(word: &AtomicU64) -> u64 {
     if word.load(Ordering::SeqCst) == 0 {

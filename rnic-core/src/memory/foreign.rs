@@ -24,7 +24,7 @@ unsafe impl Send for Foreign {}
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
-    /// Takes memory that is there, or will be when it is accessed.
+    /// Makes a region of memory that is there, or will be when it is accessed.
     ///
     /// Behind what programs can have, the processor does not say which address an access was to.
     pub(super) fn on_demand(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
@@ -34,7 +34,7 @@ impl Foreign {
         }
     }
 
-    /// Takes memory that is mapped, and writable if it is to be. It is populated.
+    /// Makes a region of memory that is mapped, and writable if it is to be. Populates it.
     pub(super) fn populated(start: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
         let before = start.addr() % Pages::Ordinary.size();
         let len = len

@@ -32,7 +32,7 @@ const PIECE: usize = 256;
 /// A frame is owned by its holder (a connection that may have to send it again, or none) and, between
 /// [`transmit`](Self::transmit) and its completion, by the device too. It becomes free when neither owns it.
 pub trait TxFrames {
-    /// Takes a free frame, or `None` while all are in use.
+    /// Allocates a free frame. Returns `None` while all are in use.
     fn allocate(&mut self) -> Option<FrameId>;
 
     /// Returns how many frames are free.
@@ -58,16 +58,16 @@ pub trait TxFrames {
         }
     }
 
-    /// Whether the device may still read the frame.
+    /// Returns whether the device may still read the frame.
     fn busy(&self, frame: FrameId) -> bool;
 
-    /// Whether the device has room to queue another frame now.
+    /// Returns whether the device has room to queue another frame now.
     fn can_transmit(&self) -> bool;
 
     /// Queues the first `len` octets of the frame to be sent. Only after [`can_transmit`](Self::can_transmit) said yes.
     fn transmit(&mut self, frame: FrameId, len: usize);
 
-    /// Whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then the
+    /// Returns whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then the
     /// payload of frames needs no sum.
     fn completes_checksums(&self) -> bool {
         false
@@ -83,6 +83,6 @@ pub trait TxFrames {
         self.transmit(frame, len);
     }
 
-    /// Gives up ownership. The frame is free at once, or as soon as the device has finished with it.
+    /// Releases a frame. It is free at once, or as soon as the device has finished with it.
     fn release(&mut self, frame: FrameId);
 }

@@ -226,7 +226,8 @@ impl<'g> Placement<'g> {
         }
     }
 
-    /// Takes the first `len` octets from it, which are written by themselves then. `None` if it has fewer.
+    /// Splits off the first `len` octets, which are then written by themselves. Returns `None` if
+    /// it has fewer.
     // rfc: 5041-88 no access outside of the range of the STag
     #[inline]
     pub fn split_front(&mut self, len: usize) -> Option<Placement<'g>> {
@@ -237,7 +238,7 @@ impl<'g> Placement<'g> {
         Some(front)
     }
 
-    /// Gives up all but the first `len` octets.
+    /// Drops all but the first `len` octets.
     pub fn shorten(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -247,7 +248,7 @@ impl<'g> Placement<'g> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -305,7 +306,8 @@ pub struct Source<'g> {
 }
 
 impl<'g> Source<'g> {
-    /// Takes the first `len` octets from it, which are read by themselves then. `None` if it has fewer.
+    /// Splits off the first `len` octets, which are then read by themselves. Returns `None` if it
+    /// has fewer.
     #[inline]
     pub fn split_front(&mut self, len: usize) -> Option<Source<'g>> {
         let others = self.len.checked_sub(len)?;
@@ -320,7 +322,7 @@ impl<'g> Source<'g> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

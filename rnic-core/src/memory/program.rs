@@ -77,7 +77,7 @@ impl ProgramMemory {
         unsafe { Region::foreign(start, len, writable) }
     }
 
-    /// Takes away all octets from a page on.
+    /// Unmaps or protects all octets from a page on.
     ///
     /// # Panics
     ///

@@ -206,12 +206,12 @@ impl Region {
         Ok(Self { memory, len })
     }
 
-    /// Whether it is memory that the program has [from elsewhere](Self::foreign).
+    /// Returns whether it is memory that the program has [from elsewhere](Self::foreign).
     pub fn is_foreign(&self) -> bool {
         matches!(self.memory, Memory::Foreign(_))
     }
 
-    /// Whether it may be registered with rights to write.
+    /// Returns whether it may be registered with rights to write.
     pub fn is_writable(&self) -> bool {
         match &self.memory {
             Memory::Own { .. } => true,
@@ -275,7 +275,7 @@ impl Region {
         }
     }
 
-    /// Whether its pages stay in memory.
+    /// Returns whether its pages stay in memory.
     pub fn is_locked(&self) -> bool {
         matches!(self.memory, Memory::Own { locked: true, .. })
     }

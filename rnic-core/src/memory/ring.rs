@@ -109,7 +109,7 @@ impl<T: Entry> Producer<T> {
         self.shared.tail().store(self.tail, Ordering::Release);
     }
 
-    /// Entries that can be pushed now. A broken ring has none.
+    /// Returns how many entries can be pushed now. A broken ring has none.
     pub fn free(&self) -> u32 {
         // Acquire: the consumer's copies of the entries it released come before our writing over them.
         self.head.set(self.shared.head().load(Ordering::Acquire));
@@ -122,22 +122,22 @@ impl<T: Entry> Producer<T> {
             .saturating_sub(self.tail.wrapping_sub(self.head.get()))
     }
 
-    /// Entries pushed and not yet popped.
+    /// Returns how many entries were pushed and not yet popped.
     pub fn len(&self) -> u32 {
         self.capacity() - self.free()
     }
 
-    /// Whether everything pushed was popped.
+    /// Returns whether everything pushed was popped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries that fit.
+    /// Returns how many entries fit.
     pub fn capacity(&self) -> u32 {
         self.shared.capacity
     }
 
-    /// Whether the consumer has written an index that cannot be.
+    /// Returns whether the consumer has written an index that cannot be.
     pub fn is_broken(&self) -> bool {
         self.tail
             .wrapping_sub(self.shared.head().load(Ordering::Relaxed))
@@ -172,7 +172,7 @@ impl<T: Entry> Consumer<T> {
         Ok(Self::new(shared, head, tail))
     }
 
-    /// Whether there is an entry `ahead` places behind the oldest.
+    /// Returns whether there is an entry `ahead` places behind the oldest.
     #[inline(always)]
     pub fn has(&self, ahead: u32) -> bool {
         ahead < self.len_seen() || ahead < self.len()
@@ -191,7 +191,8 @@ impl<T: Entry> Consumer<T> {
         self.peek_into(ahead, &mut entry).then_some(entry)
     }
 
-    /// Copies the entry `ahead` places behind the oldest, which stays where it is. Says whether there is one.
+    /// Copies the entry `ahead` places behind the oldest, which stays where it is. Returns whether
+    /// there is one.
     #[inline]
     pub fn peek_into(&self, ahead: u32, entry: &mut T) -> bool {
         self.peek_front(ahead, T::WORDS, entry)
@@ -217,7 +218,8 @@ impl<T: Entry> Consumer<T> {
         self.shared.load(index, entry, from, to);
     }
 
-    /// Takes entries, oldest first, into as many of these places as there are entries for. Returns their number.
+    /// Moves entries, oldest first, into as many of these places as there are entries for. Returns
+    /// their number.
     #[inline]
     pub fn take_into<'a>(&mut self, places: impl ExactSizeIterator<Item = &'a mut T>) -> usize
     where
@@ -235,7 +237,7 @@ impl<T: Entry> Consumer<T> {
         count
     }
 
-    /// Takes the oldest entry.
+    /// Removes and returns the oldest entry.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let entry = self.peek(0)?;
@@ -243,7 +245,7 @@ impl<T: Entry> Consumer<T> {
         Some(entry)
     }
 
-    /// Gives the `count` oldest entries (or as many as there are) back to the producer.
+    /// Returns the `count` oldest entries (or as many as there are) to the producer.
     #[inline(always)]
     pub fn release(&mut self, count: u32) {
         let count = if count <= self.len_seen() {
@@ -264,7 +266,7 @@ impl<T: Entry> Consumer<T> {
         }
     }
 
-    /// Entries that can be popped now. A broken ring has none.
+    /// Returns how many entries can be popped now. A broken ring has none.
     #[inline]
     pub fn len(&self) -> u32 {
         // Acquire: the entries were written before the tail that covers them.
@@ -278,17 +280,17 @@ impl<T: Entry> Consumer<T> {
         if len > self.shared.capacity { 0 } else { len }
     }
 
-    /// Whether there is nothing to pop.
+    /// Returns whether there is nothing to pop.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries that fit.
+    /// Returns how many entries fit.
     pub fn capacity(&self) -> u32 {
         self.shared.capacity
     }
 
-    /// Whether the producer has written an index that cannot be.
+    /// Returns whether the producer has written an index that cannot be.
     pub fn is_broken(&self) -> bool {
         self.shared
             .tail()

@@ -81,7 +81,7 @@ fn handle_traps() {
     }
 }
 
-/// Everything that is called here may be called in a handler.
+/// Handles a signal. Everything that is called here may be called in a handler.
 extern "C" fn handle(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the state of this thread, which it goes on with behind the handler. Nobody else has it.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
@@ -152,7 +152,7 @@ pub fn assert_whole_words(stores: &[Range<usize>], pieces: &[Range<usize>], what
     assert_eq!(stores.next(), None, "{what}: stored again");
 }
 
-/// Whether a word lies in a piece as a whole, and on both sides of this octet.
+/// Returns whether a word lies in a piece as a whole, and on both sides of this octet.
 fn tears(at: usize, piece: &Range<usize>) -> bool {
     [2, 4, 8].into_iter().any(|word| {
         let first = at - at % word;

@@ -379,7 +379,7 @@ impl StagTable {
         Ok(())
     }
 
-    /// Whether an STag is valid now.
+    /// Returns whether an STag is valid now.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.0 != 0 && self.slot(stag).live.load(Ordering::Acquire) == stag.0
     }
@@ -404,8 +404,8 @@ impl StagTable {
         invalidated.then_some(()).ok_or(TagError::InvalidStag(stag))
     }
 
-    /// Takes an STag's validity away, if it has it. Of several that do, one does. The caller holds the ledger, or a
-    /// guard as the worker of the STag's stream.
+    /// Makes an STag invalid, and returns whether it was valid. Of several callers at once, one
+    /// gets `true`. The caller holds the ledger, or a guard as the worker of the STag's stream.
     fn disable(&self, stag: Stag) -> bool {
         let slot = self.slot(stag);
         // Once it is invalid, another may bind it.
@@ -533,7 +533,7 @@ impl Ledger {
             .ok_or(TableError::NotRegistered(stag))
     }
 
-    /// Takes a free slot at random and names it: never index 0, never the key it had last.
+    /// Allocates a free slot at random and names it: never index 0, never the key it had last.
     // rfc: 5040-112, 5040-s7 STags are hard to predict, and sparse
     fn new_stag(&mut self, capacity: usize) -> Option<Stag> {
         if self.free.is_empty() {

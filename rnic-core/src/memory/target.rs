@@ -21,7 +21,7 @@ impl Target {
         }
     }
 
-    /// Takes an address as a slot of the table holds it.
+    /// Makes a target of an address as a slot of the table holds it.
     #[inline(always)]
     pub(super) fn from_marked(marked: *mut u8) -> Self {
         Self(marked)
@@ -32,13 +32,13 @@ impl Target {
         self.0
     }
 
-    /// Goes on by so many octets.
+    /// Returns the target so many octets further on.
     #[inline(always)]
     pub(super) fn add(self, octets: usize) -> Self {
         Self(self.0.wrapping_add(octets))
     }
 
-    /// Whether the address is a multiple of `octets`.
+    /// Returns whether the address is a multiple of `octets`.
     #[inline(always)]
     pub(super) fn is_aligned_to(self, octets: usize) -> bool {
         self.0.addr().is_multiple_of(octets)

@@ -49,7 +49,7 @@ impl Workers {
         self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the calling thread is inside a batch, so that waiting would never end.
+    /// Returns whether the calling thread is inside a batch, so that waiting would never end.
     pub(super) fn inside_batch(&self) -> bool {
         self.lock().iter().any(|epoch| {
             epoch.count.load(Ordering::Acquire) % 2 == 1

@@ -34,8 +34,8 @@ impl Deframer {
         }
     }
 
-    /// Takes the next FPDU from the front of `input` and returns its ULPDU, verified. `None` when `input` is used up.
-    /// `input` continues the stream where the previous input ended.
+    /// Removes the next FPDU from the front of `input`, verifies it, and returns its ULPDU. Returns
+    /// `None` when `input` is used up. `input` continues the stream where the previous input ended.
     ///
     /// # Errors
     /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error no ULPDU is returned: each call repeats the error.
@@ -69,7 +69,7 @@ impl Deframer {
         self.next_general(input)
     }
 
-    /// Takes the next FPDU in all cases, errors and partial FPDUs included.
+    /// Returns the next FPDU in all cases, errors and partial FPDUs included.
     fn next_general<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],
@@ -102,7 +102,7 @@ impl Deframer {
         }
     }
 
-    /// Whether the input so far has ended at the end of an FPDU, in a stream with CRCs and without markers. A caller that has a
+    /// Returns whether the input so far has ended at the end of an FPDU, in a stream with CRCs and without markers. A caller that has a
     /// whole FPDU with a [good CRC](frame::crc_is_good) then need not call the deframer for it.
     pub fn is_at_fpdu_boundary(&self) -> bool {
         self.crc && self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()
@@ -289,7 +289,7 @@ pub(super) mod tests {
         assert_eq!((count, deframer.buffered()), (2, 0));
     }
 
-    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87 the CRC is checked first; behind an error no FPDU goes up
+    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87 the CRC is checked first; an error ends all
     #[test]
     fn nothing_comes_out_behind_a_bad_crc() {
         let mut octets = stream(&[vec![1; 8], vec![2; 8], vec![3; 8]], true);

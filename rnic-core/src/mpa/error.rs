@@ -118,7 +118,7 @@ pub enum Action {
 }
 
 impl MpaError {
-    /// Whether the peer has answered an enhanced Request as one does that knows RFC 5044 alone.
+    /// Returns whether the peer has answered an enhanced Request as one does that knows RFC 5044 alone.
     pub fn is_not_enhanced(&self) -> bool {
         match self {
             Self::ReplyRevision { asked, replied } => replied < asked,
@@ -138,7 +138,7 @@ impl MpaError {
             | Self::InsufficientIrd { .. }
             | Self::NoMatchingRtr
             | Self::GivenUp => Action::Terminate,
-            // rfc: 5044-72, 5044-75, 5044-85d, 5044-86 an invalid start-up frame closes the connection
+            // rfc: 5044-72, 5044-75, 5044-85d, 5044-86 an invalid frame closes the connection
             // rfc: 5044-66, 5044-78 and so does another revision or key
             Self::Frame(_) | Self::SameRole(_) | Self::RequestRevision(_) | Self::ReplyEnhanced => {
                 Action::Close

@@ -77,7 +77,7 @@ pub fn seal_and_sum(
     (len, Some(sum))
 }
 
-/// Does what [`seal`] does, and computes the [`sum`](checksum::sum) of the FPDU.
+/// Seals as [`seal`] does, and computes the [`sum`](checksum::sum) of the FPDU.
 ///
 /// # Panics
 /// As `seal`.
@@ -130,7 +130,7 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
     Ok(fpdu.ulpdu)
 }
 
-/// Whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field included.
+/// Returns whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field included.
 // rfc: 5044-37, 5044-38 the CRC is compared with its field; where it is wrong the FPDU is invalid
 #[inline]
 pub fn crc_is_good(crc: u32) -> bool {
@@ -203,7 +203,7 @@ pub(super) mod tests {
         ulpdu
     }
 
-    // rfc: 5044-4, 5044-11, 5044-12, 5044-34 an FPDU is length, one whole ULPDU, a pad of zeros and CRC
+    // rfc: 5044-4, 5044-11, 5044-12, 5044-34 an FPDU is length, one ULPDU, a pad of zeros, and CRC
     #[test]
     fn every_field_in_its_place() {
         assert_eq!(
@@ -255,7 +255,7 @@ pub(super) mod tests {
         assert_eq!(sealed(ulpdu, true), fpdu);
     }
 
-    // rfc: 5044-5, 5044-6, 5044-7, 5044-40, 5044-41, 5044-42 the MULPDU follows the segment size, from 128 to 64768
+    // rfc: 5044-5, 5044-6, 5044-7, 5044-40, 5044-41, 5044-42 the MULPDU is 128 to 64768
     #[test]
     fn mulpdu_follows_the_segment_size() {
         assert_eq!(mulpdu(1460), 1454);

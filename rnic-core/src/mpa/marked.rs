@@ -16,7 +16,8 @@ pub(super) struct MarkedDeframer {
 }
 
 impl MarkedDeframer {
-    /// Takes the next FPDU from the front of `input`; see [`Deframer::next`](super::Deframer::next).
+    /// Removes the next FPDU from the front of `input`; see
+    /// [`Deframer::next`](super::Deframer::next).
     pub(super) fn next(
         &mut self,
         input: &mut &[u8],
@@ -111,7 +112,7 @@ mod tests {
     }
 
     /// A marker at every place of an FPDU: in front of it, in header, payload and pad, in front of the CRC, and behind it.
-    // rfc: 5044-18, 5044-21, 5044-36a, 5044-36b a marker at every 512th octet, covered by the CRC of its FPDU
+    // rfc: 5044-18, 5044-21, 5044-36a, 5044-36b a marker at every 512th octet, in the CRC
     #[test]
     fn every_place_of_a_marker() {
         for len in [0, 1, 2, 14, 40, 494, 502, 503, 504, 506, 1442] {

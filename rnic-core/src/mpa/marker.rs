@@ -66,7 +66,7 @@ pub const fn max_fpdu_len(ulpdu_len: usize) -> usize {
 /// field, and how many markers there are.
 fn markers_within(position: u64, body: usize) -> (usize, usize) {
     // Positions, lengths and the interval are multiples of four: no marker splits the length or the CRC field.
-    // rfc: 5044-18, 5044-23 the first marker stands in front of the first FPDU, and one at every 512th octet behind it
+    // rfc: 5044-18, 5044-23 a marker in front of the first FPDU, then at every 512th octet
     // rfc: 5044-20 the count is right where sequence numbers wrap
     let first = (position.wrapping_neg() % INTERVAL) as usize;
     let count = body
@@ -125,7 +125,7 @@ pub(super) fn open<'a>(
 ) -> Result<&'a [u8], MpaError> {
     let (covered, field) = fpdu.split_at(fpdu.len() - CRC_LEN);
     if crc {
-        // rfc: 5044-21, 5044-36a, 5044-36b the CRC covers everything in front of it, markers included
+        // rfc: 5044-21, 5044-36a, 5044-36b the CRC covers all in front of it, markers too
         frame::verify(covered, [field[0], field[1], field[2], field[3]])?;
     }
     room.clear();
@@ -161,7 +161,7 @@ fn pointer(marker: [u8; MARKER_LEN]) -> usize {
 
 /// Makes a marker that points `distance` octets back, to the length field of its FPDU.
 fn marker(distance: u16) -> [u8; MARKER_LEN] {
-    // rfc: 5044-14, 5044-15, 5044-16 the reserved half, and the last two bits of the pointer, are zero
+    // rfc: 5044-14, 5044-15, 5044-16 the reserved half and the last two bits are zero
     let pointer = (distance & !3).to_be_bytes();
     [0, 0, pointer[0], pointer[1]]
 }
@@ -185,8 +185,8 @@ mod tests {
         fpdu
     }
 
-    /// Takes the markers out of a stream that starts at position 0. Returns what is left, and the pointers
-    /// with the positions of their markers.
+    /// Removes the markers from a stream that starts at position 0. Returns what is left, and the
+    /// pointers with the positions of their markers.
     fn without_markers(stream: &[u8]) -> (Vec<u8>, Vec<(usize, usize)>) {
         let mut markers = Vec::new();
         let mut octets = Vec::new();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// RFC 5044 figure 6: a second FPDU, behind one of 492 octets.
-    // rfc: 5044-16, 5044-18, 5044-19, 5044-36a a marker at every 512th octet, which counts back to the start of its FPDU
+    // rfc: 5044-16, 5044-18, 5044-19, 5044-36a a marker at every 512th octet points to its FPDU
     #[test]
     fn figure_6() {
         let mut figure = vec![0x00, 0x2a, 0x41, 0x43];
@@ -274,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        // rfc: 5044-18, 5044-19, 5044-24, 5044-25 markers at every 512th octet, which point to the start of their FPDU
+        // rfc: 5044-18, 5044-19, 5044-24, 5044-25 markers at every 512th octet point to their FPDU
         #[test]
         fn markers_point_at_the_fpdu_that_holds_them(
             ulpdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1500), 1..12),

@@ -72,7 +72,7 @@ impl MpaOptions {
         self.ord.min(NOT_NEGOTIATED - 1)
     }
 
-    /// Whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a ready-to-receive message.
+    /// Returns whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a ready-to-receive message.
     // rfc: 6581-41 who wants none of the enhanced functions does not use the enhanced formats
     pub fn is_enhanced(&self) -> bool {
         self.revision >= 2 && (self.negotiate_reads || !self.rtr.is_none())
@@ -135,7 +135,7 @@ impl Rtr {
         read: true,
     };
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
@@ -160,7 +160,7 @@ impl Rtr {
     }
 
     /// Makes enhanced data with these flags. A is set if there are any.
-    // rfc: 6581-25, 6581-34, 6581-36 A is set for a peer-to-peer connection; otherwise all flags are clear
+    // rfc: 6581-25, 6581-34, 6581-36 A is set for peer-to-peer; otherwise all flags are clear
     fn enhanced(self, ird: u16, ord: u16) -> Enhanced {
         Enhanced {
             ird,
@@ -215,7 +215,8 @@ impl Incoming {
     // rfc: 5044-81 there is room for the private data that arrive
     const LONGEST: usize = STARTUP_LEN + MAX_PRIVATE_DATA;
 
-    /// Takes octets of the frame from the front of `input`, and returns the frame once it is complete.
+    /// Moves octets of the frame from the front of `input`, and returns the frame once it is
+    /// complete.
     // rfc: 5044-49 FPDUs begin right behind the start-up frame
     // rfc: 5044-81 no more private data are taken than PD_Length says
     fn take(&mut self, input: &mut &[u8]) -> Result<Option<StartupFrame<'_>>, MpaError> {
@@ -235,13 +236,14 @@ impl Incoming {
         }
     }
 
-    /// Whether the peer's stream begins with a marker, or with an FPDU no longer than a start-up frame: no key begins so.
+    /// Returns whether the peer's stream begins with a marker, or with an FPDU no longer than a start-up frame: no key begins so.
     fn begins_with_fpdu(&self, input: &[u8]) -> bool {
         let first = self.octets.first().or(input.first());
         first.is_some_and(|octet| usize::from(*octet) <= Self::LONGEST >> 8)
     }
 
-    /// Takes an FPDU in place of a start-up frame, no longer than one, and returns its ULPDU once it is complete.
+    /// Accepts an FPDU in place of a start-up frame, no longer than one. Returns its ULPDU once it
+    /// is complete.
     fn take_fpdu(
         &mut self,
         input: &mut &[u8],

@@ -116,12 +116,12 @@ impl RdmapError {
             // rfc: 5040-60c a Terminate says that the STag cannot be invalidated
             Self::CannotInvalidate(_) => (0, 1, 0x09),
             Self::Version(_) => (0, 2, 0x05),
-            // RFC 7306 has no number for an unknown operation. Its section 1.1 expects this one, or another of the same type.
+            // RFC 7306 has no number for it: section 1.1 expects this one or another of its type.
             // rfc: 7306-24, 7306-54b an unknown operation is an error, told by a Terminate
             Self::UnexpectedOpcode(_) | Self::Malformed(RdmapWireError::AtomicOperation(_)) => {
                 (0, 2, 0x06)
             }
-            // rfc: 7306-8, 7306-14, 7306-61 an atomic at an address that is no multiple of 8 is told by 0/2/7
+            // rfc: 7306-8, 7306-14, 7306-61 an atomic at no multiple of 8 is told by 0/2/7
             Self::TooManyReads { .. }
             | Self::AtomicTarget {
                 error: AtomicError::Misaligned { .. },
@@ -159,7 +159,7 @@ impl RdmapError {
                 request: Some(request),
                 ..
             } => cause.with_read_request(*request),
-            // rfc: 7306-54b an error in an Atomic Request is told with the DDP header, without RDMA header
+            // rfc: 7306-54b an error in an Atomic Request is told with the DDP header alone
             Self::AtomicTarget { header, info, .. } => {
                 cause.with_header(&DdpHeader::Untagged(*header), *info)
             }

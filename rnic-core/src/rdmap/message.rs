@@ -182,7 +182,7 @@ pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHea
 /// Makes the header of a message to a queue of the peer. `invalidate` is 0 where no STag is invalidated.
 // rfc: 5040-3, 5040-10a RsvdULP begins with the control octet, which has version 1
 // rfc: 5040-5, 5040-12 the STag to be invalidated follows it, or zero
-// rfc: 5040-6, 5040-7, 5040-9 RDMAP decides by the opcode that the message is untagged, and its queue
+// rfc: 5040-6, 5040-7, 5040-9 the opcode decides that the message is untagged, and its queue
 #[inline]
 pub(super) fn untagged(opcode: Opcode, queue: QueueNumber, invalidate: u32) -> DdpHeader {
     DdpHeader::Untagged(UntaggedHeader {

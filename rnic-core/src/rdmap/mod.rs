@@ -149,14 +149,14 @@ impl Rdmap {
         (header.ulp == WRITE).then_some(Access::REMOTE_WRITE)
     }
 
-    /// Whether a segment is of a plain Send, whose reserved bits are zero. It needs no right, and [`receive`](Self::receive)
+    /// Returns whether a segment is of a plain Send, whose reserved bits are zero. It needs no right, and [`receive`](Self::receive)
     /// completes it.
     #[inline]
     pub fn admit_send(header: &UntaggedHeader) -> bool {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
-    /// Whether RDMAP is between messages: the stream neither begins nor ends, and no response waits to be sent.
+    /// Returns whether RDMAP is between messages: the stream neither begins nor ends, and no response waits to be sent.
     pub fn is_between_messages(&self) -> bool {
         let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
         !ends && self.responder.is_drained()
@@ -272,7 +272,7 @@ impl Rdmap {
             ..
         } = *message;
         match opcode(&DdpHeader::Untagged(header))? {
-            // rfc: 5040-34, 7306-22, 7306-23 requests are carried out by RDMAP, and not told to the application
+            // rfc: 5040-34, 7306-22, 7306-23 RDMAP carries requests out, unseen by the ULP
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
@@ -332,7 +332,7 @@ impl Rdmap {
             }
             Ending::Over => return Ok(None),
         }
-        // rfc: 6581-2, 6581-31 an initiator begins with a ready-to-receive message that was agreed on
+        // rfc: 6581-2, 6581-31 an initiator begins with the message that was agreed on
         if let Some(rtr) = self.rtr.take() {
             self.requester.begin_rtr(rtr);
             return Ok(Some(rtr.message()));
@@ -351,7 +351,7 @@ impl Rdmap {
         self.responder.next(qp.origin(), guard)
     }
 
-    /// Whether RDMAP is at rest: there is nothing to send, and no work request waits.
+    /// Returns whether RDMAP is at rest: there is nothing to send, and no work request waits.
     #[inline(always)]
     pub fn is_at_rest(&self, qp: &QueuePair) -> bool {
         // The check that fails most often comes first.
@@ -361,7 +361,7 @@ impl Rdmap {
             && !self.responder.is_due()
     }
 
-    /// Whether a work request can begin, or has begun and is not sent in full.
+    /// Returns whether a work request can begin, or has begun and is not sent in full.
     #[inline(always)]
     pub fn has_request(&self, qp: &QueuePair) -> bool {
         !self.requester.is_at_rest(qp)
@@ -416,7 +416,7 @@ impl Rdmap {
         .unwrap_or(RdmapError::Queues)
     }
 
-    /// Whether the error of a request waits until those in front of it have completed. Then [`next_message`](Self::next_message)
+    /// Returns whether the error of a request waits until those in front of it have completed. Then [`next_message`](Self::next_message)
     /// returns it.
     pub fn has_failure(&self) -> bool {
         self.requester.has_failure()
@@ -455,7 +455,7 @@ impl Rdmap {
         }
     }
 
-    /// Whether the stream ends: a Terminate was or will be sent, or was received, or the queues were flushed. What arrives is
+    /// Returns whether the stream ends: a Terminate was or will be sent, or was received, or the queues were flushed. What arrives is
     /// to be dropped, and a message in progress need not be finished.
     pub fn is_ending(&self) -> bool {
         !matches!(self.ending, Ending::Open)
@@ -471,7 +471,7 @@ impl Rdmap {
         self.requester.finish(qp);
     }
 
-    /// Whether RDMAP is drained: every request of either side was carried out.
+    /// Returns whether RDMAP is drained: every request of either side was carried out.
     pub fn is_drained(&self, qp: &QueuePair) -> bool {
         self.rtr.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
     }

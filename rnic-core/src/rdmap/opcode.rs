@@ -39,7 +39,7 @@ pub(super) fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     }
 }
 
-/// Whether a message takes up a receive.
+/// Returns whether a message takes up a receive.
 // rfc: 7306-46, 7306-50 Immediate Data go to untagged buffers of queue 0
 fn is_send(opcode: Opcode) -> bool {
     use Opcode::{
@@ -55,7 +55,7 @@ fn is_send(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether a message has an STag to be invalidated.
+/// Returns whether a message has an STag to be invalidated.
 pub(super) fn invalidates(opcode: Opcode) -> bool {
     matches!(
         opcode,

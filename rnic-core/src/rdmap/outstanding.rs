@@ -52,7 +52,7 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
-    /// Whether another request has to wait. With an ORD of 0 it fails instead (in `prepare`).
+    /// Returns whether another request has to wait. With an ORD of 0 it fails instead (in `prepare`).
     // rfc: 5040-82, 5040-83 as many outbound Reads are outstanding as were agreed on, and no more
     pub(super) fn is_full(&self) -> bool {
         self.ord > 0 && self.queue.len() >= usize::from(self.ord)
@@ -78,7 +78,7 @@ impl Outstanding {
         self.queue.clear();
     }
 
-    /// Whether a response of this kind is outstanding.
+    /// Returns whether a response of this kind is outstanding.
     fn awaits(&self, response: Opcode) -> bool {
         self.queue
             .iter()
@@ -126,8 +126,8 @@ impl Outstanding {
             .number
     }
 
-    /// Takes a delivered segment of a Read Response: it must continue the oldest request, a Read, and end with it. Returns the
-    /// work request that it completes.
+    /// Handles a delivered segment of a Read Response. It must continue the oldest request, which
+    /// must be a Read, and end with it. Returns the work request that it completes.
     // rfc: 5040-70, 5040-77 a Read completes only when DDP has delivered its response
     // rfc: 5040-79 the delivered response is enough to complete it
     pub(super) fn read_response(
@@ -164,8 +164,8 @@ impl Outstanding {
         Ok(read.and_then(|read| read.number))
     }
 
-    /// Takes a delivered Atomic Response: it must be for the oldest request, an atomic. Returns the request, and where its
-    /// value goes.
+    /// Handles a delivered Atomic Response. The oldest request must be an atomic, and the response
+    /// must be for it. Returns the request, and where its value goes.
     pub(super) fn atomic_response(
         &mut self,
         header: &UntaggedHeader,
@@ -198,7 +198,7 @@ impl OutstandingRequest {
         self.response == Opcode::ReadResponse
     }
 
-    /// Whether `len` octets of a Read Response lie inside the sink.
+    /// Returns whether `len` octets of a Read Response lie inside the sink.
     fn takes(&self, header: &TaggedHeader, len: usize) -> bool {
         let end = |start: u64| start.checked_add(len as u64);
         self.is_read()

@@ -169,8 +169,8 @@ fn prepare_atomic(
     };
     let mut octets = [0; SHORT_INLINE];
     let length = request.emit(&mut octets) as u32;
-    // rfc: 7306-2a, 7306-2b, 7306-2c it has version 1, the opcode of figure 2 and no STag to be invalidated
-    // rfc: 7306-15, 7306-19, 7306-20, 7306-25, 7306-26 an Atomic Request is an untagged message to queue 1
+    // rfc: 7306-2a, 7306-2b, 7306-2c it has version 1, an opcode of figure 2, and no STag
+    // rfc: 7306-15, 7306-19, 7306-20, 7306-25, 7306-26 an Atomic Request is untagged, to queue 1
     Ok(Outbound {
         header: untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, 0),
         length,
@@ -189,7 +189,7 @@ fn check_sink(sink: &Sge, origin: Origin, guard: &Guard<'_>) -> Result<(), WcSta
 }
 
 /// Makes a message of Immediate Data: the only message of a work request, or the one behind its Write.
-// rfc: 7306-46, 7306-47, 7306-50, 7306-51 Immediate Data are an untagged message of 8 octets to queue 0
+// rfc: 7306-46, 7306-47, 7306-50, 7306-51 Immediate Data are 8 octets, untagged, to queue 0
 pub(super) fn immediate(wr: &SendWr, number: u64) -> Outbound {
     let opcode = if wr.flags & send_flags::SOLICITED != 0 {
         Opcode::ImmediateSolicited

@@ -25,7 +25,7 @@ pub(super) fn receive(
     let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
     let invalidate = invalidates(opcode);
     if invalidate {
-        // rfc: 5040-60a, 5040-93, 5040-94 the STag to be invalidated is valid, and belongs to the stream
+        // rfc: 5040-60a, 5040-93, 5040-94 the STag to be invalidated is valid and the stream's
         // rfc: 5040-60b it is invalidated before the Send is told
         // rfc: 5040-111 a peer cannot invalidate an STag that several streams may use
         guard

@@ -237,7 +237,7 @@ impl Requester {
         self.has_unbegun(qp)
             && self.reading.is_none()
             && !cqs.has_backlog(qp.send_cq)
-            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52 messages go down in the order in which they were posted
+            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52 messages go down as they were posted
             && wr.peek(&qp.sq, self.requests.len() as u32)
             && self.may_begin(wr)
     }
@@ -278,19 +278,19 @@ impl Requester {
         self.failure.take().map_or(Ok(None), |error| Err(*error))
     }
 
-    /// Whether nothing is left in front of a request that failed by itself.
+    /// Returns whether nothing is left in front of a request that failed by itself.
     #[inline]
     fn is_failure_due(&self) -> bool {
         let failed = |request: &PostedRequest| matches!(request.progress, Progress::Failed(_));
         self.failure_waits && self.requests.front().is_none_or(failed)
     }
 
-    /// Whether the error of a request waits until those in front of it have completed.
+    /// Returns whether the error of a request waits until those in front of it have completed.
     pub(super) fn has_failure(&self) -> bool {
         self.failure_waits
     }
 
-    /// Whether a work request may begin: a fence waits for all Reads and atomics to complete, a Read or atomic for room among
+    /// Returns whether a work request may begin: a fence waits for all Reads and atomics to complete, a Read or atomic for room among
     /// the outstanding.
     fn may_begin(&self, wr: &SendWr) -> bool {
         let fenced = wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty();
@@ -379,7 +379,7 @@ impl Requester {
         Some(RdmapError::Request { wr_id, status })
     }
 
-    /// Takes a delivered segment of a Read Response.
+    /// Handles a delivered segment of a Read Response.
     pub(super) fn read_response(
         &mut self,
         header: &TaggedHeader,
@@ -392,9 +392,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes a delivered Atomic Response. The value from the peer's memory is written to the request's buffer in this machine's
-    /// byte order, because the application computes with it.
-    // rfc: 7306-36, 7306-39, 7306-43 an atomic completes, and is told, when its response was delivered
+    /// Handles a delivered Atomic Response. Writes the value from the peer's memory to the
+    /// request's buffer in this machine's byte order, because the application computes with it.
+    // rfc: 7306-36, 7306-39, 7306-43 an atomic completes when its response was delivered
     pub(super) fn atomic_response(
         &mut self,
         header: &UntaggedHeader,
@@ -426,13 +426,13 @@ impl Requester {
         self.acked = acked;
     }
 
-    /// Whether all work requests that are to be carried out have completed.
+    /// Returns whether all work requests that are to be carried out have completed.
     pub(super) fn is_drained(&self, qp: &QueuePair) -> bool {
         let begun = self.requests.is_empty() && self.outstanding.is_empty();
         begun && !self.has_unbegun(qp) && !self.failure_waits
     }
 
-    /// Whether there is nothing to begin.
+    /// Returns whether there is nothing to begin.
     #[inline]
     pub(super) fn is_at_rest(&self, qp: &QueuePair) -> bool {
         let begun =
@@ -440,13 +440,13 @@ impl Requester {
         begun && !self.is_failure_due()
     }
 
-    /// Whether there is a work request that has not begun, and may.
+    /// Returns whether there is a work request that has not begun, and may.
     #[inline]
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
         self.is_before_finish() && qp.sq.has(self.requests.len() as u32)
     }
 
-    /// Whether the next work request, if there is one, was posted before the application asked for an orderly end.
+    /// Returns whether the next work request, if there is one, was posted before the application asked for an orderly end.
     #[inline]
     fn is_before_finish(&self) -> bool {
         let begun = self.requests.len() as u64;

@@ -47,7 +47,7 @@ impl Responder {
         }
     }
 
-    /// Takes a delivered request.
+    /// Accepts a delivered request.
     // rfc: 5040-33, 7306-21 RDMAP carries it out
     // rfc: 5040-71, 7306-41, 7306-42 it is not begun before DDP delivers it
     // rfc: 5040-81, 5040-84 as many inbound Reads are taken as were agreed on, and no more
@@ -71,7 +71,7 @@ impl Responder {
         if self.pending.capacity() == 0 {
             self.pending.reserve_exact(self.ird.into());
         }
-        // rfc: 5040-38, 7306-28, 7306-44 requests are carried out in the order in which they were sent
+        // rfc: 5040-38, 7306-28, 7306-44 requests are carried out in the order of sending
         // rfc: 5040-49, 5040-78, 7306-37, 7306-45 their responses keep that order
         self.pending.push_back(PendingRequest {
             header,
@@ -81,7 +81,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether a response waits to be sent.
+    /// Returns whether a response waits to be sent.
     pub(super) fn is_due(&self) -> bool {
         !self.responding && !self.pending.is_empty()
     }
@@ -137,7 +137,7 @@ impl Responder {
         })
     }
 
-    /// Whether all responses were sent.
+    /// Returns whether all responses were sent.
     pub(super) fn is_drained(&self) -> bool {
         self.pending.is_empty()
     }
@@ -162,10 +162,10 @@ fn read_response(
         length,
         ..
     } = request;
-    // rfc: 5040-43, 5040-44 a Read of 0 octets has an empty response, and its STag and TO are not checked
+    // rfc: 5040-43, 5040-44 a Read of 0 octets has an empty response, without any checks
     if length > 0 {
         // rfc: 5040-42, 5040-98, 5040-99 the source STag is valid, and belongs to the stream
-        // rfc: 5040-100, 5040-101, 5040-102 TO and length lie in its range, and their sum does not wrap
+        // rfc: 5040-100, 5040-101, 5040-102 TO and length lie in its range, without wrapping
         guard
             .for_reading(stag, offset, length as usize, origin, Access::REMOTE_READ)
             .map_err(|error| RdmapError::ReadSource {

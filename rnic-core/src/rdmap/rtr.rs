@@ -45,7 +45,7 @@ impl RtrMessage {
         }
     }
 
-    /// Whether the first segment of a stream is a whole ready-to-receive Send.
+    /// Returns whether the first segment of a stream is a whole ready-to-receive Send.
     pub fn is_send(segment: &DdpSegment<'_>) -> bool {
         let DdpHeader::Untagged(header) = &segment.header else {
             return false;

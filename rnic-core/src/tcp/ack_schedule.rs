@@ -63,7 +63,7 @@ impl AckSchedule {
         }
     }
 
-    /// Takes a segment that needs an ACK of its own: a duplicate, or one out of order.
+    /// Records a segment that needs an ACK of its own: a duplicate, or one out of order.
     pub(super) fn duplicate(&mut self) {
         self.in_order_count = 0;
         self.duplicate_acks = if self.sack {
@@ -73,8 +73,9 @@ impl AckSchedule {
         };
     }
 
-    /// Takes `count` in-order segments. `at_once`: they are acknowledged immediately. `push`: the sender waits, for its
-    /// work request completes with the ACK; but our application may have a reply by the next turn.
+    /// Records `count` segments that came in order. If `at_once`, they are acknowledged
+    /// immediately. If `push`, the sender waits, because its work request completes with the ACK;
+    /// but our application may have a reply by the next turn.
     #[inline(always)]
     pub(super) fn in_order(&mut self, now: Instant, count: u32, at_once: bool, push: bool) {
         let (few, many) = (u8::try_from(count), u16::try_from(count));
@@ -93,7 +94,7 @@ impl AckSchedule {
         self.reply_expected = push;
     }
 
-    /// Whether an ACK has to go out now.
+    /// Returns whether an ACK has to go out now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let enough = match self.is_bulk() {
@@ -108,8 +109,9 @@ impl AckSchedule {
         self.in_order_count >= self.bulk_after
     }
 
-    /// Takes the expiry of the delayed ACK. A sender that sent few segments and no more may have waited for it, as a small
-    /// congestion window makes it do: then the next ACKs are sent early again.
+    /// Handles the expiry of the delayed ACK. A sender with a small congestion window sends few
+    /// segments, and then waits for the ACK. If this one may have waited so, the next ACKs are sent
+    /// early again.
     pub(super) fn expire(&mut self) {
         self.delayed_ack_at = None;
         let more_came = self.is_due();
@@ -120,13 +122,13 @@ impl AckSchedule {
         }
     }
 
-    /// Whether an ACK waits only for the next turn, to travel with a reply.
+    /// Returns whether an ACK waits only for the next turn, to travel with a reply.
     #[inline]
     pub(super) fn ack_waits_for_turn(&self) -> bool {
         self.reply_expected && self.delayed_ack_at.is_some()
     }
 
-    /// Takes the transmission of an ACK.
+    /// Records that an ACK was sent.
     pub(super) fn sent(&mut self) {
         if self.segments >= SEGMENTS_PER_ACK_BULK && self.is_bulk() {
             self.bulk_after = BULK_AFTER;

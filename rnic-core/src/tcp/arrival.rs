@@ -75,7 +75,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Takes the peer's SYN: its sequence number, window and options.
+    /// Handles the peer's SYN: its sequence number, window and options.
     pub(super) fn process_syn(&mut self, now: Instant, header: &TcpHeader) {
         self.recv.synchronize(header.seq);
         self.ecn.process_syn(header.flags);

@@ -21,7 +21,7 @@ impl ChallengeLimit {
         }
     }
 
-    /// Whether one more may be sent now; if so, it counts.
+    /// Returns whether one more may be sent now; if so, it counts.
     pub(super) fn allows(&mut self, now: Instant) -> bool {
         if now.since(self.since) >= Duration::from_secs(1) {
             *self = Self::new(now);

@@ -39,7 +39,7 @@ impl Ecn {
         }
     }
 
-    /// Whether both ends have agreed to use it.
+    /// Returns whether both ends have agreed to use it.
     pub(super) fn is_used(&self) -> bool {
         self.used
     }
@@ -55,8 +55,8 @@ impl Ecn {
         if self.used { Flags::ECE } else { Flags::NONE }
     }
 
-    /// Takes the ECN flags of the peer's SYN or SYN-ACK. A peer that reflects those of our SYN does not know ECN (section
-    /// 6.1.1.2).
+    /// Handles the ECN flags of the peer's SYN or SYN-ACK. A peer that reflects those of our SYN
+    /// does not know ECN (section 6.1.1.2).
     pub(super) fn process_syn(&mut self, flags: Flags) {
         self.used = match flags.ack() {
             true => self.asked && flags.ece() && !flags.cwr(),
@@ -64,8 +64,9 @@ impl Ecn {
         };
     }
 
-    /// Takes a segment inside the window, with a CE mark or without. Returns whether to acknowledge it at once: the peer must
-    /// know of the mark, or that its CWR has come, as its window may be very small now.
+    /// Handles the ECN flags of a segment inside the window, and its CE mark if it is `marked`.
+    /// Returns whether to acknowledge it at once: the peer must know of the mark, or that its CWR
+    /// has come, as its window may be very small now.
     pub(super) fn on_segment(&mut self, flags: Flags, marked: bool) -> bool {
         if !self.used {
             return false;

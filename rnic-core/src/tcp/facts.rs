@@ -102,7 +102,7 @@ impl Tcp {
         self.recovery.rounds().last_rate()
     }
 
-    /// Whether both ends use explicit congestion notification (RFC 3168).
+    /// Returns whether both ends use explicit congestion notification (RFC 3168).
     pub fn uses_ecn(&self) -> bool {
         self.ecn.is_used()
     }

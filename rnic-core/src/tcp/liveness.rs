@@ -39,35 +39,35 @@ impl Liveness {
         }
     }
 
-    /// Whether a keepalive probe is to be sent.
+    /// Returns whether a keepalive probe is to be sent.
     pub(super) fn is_keepalive_due(&self) -> bool {
         self.keepalive_due
     }
 
-    /// Takes a segment that only the peer can have sent.
+    /// Records a segment that only the peer can have sent.
     pub(super) fn on_segment(&mut self, now: Instant) {
         self.last_received_at = now;
         self.probes = 0;
         self.keepalive_due = false;
     }
 
-    /// Takes the transmission of data.
+    /// Records that data were sent.
     pub(super) fn on_outstanding(&mut self, now: Instant) {
         self.unacked_since.get_or_insert(now);
     }
 
-    /// Takes an ACK of data; `more`: data is still outstanding.
+    /// Records an ACK of data; `more`: data are still outstanding.
     pub(super) fn on_progress(&mut self, now: Instant, more: bool) {
         self.unacked_since = more.then_some(now);
     }
 
-    /// Whether a keepalive or user timeout is configured.
+    /// Returns whether a keepalive or user timeout is configured.
     #[inline]
     pub(super) fn needs_timer(&self) -> bool {
         self.keepalive.is_some() || self.user_timeout.is_some()
     }
 
-    /// Whether the user timeout, not a count of retransmissions, ends the connection.
+    /// Returns whether the user timeout, not a count of retransmissions, ends the connection.
     pub(super) fn has_user_timeout(&self) -> bool {
         self.user_timeout.is_some()
     }
@@ -91,7 +91,7 @@ impl Liveness {
         }
     }
 
-    /// Whether keepalive has failed: after the user timeout if there is one, otherwise after so many probes.
+    /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise after so many probes.
     pub(super) fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
             (Some(timeout), _) => self.probes > 0 && now.since(self.last_received_at) >= timeout,

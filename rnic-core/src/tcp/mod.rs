@@ -293,7 +293,7 @@ impl Tcp {
         self.recv.grow(now, &self.rtt);
     }
 
-    /// Takes the peer's FIN if it is the next in order.
+    /// Accepts the peer's FIN if it is the next in order.
     fn take_fin(&mut self, now: Instant) {
         if self.recv.take_fin() {
             self.enter(now, self.state.after_peer_fin());
@@ -319,12 +319,12 @@ impl Tcp {
         self.recv.set_buffered(octets, missing);
     }
 
-    /// Whether the peer has closed its stream and all of it has been taken.
+    /// Returns whether the peer has closed its stream and all of it has been taken.
     pub fn peer_closed(&self) -> bool {
         self.recv.finished()
     }
 
-    /// Whether to build and [`queue`](Self::queue) one more segment of at most
+    /// Returns whether to build and [`queue`](Self::queue) one more segment of at most
     /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a closed window.
     pub fn wants_data(&self, now: Instant) -> bool {
         if !self.state.may_queue() || !self.send.all_sent() || self.must_retransmit() {
@@ -340,7 +340,7 @@ impl Tcp {
         self.recovery.allows(&self.send, len) && self.send.window_suffices(len)
     }
 
-    /// Whether new data has to wait for its time, though not for nothing that is on its way.
+    /// Returns whether new data has to wait for its time, though not for nothing that is on its way.
     fn paces(&self, now: Instant) -> bool {
         self.pacer.is_paused(now) && self.send.flight() > 0
     }
@@ -376,9 +376,9 @@ impl Tcp {
         usize::from(self.options.data_header_len())
     }
 
-    /// Takes over a frame whose payload is `len` octets (at least 1, at most
-    /// [`max_payload`](Self::max_payload)) from `payload_at`, with their ones-complement sum. Returns the stream
-    /// offset past them. The frame is released when it is acknowledged, or by
+    /// Queues a frame, and takes it over. Its payload is `len` octets (at least 1, at most
+    /// [`max_payload`](Self::max_payload)) from `payload_at`, with their ones-complement sum.
+    /// Returns the stream offset past them. The frame is released when it is acknowledged, or by
     /// [`release_frames`](Self::release_frames).
     pub fn queue(&mut self, frame: FrameId, payload_at: u16, len: u16, payload_sum: u16) -> u64 {
         let end = self.send.queue(frame, payload_at, len, payload_sum);
@@ -419,7 +419,7 @@ impl Tcp {
         }
     }
 
-    /// Gives the connection up: a RST waits to be sent if the peer knows of the connection.
+    /// Aborts the connection: a RST waits to be sent if the peer knows of the connection.
     pub fn abort(&mut self) {
         if !matches!(self.state, State::Closed | State::SynSent | State::TimeWait) {
             self.reset = Some(Box::new(TcpHeader {
@@ -444,7 +444,7 @@ impl Tcp {
         self.failure
     }
 
-    /// Whether the connection is closed and has nothing more to send: after
+    /// Returns whether the connection is closed and has nothing more to send: after
     /// [`release_frames`](Self::release_frames) it may be forgotten.
     pub fn is_finished(&self) -> bool {
         self.state == State::Closed && self.reset.is_none()
@@ -456,7 +456,7 @@ impl Tcp {
         self.send.held()
     }
 
-    /// Whether the connection is closed, even if its RST has not been sent.
+    /// Returns whether the connection is closed, even if its RST has not been sent.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
@@ -467,8 +467,8 @@ impl Tcp {
         self.reset = None;
     }
 
-    /// Gives back every frame that is still held. Only for a connection that is closed: what the frames hold
-    /// cannot be sent any more.
+    /// Releases every frame that is still held. Only for a connection that is closed: what the
+    /// frames hold cannot be sent any more.
     pub fn release_frames<F: TxFrames>(&mut self, frames: &mut F) {
         for frame in self.take_frames() {
             frames.release(frame);

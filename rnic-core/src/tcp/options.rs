@@ -57,7 +57,7 @@ impl Negotiated {
         }
     }
 
-    /// Segments may not be larger than `mss`. Returns the limit, of which the least is for headers.
+    /// Limits segments to `mss` octets. Returns the limit, of which the least is for headers.
     pub(super) fn limit_mss(&mut self, mss: u16) -> u16 {
         let limit = mss.max(LEAST_MSS);
         self.mss = self.mss.min(limit);
@@ -93,7 +93,7 @@ impl Negotiated {
         self.max_payload().max(LEAST_MSS - TIMESTAMPS_LEN)
     }
 
-    /// Whether what is built fits a segment.
+    /// Returns whether what is built fits a segment.
     #[inline(always)]
     pub(super) fn fits_whole(&self) -> bool {
         self.mss >= LEAST_MSS
@@ -113,7 +113,7 @@ impl Negotiated {
         })
     }
 
-    /// Whether a segment is older than what has been received, by its timestamp (PAWS, RFC 7323 section 5). A
+    /// Returns whether a segment is older than what has been received, by its timestamp (PAWS, RFC 7323 section 5). A
     /// segment without a timestamp passes, as it does in Linux: some middleboxes remove the option.
     #[inline]
     pub(super) fn is_old(&self, now: Instant, theirs: Option<Timestamps>) -> bool {
@@ -124,8 +124,8 @@ impl Negotiated {
         behind && now.since(state.recent_at) < TIMESTAMP_LIFETIME
     }
 
-    /// Whether options of the peer's are newer than what has been received, by their timestamp: equal if that cannot
-    /// be told.
+    /// Compares options of the peer's, by their timestamp, with what has been received: greater if
+    /// they are newer, equal if that cannot be told.
     pub(super) fn age_of(&self, options: &TcpOptions) -> Ordering {
         let (Some(state), Some(theirs)) = (&self.timestamps, options.timestamps) else {
             return Ordering::Equal;
@@ -188,7 +188,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Whether it was sent before `at`, as far as its clock can tell.
+    /// Returns whether it was sent before `at`, as far as its clock can tell.
     pub(super) fn is_before(self, at: Instant) -> bool {
         let ahead = self.value.wrapping_sub(clock(self.offset, at));
         ahead.cast_signed() < 0

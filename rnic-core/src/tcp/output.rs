@@ -28,7 +28,7 @@ impl Tcp {
         Some(outgoing)
     }
 
-    /// Whether there is nothing to send unless more is queued. A cheap test: it may return false where that is so.
+    /// Returns whether there is nothing to send unless more is queued. A cheap test: it may return false where that is so.
     #[inline]
     pub fn is_at_rest(&self, now: Instant) -> bool {
         !self.send.has_unsent()
@@ -37,14 +37,14 @@ impl Tcp {
             && !self.has_special()
     }
 
-    /// [`is_at_rest`](Self::is_at_rest) behind [next data](super::NextData) that acknowledged
-    /// [all](super::Acknowledged::All): all but this is known then.
+    /// Returns what [`is_at_rest`](Self::is_at_rest) does, behind [next data](super::NextData) that
+    /// acknowledged [all](super::Acknowledged::All): everything but this is known then.
     #[inline]
     pub fn is_at_rest_behind_sole_ack(&self, now: Instant) -> bool {
         !self.recv.any_ack_due(now)
     }
 
-    /// Whether something is to be sent that is neither data nor an ACK.
+    /// Returns whether something is to be sent that is neither data nor an ACK.
     #[inline]
     pub(super) fn has_special(&self) -> bool {
         self.reset.is_some()
@@ -269,7 +269,7 @@ impl Tcp {
         Some(outgoing)
     }
 
-    /// Whether what is thought lost goes before anything new.
+    /// Returns whether what is thought lost goes before anything new.
     pub(super) fn must_retransmit(&self) -> bool {
         self.send.has_lost() && !self.recovery.prefers_new_data()
     }
@@ -406,7 +406,7 @@ impl Tcp {
     }
 }
 
-/// Whether the device may still have the frame that is to be sent once more as it is.
+/// Returns whether the device may still have the frame that is to be sent once more as it is.
 fn is_busy<F: TxFrames>(segment: &SentSegment, frames: &F) -> bool {
     segment.part.begins_frame() && frames.busy(segment.frame)
 }

@@ -38,7 +38,7 @@ impl Pacer {
         self.rate
     }
 
-    /// Takes a change of cwnd or of the round-trip time.
+    /// Adapts the rate to a change of cwnd or of the round-trip time.
     #[inline]
     pub(super) fn update(&mut self, congestion: &Congestion, srtt: Option<Span>) {
         match srtt.filter(|rtt| *rtt >= SHORT_PATH) {
@@ -80,7 +80,7 @@ impl Pacer {
             .saturating_add(segment - 1)
     }
 
-    /// Takes the transmission of `octets`.
+    /// Records that `octets` were sent.
     pub(super) fn on_sent(&mut self, now: Instant, octets: u64) {
         let Some(rate) = self.rate else { return };
         // A late sender may catch up by one burst, and no more.
@@ -99,12 +99,12 @@ impl Pacer {
         }
     }
 
-    /// Whether a whole burst is out and the next one has to wait.
+    /// Returns whether a whole burst is out and the next one has to wait.
     pub(super) fn is_paused(&self, now: Instant) -> bool {
         self.resume_at.is_some_and(|at| at > now)
     }
 
-    /// Takes the time: ends a pause that is over.
+    /// Ends a pause that is over at `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         if self.resume_at.is_some_and(|at| at <= now) {
             self.resume_at = None;

@@ -47,7 +47,7 @@ impl Tcp {
         self.options.mss - self.options.max_payload()
     }
 
-    /// Takes the delivery of a segment of so many octets.
+    /// Records that a segment of so many octets was delivered.
     #[inline]
     pub(super) fn note_size(&mut self, now: Instant, octets: u16) {
         let [.., least] = ESCAPES;
@@ -65,8 +65,8 @@ impl Tcp {
         }
     }
 
-    /// Takes another retransmission timeout. If full segments are what gets lost, smaller ones may pass: routers that should
-    /// have said so may be silent.
+    /// Handles another retransmission timeout. If full segments are what gets lost, smaller ones
+    /// may pass: routers that should have said so may be silent.
     pub(super) fn suspect_path(&mut self, now: Instant) {
         let proved = self
             .large_arrived_at

@@ -69,7 +69,7 @@ impl RangeSet {
         start..end.max(start)
     }
 
-    /// Whether `range` overlaps or touches a member.
+    /// Returns whether `range` overlaps or touches a member.
     pub(super) fn joins(&self, range: &Range<u64>) -> bool {
         self.ranges
             .get(self.first_reaching(range.start))

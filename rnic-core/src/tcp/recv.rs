@@ -105,7 +105,7 @@ impl Receiver {
         self.scale
     }
 
-    /// Takes the sequence number of the peer's SYN.
+    /// Records the sequence number of the peer's SYN.
     pub(super) fn synchronize(&mut self, syn: Seq) {
         self.isn = Isn::new(syn);
     }
@@ -152,24 +152,24 @@ impl Receiver {
         &self.out_of_order
     }
 
-    /// Whether the peer's FIN has been taken in order.
+    /// Returns whether the peer's FIN has been taken in order.
     pub(super) fn finished(&self) -> bool {
         self.finished
     }
 
-    /// Whether a segment from offset `start` reaches back to what was last acknowledged: its timestamp is then
+    /// Returns whether a segment from offset `start` reaches back to what was last acknowledged: its timestamp is then
     /// the one to echo (RFC 7323 section 4.3).
     pub(super) fn reaches_last_ack(&self, start: i64) -> bool {
         start <= self.last_ack_sent.cast_signed()
     }
 
-    /// Whether a segment that ends at this offset was sent since what was last acknowledged, or right before that: all of it
+    /// Returns whether a segment that ends at this offset was sent since what was last acknowledged, or right before that: all of it
     /// has come already.
     pub(super) fn is_recent(&self, end: i64) -> bool {
         self.last_ack_sent.cast_signed() <= end && end <= self.nxt().cast_signed()
     }
 
-    /// Whether a segment that takes `len` octets of sequence space from offset `start` overlaps the window
+    /// Returns whether a segment that takes `len` octets of sequence space from offset `start` overlaps the window
     /// (RFC 9293 section 3.4). One that begins just where we wait is let in even while the window is closed, so
     /// that its ACK and a bare FIN count.
     pub(super) fn acceptable(&self, start: i64, len: u64) -> bool {
@@ -181,7 +181,7 @@ impl Receiver {
         position < end && (start < edge || start == position)
     }
 
-    /// Whether `len` octets from a sequence number are the next of the stream, with nothing received beyond them and
+    /// Returns whether `len` octets from a sequence number are the next of the stream, with nothing received beyond them and
     /// all of them inside the window.
     #[inline]
     pub(super) fn is_next(&self, seq: Seq, len: u64) -> bool {
@@ -201,7 +201,7 @@ impl Receiver {
         }
     }
 
-    /// Takes `count` segments with the next data of the stream: an ACK will be due.
+    /// Records `count` segments with the next data of the stream: an ACK will be due.
     #[inline]
     pub(super) fn expect_ack(&mut self, now: Instant, count: u32, push: bool) {
         self.schedule.in_order(now, count, false, push);
@@ -369,7 +369,7 @@ impl Receiver {
         }
     }
 
-    /// Takes the FIN if everything before it has been taken. True only the first time.
+    /// Accepts the FIN if everything before it has been received. Returns true only the first time.
     pub(super) fn take_fin(&mut self) -> bool {
         if self.finished || self.end != Some(self.data_nxt) {
             return false;
@@ -480,7 +480,7 @@ impl Receiver {
         }
     }
 
-    /// Takes the transmission of a segment with our ACK and this window.
+    /// Records that a segment with our ACK and this window was sent.
     #[inline]
     pub(super) fn advertised(&mut self, field: &WindowField) {
         self.schedule.sent();
@@ -506,17 +506,17 @@ impl Receiver {
         self.schedule.duplicate();
     }
 
-    /// Whether a duplicate ACK waits, which has to go out without data.
+    /// Returns whether a duplicate ACK waits, which has to go out without data.
     pub(super) fn duplicate_ack_due(&self) -> bool {
         self.schedule.duplicate_acks > 0 || !self.dsacks.is_empty()
     }
 
-    /// Whether an ACK has to go out now.
+    /// Returns whether an ACK has to go out now.
     pub(super) fn ack_due(&self) -> bool {
         self.schedule.is_due()
     }
 
-    /// Whether an ACK is to be sent at this time, be it a duplicate.
+    /// Returns whether an ACK is to be sent at this time, be it a duplicate.
     #[inline]
     pub(super) fn any_ack_due(&self, now: Instant) -> bool {
         self.duplicate_ack_due()
@@ -524,7 +524,7 @@ impl Receiver {
             || self.schedule.delayed_ack_at.is_some_and(|by| by <= now)
     }
 
-    /// Whether an ACK waits for the next turn.
+    /// Returns whether an ACK waits for the next turn.
     #[inline]
     pub(super) fn ack_waits_for_turn(&self) -> bool {
         self.schedule.ack_waits_for_turn()

@@ -42,8 +42,8 @@ impl Tcp {
         self.retransmit_at = Some(until);
     }
 
-    /// Whether a SYN may begin a new connection in place of this one, and with which initial sequence number at least
-    /// (RFC 9293 section 3.10.7.4).
+    /// Returns the least initial sequence number of a new connection if a SYN may begin one in
+    /// place of this one, else `None` (RFC 9293 section 3.10.7.4).
     ///
     /// It may if it is surely later than all that the peer sent on this one: by its timestamp (RFC 6191), or by its
     /// sequence number where the timestamp does not say the contrary. A delayed SYN of the past would otherwise end

@@ -92,18 +92,18 @@ impl RttEstimator {
         self.min_rtt.get()
     }
 
-    /// Takes an exact sample, of a segment sent only once, for `min_rtt`.
+    /// Records an exact sample for `min_rtt`: that of a segment sent only once.
     #[inline]
     pub(super) fn update_min_rtt(&mut self, now: Instant, rtt: Span) {
         self.min_rtt.sample(now, rtt);
     }
 
-    /// Whether there was a sample since [`on_tail_probe`](Self::on_tail_probe).
+    /// Returns whether there was a sample since [`on_tail_probe`](Self::on_tail_probe).
     pub(super) fn sampled_since_probe(&self) -> bool {
         self.sampled_since_probe
     }
 
-    /// Takes the transmission of a tail probe, which makes the next sample ambiguous.
+    /// Records that a tail probe was sent, which makes the next sample ambiguous.
     pub(super) fn on_tail_probe(&mut self) {
         self.sampled_since_probe = false;
     }
@@ -120,7 +120,7 @@ impl RttEstimator {
         self.rto = (self.base * factor).min(self.max);
     }
 
-    /// Takes a sample, and ends any backoff.
+    /// Records a sample, and ends any backoff.
     ///
     /// The lower bound applies to the variation's part of the timeout, not to the sum (so does Linux's): on a
     /// long and steady path the variation shrinks to nothing, and the first late ACK would be taken for a loss.
@@ -155,7 +155,7 @@ impl RttEstimator {
         self.set_backoff(0);
     }
 
-    /// Takes the end of a handshake whose SYN was retransmitted.
+    /// Handles the end of a handshake whose SYN was retransmitted.
     pub(super) fn handshake_timed_out(&mut self) {
         if self.srtt.is_none() {
             self.base = self.base.max(RTO_AFTER_LOST_SYN).min(self.max);

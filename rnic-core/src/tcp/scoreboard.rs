@@ -82,7 +82,7 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Takes the cumulative acknowledgment of a segment.
+    /// Records that a segment was acknowledged cumulatively.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, segment: &SentSegment, outcome: &mut AckOutcome) {
         match segment.fate {
@@ -99,7 +99,7 @@ impl Scoreboard {
         outcome.arrived(segment, self.fack);
     }
 
-    /// Takes the new SND.UNA, where the first segment held begins.
+    /// Records the new SND.UNA, where the first segment held begins.
     #[inline]
     pub(super) fn advance(&mut self, una: u64) {
         self.fack = self.fack.max(una);
@@ -113,7 +113,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes the second piece of a segment that was cut.
+    /// Records the second piece of a segment that was cut.
     pub(super) fn on_cut(&mut self, tail: &SentSegment) {
         if tail.fate == Fate::Lost {
             self.lost_queue.push(Reverse(tail.start));
@@ -121,7 +121,8 @@ impl Scoreboard {
         self.originals_from = self.originals_from.min(tail.start);
     }
 
-    /// Takes that the front of a segment was acknowledged, which began at `start`: what is left begins at `head.start`.
+    /// Records that the front of a segment was acknowledged. The segment began at `start`; what is
+    /// left begins at `head.start`.
     pub(super) fn on_trimmed(&mut self, start: u64, head: &SentSegment) {
         let octets = head.start - start;
         match head.fate {
@@ -139,7 +140,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes the retransmission of the segment at `start`, or of a part of it.
+    /// Records that the segment at `start`, or a part of it, was retransmitted.
     pub(super) fn on_resent(&mut self, start: u64, now: Instant) {
         match self.resent.back_mut() {
             Some(last) if last.0 == start => last.1 = now,

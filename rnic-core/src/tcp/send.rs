@@ -52,7 +52,8 @@ pub(super) struct PeerWindow {
 }
 
 impl PeerWindow {
-    /// Takes the window of a segment, unless an older one. True if the right edge changed.
+    /// Records the window of a segment, unless it is older than the one known. Returns whether the
+    /// right edge changed.
     ///
     /// A later acknowledgment is newer wherever its segment stands in the peer's stream: a retransmission may be
     /// the only one to bring it.
@@ -65,7 +66,7 @@ impl PeerWindow {
         self.edge != before
     }
 
-    /// Takes the window of a segment that acknowledges more than any before it.
+    /// Records the window of a segment that acknowledges more than any before it.
     #[inline]
     pub(super) fn advance(&mut self, at: i64, ack: u64, field: u16) {
         (self.snd_wl1, self.snd_wl2) = (at, ack);
@@ -112,7 +113,7 @@ impl Sender {
         self.isn.offset(ack, self.una)
     }
 
-    /// Whether an acknowledgment number stands for some of what was sent and is not acknowledged.
+    /// Returns whether an acknowledgment number stands for some of what was sent and is not acknowledged.
     #[inline]
     pub(super) fn awaits(&self, ack: Seq) -> bool {
         let ahead = ack.distance_from(self.seq(self.una));
@@ -137,17 +138,17 @@ impl Sender {
         self.nxt - self.una
     }
 
-    /// Whether no segment is queued or held.
+    /// Returns whether no segment is queued or held.
     pub(super) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Whether everything queued was sent once.
+    /// Returns whether everything queued was sent once.
     pub(super) fn all_sent(&self) -> bool {
         self.unsent == self.segments.len()
     }
 
-    /// Whether data or a FIN waits to be sent for the first time.
+    /// Returns whether data or a FIN waits to be sent for the first time.
     pub(super) fn has_unsent(&self) -> bool {
         !self.all_sent() || self.fin == Fin::Queued
     }
@@ -157,26 +158,26 @@ impl Sender {
         self.window.edge.saturating_sub(self.nxt)
     }
 
-    /// Whether the peer accepts nothing at all.
+    /// Returns whether the peer accepts nothing at all.
     pub(super) fn window_closed(&self) -> bool {
         self.window.edge <= self.una
     }
 
-    /// Whether the window is open, and this field leaves it as it is.
+    /// Returns whether the window is open, and this field leaves it as it is.
     #[inline]
     pub(super) fn keeps_window(&self, field: u16) -> bool {
         let window = u64::from(field) << self.window.scale;
         !self.window_closed() && self.una + window == self.window.edge
     }
 
-    /// Whether the peer's window suffices to send `len` more octets without silliness (RFC 9293 section
+    /// Returns whether the peer's window suffices to send `len` more octets without silliness (RFC 9293 section
     /// 3.8.6.2.1): all of them, or half of the largest window it ever had.
     pub(super) fn window_suffices(&self, len: u64) -> bool {
         let room = self.window_room();
         room >= len || (room > 0 && room >= self.window.max_snd_wnd / 2)
     }
 
-    /// Whether the peer's window keeps what is next from being sent.
+    /// Returns whether the peer's window keeps what is next from being sent.
     pub(super) fn is_blocked(&self) -> bool {
         match self.next_unsent() {
             Some(next) => !self.window_suffices(u64::from(next.len - next.sent)),
@@ -184,7 +185,8 @@ impl Sender {
         }
     }
 
-    /// Takes over a frame with `len` octets of payload.
+    /// Queues a frame with `len` octets of payload, and takes it over. Returns the stream offset
+    /// past them.
     pub(super) fn queue(
         &mut self,
         frame: FrameId,
@@ -209,7 +211,8 @@ impl Sender {
         self.end
     }
 
-    /// Takes over a frame with `len` octets of payload, all of which are sent now, behind all that was.
+    /// Queues a frame with `len` octets of payload, and takes it over. All of them are sent now,
+    /// behind all that was sent before.
     #[inline]
     pub(super) fn queue_sent(
         &mut self,
@@ -280,8 +283,8 @@ impl Sender {
         self.nxt = self.end + 1;
     }
 
-    /// Takes a cumulative acknowledgment, which is after `una` and not after `nxt`. Frames wholly acknowledged
-    /// are released.
+    /// Handles a cumulative acknowledgment, which is after `una` and not after `nxt`. Releases the
+    /// frames that are wholly acknowledged.
     pub(super) fn acknowledge<F: TxFrames>(
         &mut self,
         ack: u64,

@@ -41,12 +41,12 @@ pub(super) enum FramePart {
 }
 
 impl FramePart {
-    /// Whether the frame is sent as it is.
+    /// Returns whether the frame is sent as it is.
     pub(super) fn begins_frame(self) -> bool {
         matches!(self, Self::Whole | Self::Front)
     }
 
-    /// Whether the frame is free once this segment is acknowledged.
+    /// Returns whether the frame is free once this segment is acknowledged.
     #[inline]
     pub(super) fn ends_frame(self) -> bool {
         matches!(self, Self::Whole | Self::Back)

@@ -26,17 +26,17 @@ pub enum State {
 }
 
 impl State {
-    /// Whether the SYNs are not exchanged yet.
+    /// Returns whether the SYNs are not exchanged yet.
     pub(super) const fn is_opening(self) -> bool {
         matches!(self, Self::SynSent | Self::SynReceived)
     }
 
-    /// Whether the application may still add data.
+    /// Returns whether the application may still add data.
     pub(super) const fn may_queue(self) -> bool {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// Whether data or FIN may be in flight.
+    /// Returns whether data or FIN may be in flight.
     pub(super) const fn may_send(self) -> bool {
         matches!(
             self,

@@ -19,7 +19,7 @@ impl Tcp {
         Instant::earliest([ack_by, self.timeout_but_acks()])
     }
 
-    /// Whether [`timeout_but_next_turn`](Self::timeout_but_next_turn) is not before `at`, or is `None` where `at` is. A cheap test:
+    /// Returns whether [`timeout_but_next_turn`](Self::timeout_but_next_turn) is not before `at`, or is `None` where `at` is. A cheap test:
     /// it may return false where that is so.
     #[inline]
     pub fn times_out_after(&self, at: Option<Instant>) -> bool {
@@ -36,7 +36,7 @@ impl Tcp {
         !rare && Instant::earliest([at, ack_by, lost]) == at
     }
 
-    /// Whether an ACK waits only for the next turn, to travel with a reply.
+    /// Returns whether an ACK waits only for the next turn, to travel with a reply.
     #[inline]
     pub fn acks_next_turn(&self) -> bool {
         self.recv.ack_waits_for_turn()

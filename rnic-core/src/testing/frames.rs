@@ -79,7 +79,7 @@ impl VecFrames {
         }
     }
 
-    /// Takes the frames transmitted since the last call.
+    /// Removes and returns the frames transmitted since the last call.
     pub fn take_transmitted(&mut self) -> Vec<Vec<u8>> {
         core::mem::take(&mut self.transmitted)
     }

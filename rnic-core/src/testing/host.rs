@@ -116,12 +116,12 @@ pub struct TestQp {
 }
 
 impl TestQp {
-    /// Takes the completions since the last call.
+    /// Returns the completions since the last call.
     pub fn poll(&mut self) -> Vec<Completion> {
         std::iter::from_fn(|| self.cq.pop()).collect()
     }
 
-    /// Takes the next completion.
+    /// Removes and returns the next completion.
     pub fn poll_one(&mut self) -> Option<Completion> {
         self.cq.pop()
     }
@@ -195,7 +195,7 @@ pub enum Neighbours {
 }
 
 impl Host {
-    /// A host with an address and secrets that follow from `index` and `seed`.
+    /// Makes a host with an address and secrets that follow from `index` and `seed`.
     pub fn new(index: u8, config: EngineConfig, seed: u64) -> Self {
         let mut secret = [index; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
@@ -236,7 +236,7 @@ impl Host {
         batch.finish(&mut self.tx);
     }
 
-    /// Takes the lease of a local port away.
+    /// Revokes the lease of a local port.
     pub fn revoke_lease(&mut self, now: Instant, lease: SocketAddr) {
         let mut batch = self.driver.begin(now);
         batch.revoke(lease);
@@ -338,7 +338,7 @@ impl Host {
         self.end.table.revoke(stag).expect("it was registered");
     }
 
-    /// Whether an STag is valid.
+    /// Returns whether an STag is valid.
     pub fn is_valid(&self, stag: Stag) -> bool {
         self.end.table.is_valid(stag)
     }
@@ -608,7 +608,7 @@ impl Host {
         })
     }
 
-    /// Whether a queue pair is established.
+    /// Returns whether a queue pair is established.
     pub fn is_established(&self, number: QpNumber) -> bool {
         let established =
             |event: &&Event| matches!(event, Event::Established { qp, .. } if *qp == number);

@@ -76,7 +76,8 @@ impl Link {
         }
     }
 
-    /// Has a middlebox see all frames from now on that the link itself does not lose.
+    /// Sets the middlebox that sees all frames from now on, except those that the link itself
+    /// loses.
     pub fn set_middlebox(&mut self, middlebox: Middlebox) {
         self.middlebox = Some(middlebox);
     }
@@ -163,7 +164,7 @@ impl Link {
         self.in_flight.peek().map(|Reverse(next)| next.arrives)
     }
 
-    /// Takes a frame that has arrived. Returns the end at which it did, and the frame.
+    /// Removes and returns a frame that has arrived, and the end at which it did.
     pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
         if self.next_arrival()? > now {
             return None;

@@ -115,7 +115,7 @@ impl RawPeer {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Whether a frame is addressed to it.
+    /// Returns whether a frame is addressed to it.
     pub(super) fn is_addressed(&self, frame: &[u8]) -> bool {
         parse(frame, Checksums::Unnecessary).is_ok_and(|packet| packet.destination == self.address)
     }
@@ -221,7 +221,7 @@ impl RawPeer {
         &mut self.outbox
     }
 
-    /// Takes the host's MPA start-up frame, if it has arrived.
+    /// Removes and returns the host's MPA start-up frame, if it has arrived.
     pub fn take_startup(&mut self) -> Option<(StartupKind, Startup)> {
         let (frame, len) = StartupFrame::parse(&self.received[self.read..]).ok()??;
         let startup = Startup {
@@ -235,7 +235,8 @@ impl RawPeer {
         Some((frame.kind, startup))
     }
 
-    /// Takes the next ULPDU that the host has sent. Panics if its FPDU is not as negotiated.
+    /// Removes and returns the next ULPDU that the host has sent. Panics if its FPDU is not as
+    /// negotiated.
     pub fn take_ulpdu(&mut self) -> Option<Vec<u8>> {
         let (received, len) = Fpdu::parse(&self.received[self.read..])?;
         let ulpdu = received.ulpdu.to_vec();
@@ -248,7 +249,7 @@ impl RawPeer {
         Some(ulpdu)
     }
 
-    /// Takes the next DDP segment that the host has sent: its header and its payload.
+    /// Removes and returns the next DDP segment that the host has sent: its header and its payload.
     pub fn take_ddp(&mut self) -> Option<(DdpHeader, Vec<u8>)> {
         let ulpdu = self.take_ulpdu()?;
         let segment = DdpSegment::parse(&ulpdu).expect("the host sends well-formed segments");

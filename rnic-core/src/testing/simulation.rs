@@ -98,7 +98,8 @@ impl Simulation {
         timers.chain(self.link.next_arrival()).min()
     }
 
-    /// Gives the hosts what arrived, and runs them and the raw peers until nothing is left to do.
+    /// Hands what arrived to the hosts, and runs them and the raw peers until nothing is left to
+    /// do.
     fn settle(&mut self, mut arrived: [Vec<Vec<u8>>; 2]) {
         for _ in 0..MOST_TURNS {
             let mut busy = false;

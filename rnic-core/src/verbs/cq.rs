@@ -48,12 +48,12 @@ impl Arming {
         self.0.store(NONE, Ordering::SeqCst);
     }
 
-    /// Whether a completion would notify now.
+    /// Returns whether a completion would notify now.
     pub fn is_armed(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NONE
     }
 
-    /// Whether to notify; disarms if so. Called by the engine after the pushes of a batch.
+    /// Returns whether to notify; disarms if so. Called by the engine after the pushes of a batch.
     fn fire(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         self.0
@@ -83,7 +83,7 @@ struct Cq {
 }
 
 impl Cq {
-    /// Pushes one completion. Says whether it fitted.
+    /// Pushes one completion. Returns whether it fitted.
     #[inline]
     fn push(&mut self, completion: &Completion, solicited: bool) -> bool {
         let fits = self.producer.push_front(completion, usize::MAX).is_ok();
@@ -166,8 +166,9 @@ impl CqTable {
         Ok(())
     }
 
-    /// Goes on in another ring, after what stands in the present one; `older` completions stand in rings before that.
-    /// Refuses if more completions wait to be polled than the new ring has entries.
+    /// Continues in another ring, after what stands in the present one. `older` completions stand
+    /// in rings before that. Fails if more completions wait to be polled than the new ring has
+    /// entries.
     pub fn resize(
         &mut self,
         id: CqId,
@@ -199,7 +200,7 @@ impl CqTable {
         }
     }
 
-    /// Whether there is such a queue.
+    /// Returns whether there is such a queue.
     pub fn contains(&self, id: CqId) -> bool {
         self.cqs.get(id.0 as usize).is_some_and(Option::is_some)
     }
@@ -256,7 +257,8 @@ impl CqTable {
         self.complete(id, completion(), false);
     }
 
-    /// Moves as many completions as fit from the backlogs to their rings. Says whether there were any.
+    /// Moves as many completions as fit from the backlogs to their rings. Returns whether there
+    /// were any.
     pub fn flush(&mut self) -> bool {
         let Self {
             cqs,
@@ -304,12 +306,12 @@ impl CqTable {
         }
     }
 
-    /// Whether completions of this queue wait for room.
+    /// Returns whether completions of this queue wait for room.
     pub fn has_backlog(&self, id: CqId) -> bool {
         self.backlog(id) > 0
     }
 
-    /// Whether any completions wait for room. The application gives no sign when it makes some: a worker that
+    /// Returns whether any completions wait for room. The application gives no sign when it makes some: a worker that
     /// sleeps meanwhile has to look again after a while.
     #[inline]
     pub fn has_backlogs(&self) -> bool {

@@ -82,7 +82,7 @@ struct Srq {
 }
 
 impl Srq {
-    /// Whether a stream has had its share of what is left.
+    /// Returns whether a stream has had its share of what is left.
     fn is_denied(&self, count: u64) -> bool {
         let share = self.limit.share.map_or(u64::MAX, u64::from);
         // rfc: 5041-98 a peer that takes more than its share is detected
@@ -195,8 +195,9 @@ impl SharedReceives {
         }
     }
 
-    /// Takes a receive for the message that comes `ahead` after the next one to be delivered, if it may have one and there is one.
-    /// Returns the event for the application, if any.
+    /// Assigns a receive to the message that comes `ahead` messages after the next one to be
+    /// delivered, if it may have one and there is one. Returns the event for the application, if
+    /// any.
     // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share is detected
     pub fn provide(&mut self, qp: QpNumber, ahead: u32, srqs: &mut SrqTable) -> Option<SrqEvent> {
         let index = ahead as usize;
@@ -267,7 +268,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes the receive of the message that is delivered.
+    /// Removes and returns the receive of the message that is delivered.
     pub fn pop(&mut self) -> Option<RecvWr> {
         match self {
             Self::Own(ring) => pop(ring),
@@ -275,7 +276,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes the next receive of those that will see no message. What is left in a shared queue is not among them.
+    /// Removes and returns the next receive of those that will see no message. What is left in a
+    /// shared queue is not among them.
     pub fn pop_unused(&mut self) -> Option<RecvWr> {
         match self {
             Self::Own(ring) => pop(ring),
@@ -298,7 +300,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Whether it has none.
+    /// Returns whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -311,13 +313,13 @@ impl ReceiveQueue {
         }
     }
 
-    /// Whether it is shared.
+    /// Returns whether it is shared.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
 }
 
-/// Takes the oldest receive of a ring.
+/// Removes and returns the oldest receive of a ring.
 fn pop(ring: &mut Consumer<RecvWr>) -> Option<RecvWr> {
     let receive = RecvWr::peek(ring, 0)?;
     ring.release(1);

@@ -54,7 +54,7 @@ pub enum WrOpcode {
 }
 
 impl WrOpcode {
-    /// Whether it is carried out here, without a message.
+    /// Returns whether it is carried out here, without a message.
     pub const fn is_local(self) -> bool {
         matches!(
             self,
@@ -145,8 +145,8 @@ impl SendWr {
         (Self::FRONT_WORDS + payload.div_ceil(8)).max(Self::FEWEST_WORDS)
     }
 
-    /// Words that mean something, from the first: as many as there are elements or octets of inline data for. The front must be
-    /// known.
+    /// Returns how many words mean something, from the first: as many as there are elements or
+    /// octets of inline data for. The front must be known.
     #[inline]
     pub fn words(&self) -> usize {
         let payload = if self.is_inline() {
@@ -159,7 +159,7 @@ impl SendWr {
         Self::FRONT_WORDS + payload.div_ceil(8)
     }
 
-    /// Whether something else than elements or data stands in the payload.
+    /// Returns whether something else than elements or data stands in the payload.
     #[inline]
     fn has_operands(&self) -> bool {
         !matches!(
@@ -173,8 +173,8 @@ impl SendWr {
         )
     }
 
-    /// Copies what the entry `ahead` places behind the oldest of a ring means. The rest of `self` stays as it is. Says whether
-    /// there is one.
+    /// Copies what the entry `ahead` places behind the oldest of a ring means. The rest of `self`
+    /// stays as it is. Returns whether there is one.
     #[inline]
     pub fn peek(&mut self, ring: &Consumer<Self>, ahead: u32) -> bool {
         let there = ring.peek_front(ahead, Self::FRONT_WORDS, self);
@@ -285,7 +285,7 @@ impl SendWr {
         }
     }
 
-    /// Whether the data stands in the request.
+    /// Returns whether the data stands in the request.
     #[inline]
     pub fn is_inline(&self) -> bool {
         self.flags & send_flags::INLINE != 0
@@ -331,7 +331,7 @@ impl RecvWr {
         (offset_of!(Self, sges) + elements) / 8
     }
 
-    /// Words that mean something, from the first. The front must be known.
+    /// Returns how many words mean something, from the first. The front must be known.
     #[inline]
     pub fn words(&self) -> usize {
         let elements = (self.sge_count as usize).min(MAX_SGE) * size_of::<Sge>();

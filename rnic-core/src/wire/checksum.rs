@@ -176,7 +176,7 @@ pub fn without(sum: u16, part: u16) -> u16 {
     combine(sum, !part)
 }
 
-/// Whether a sum with its checksum comes to all ones in 16 bits. No such sum is zero.
+/// Returns whether a sum with its checksum comes to all ones in 16 bits. No such sum is zero.
 #[inline]
 pub(super) fn is_whole(sum: u64) -> bool {
     sum.is_multiple_of(0xffff)

@@ -172,7 +172,7 @@ pub fn header_octets(ulpdu: &[u8]) -> Option<&[u8]> {
 }
 
 impl DdpHeader {
-    /// Whether this is the last segment of its message.
+    /// Returns whether this is the last segment of its message.
     pub const fn last(&self) -> bool {
         match self {
             Self::Tagged(header) => header.last,

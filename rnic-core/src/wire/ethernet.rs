@@ -28,7 +28,7 @@ impl MacAddr {
     /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether this is the address of a group: multicast or broadcast.
+    /// Returns whether this is the address of a group: multicast or broadcast.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }

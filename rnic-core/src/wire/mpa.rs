@@ -95,7 +95,7 @@ impl Enhanced {
         }
     }
 
-    /// Depths above [`MAX_DEPTH`] are written as that.
+    /// Returns the data in the layout of the wire. Depths above [`MAX_DEPTH`] are written as that.
     // rfc: 6581-13 IRD and ORD are 14 bits, in network order
     fn to_raw(self) -> RawEnhanced {
         let word = |depth: u16, first: bool, second: bool| {

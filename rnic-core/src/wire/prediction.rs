@@ -221,7 +221,7 @@ impl Prediction {
         self.layout
     }
 
-    /// Whether such a frame has the usual layout and is not short. Then it is read faster.
+    /// Returns whether such a frame has the usual layout and is not short. Then it is read faster.
     #[inline]
     pub fn is_usual(&self, frame: &[u8]) -> bool {
         self.usual && frame.len() >= FRONT
@@ -369,7 +369,7 @@ impl Prediction {
         }
     }
 
-    /// Whether a payload is just one FPDU, by its length field.
+    /// Returns whether a payload is just one FPDU, by its length field.
     #[inline]
     pub(super) fn is_fpdu(&self, payload: &[u8]) -> bool {
         let length = payload.first_chunk::<LENGTH_LEN>();
@@ -377,7 +377,7 @@ impl Prediction {
         self.fpdus && length.is_some_and(|length| fpdu_len(length) == payload.len())
     }
 
-    /// Whether the headers of a frame are as predicted.
+    /// Returns whether the headers of a frame are as predicted.
     fn is_like(&self, frame: &[u8]) -> bool {
         let len = self.layout.payload_at();
         if len <= FRONT
@@ -394,7 +394,7 @@ impl Prediction {
     }
 }
 
-/// Whether `front` equals `octets` in the bits of a mask. All have a whole number of chunks.
+/// Returns whether `front` equals `octets` in the bits of a mask. All have a whole number of chunks.
 #[inline(always)]
 pub(super) fn is_alike(front: &[u8], octets: &[u8], mask: &[u8]) -> bool {
     let (front, _) = front.as_chunks::<CHUNK>();

@@ -48,7 +48,7 @@ pub enum Opcode {
 pub const IMMEDIATE_LEN: usize = 8;
 
 impl Opcode {
-    /// Whether the message targets a tagged buffer (RFC 5040 figure 4).
+    /// Returns whether the message targets a tagged buffer (RFC 5040 figure 4).
     // rfc: 5040-7 opcodes of figure 4, with their queues
     pub const fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)

@@ -205,7 +205,7 @@ impl SegmentTemplate {
         }
     }
 
-    /// Whether the frame has PSH.
+    /// Returns whether the frame has PSH.
     #[inline]
     pub fn pushes(&self) -> bool {
         self.octets[self.layout.tcp_at() + FLAGS_AT] & Flags::PSH.0 != 0
@@ -225,13 +225,13 @@ impl SegmentTemplate {
         self.fpdu_len
     }
 
-    /// Octets of DDP's payload.
+    /// Returns the number of octets of DDP's payload.
     #[inline]
     pub fn payload_len(&self) -> usize {
         self.payload_len
     }
 
-    /// Whether the headers have the usual layout.
+    /// Returns whether the headers have the usual layout.
     pub fn is_usual(&self) -> bool {
         self.usual
     }
@@ -285,7 +285,7 @@ impl SegmentTemplate {
         holds.then_some(Coalescable { crc, payload })
     }
 
-    /// Whether the headers are equal in the bits that do not vary.
+    /// Returns whether the headers are equal in the bits that do not vary.
     #[inline(always)]
     fn is_alike(&self, layout: Layout, front: &[u8; MOST]) -> bool {
         let ((front, more), (octets, other), (mask, varying)) = (
@@ -297,7 +297,7 @@ impl SegmentTemplate {
             && (layout.payload_at() + OFFSET_AT <= FRONT || is_alike(more, other, varying))
     }
 
-    /// Whether the checksums of TCP, and of IPv4's header, are right. `words` is the sum of the FPDU, in native byte
+    /// Returns whether the checksums of TCP, and of IPv4's header, are right. `words` is the sum of the FPDU, in native byte
     /// order.
     #[inline(always)]
     fn holds(

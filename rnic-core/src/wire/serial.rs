@@ -1,25 +1,25 @@
 //! Numbers that wrap: compared by distance, within half of their range (as RFC 9293 section 3.4 does).
 
-/// Gives a newtype over `u32` wrapping arithmetic and comparison by distance.
+/// Adds wrapping arithmetic, and comparison by distance, to a newtype over `u32`.
 macro_rules! serial_number {
     ($name:ident) => {
         impl $name {
-            /// Whether this one comes before `other`.
+            /// Returns whether this one comes before `other`.
             pub const fn before(self, other: Self) -> bool {
                 self.signed_distance_from(other) < 0
             }
 
-            /// Whether this one comes after `other`.
+            /// Returns whether this one comes after `other`.
             pub const fn after(self, other: Self) -> bool {
                 self.signed_distance_from(other) > 0
             }
 
-            /// Whether this one comes before `other` or equals it.
+            /// Returns whether this one comes before `other` or equals it.
             pub const fn before_eq(self, other: Self) -> bool {
                 !self.after(other)
             }
 
-            /// Whether this one comes after `other` or equals it.
+            /// Returns whether this one comes after `other` or equals it.
             pub const fn after_eq(self, other: Self) -> bool {
                 !self.before(other)
             }

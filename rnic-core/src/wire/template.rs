@@ -260,7 +260,7 @@ impl HeaderTemplate {
 /// The headers in front of segments that are the same but for their place in the stream, their flags and their lengths.
 #[derive(Debug)]
 pub struct BurstHeaders<'a> {
-    /// Has the TCP header too, but for what differs.
+    /// The template, with the TCP header too except for what differs.
     template: &'a HeaderTemplate,
     /// Octets of all headers.
     len: usize,

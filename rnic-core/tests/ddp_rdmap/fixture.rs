@@ -288,18 +288,18 @@ impl End {
         }
     }
 
-    /// Takes the completions of the send queue.
+    /// Removes and returns the completions of the send queue.
     pub(crate) fn sent(&mut self) -> Vec<Completion> {
         self.work();
         std::mem::take(&mut self.sent)
     }
 
-    /// Takes the completions of the send queue: ids and statuses.
+    /// Removes the completions of the send queue, and returns their ids and statuses.
     pub(crate) fn sent_ids(&mut self) -> Vec<(u64, WcStatus)> {
         self.sent().iter().map(|c| (c.wr_id, c.status())).collect()
     }
 
-    /// Takes the completions of the receive queue.
+    /// Removes and returns the completions of the receive queue.
     pub(crate) fn received(&mut self) -> Vec<Completion> {
         self.work();
         std::mem::take(&mut self.received)
@@ -312,7 +312,7 @@ impl End {
             .collect()
     }
 
-    /// Takes the next segment that it has sent.
+    /// Removes and returns the next segment that it has sent.
     pub(crate) fn next_segment(&mut self) -> Option<Ulpdu> {
         self.work();
         let (ulpdu, end) = self.outbox.pop_front()?;
@@ -320,18 +320,19 @@ impl End {
         Some(ulpdu)
     }
 
-    /// Whether it has sent something that the test has not taken.
+    /// Returns whether it has sent something that the test has not taken.
     pub(crate) fn has_sent(&mut self) -> bool {
         self.work();
         !self.outbox.is_empty()
     }
 
-    /// Takes all segments that it has sent, without further acknowledgments from the peer.
+    /// Removes and returns all segments that it has sent, without further acknowledgments from the
+    /// peer.
     pub(crate) fn segments(&mut self) -> Vec<Ulpdu> {
         std::iter::from_fn(|| self.next_segment()).collect()
     }
 
-    /// Takes all segments that it sends while the peer acknowledges them.
+    /// Removes and returns all segments that it sends while the peer acknowledges them.
     pub(crate) fn all_segments(&mut self) -> Vec<Ulpdu> {
         let mut all = self.segments();
         loop {

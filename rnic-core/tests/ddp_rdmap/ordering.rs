@@ -24,12 +24,12 @@ enum Kind {
 use Kind::{Atomic, Immediate, Read, Send, Write};
 
 impl Kind {
-    /// Whether it has a response.
+    /// Returns whether it has a response.
     fn has_response(self) -> bool {
         matches!(self, Read | Atomic)
     }
 
-    /// Whether it uses up a receive of the peer.
+    /// Returns whether it uses up a receive of the peer.
     fn is_received(self) -> bool {
         matches!(self, Send | Immediate)
     }
@@ -99,7 +99,7 @@ impl Scene {
         200_000 + i * 10_000
     }
 
-    /// Takes the segments of the next message of this side.
+    /// Removes and returns the segments of the next message of this side.
     fn message(&mut self) -> Vec<Ulpdu> {
         let mut segments = Vec::new();
         while let Some(ulpdu) = self.a.next_segment() {
@@ -112,7 +112,7 @@ impl Scene {
         segments
     }
 
-    /// Takes the peer's responses, and counts the messages.
+    /// Removes and returns the segments of the peer's responses, and the number of messages.
     fn responses(&mut self) -> (Vec<Ulpdu>, usize) {
         let segments = self.b.segments();
         let messages = segments.iter().filter(|ulpdu| header(ulpdu).last()).count();
@@ -279,7 +279,8 @@ fn fenced(kinds: [Kind; 2]) {
 
 macro_rules! successions {
     ($($name:ident: $first:ident, $second:ident;)*) => {$(
-        // rfc: 5040-54, 5040-69, 5040-70, 5040-71, 5040-72, 5040-74, 5040-75, 5040-76, 5040-77, 5040-78
+        // rfc: 5040-54, 5040-69, 5040-70, 5040-71, 5040-72, 5040-74, 5040-75, 5040-76, 5040-77
+        // rfc: 5040-78
         // rfc: 7306-28, 7306-37, 7306-42, 7306-43, 7306-44, 7306-45, 7306-49
         #[test]
         fn $name() {

@@ -40,7 +40,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// Whether its data come from the peer.
+    /// Returns whether its data come from the peer.
     fn brings(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd)
     }

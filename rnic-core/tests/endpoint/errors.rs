@@ -84,7 +84,8 @@ fn ready() -> Raw {
 
 #[test]
 fn errors_of_untagged_segments_are_reported_with_header_and_length() {
-    // rfc: 5041-66, 5041-70c, 5041-71, 5041-72a, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-74, 5041-75, 5041-76, 5041-s7, 5041-s11, 5041-s12
+    // rfc: 5041-66, 5041-70c, 5041-71, 5041-72a, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-74
+    // rfc: 5041-75, 5041-76, 5041-s7, 5041-s11, 5041-s12
     let whole = untagged_to(7, 1);
     let beyond = |offset| {
         let mut header = whole;
@@ -114,7 +115,8 @@ fn errors_of_untagged_segments_are_reported_with_header_and_length() {
 
 #[test]
 fn errors_of_tagged_segments_are_reported_with_header_and_length() {
-    // rfc: 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-77, 5041-78, 5041-82, 5041-83, 5041-s11
+    // rfc: 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-77, 5041-78, 5041-82, 5041-83
+    // rfc: 5041-s11
     let share = |raw: &Raw, access, scope: Scope| {
         let region = raw.sim.hosts[0].share_with(&[0; 8], access, scope);
         region.stag

@@ -131,7 +131,8 @@ impl Traffic {
 
 #[test]
 fn parcels_and_pages_pass_a_network_that_loses_them_both_ways() {
-    // rfc: 5041-26, 5041-27, 5041-36, 5041-37, 5041-42, 5041-60, 5041-61, 5041-62, 5041-63, 5041-64, 5041-65
+    // rfc: 5041-26, 5041-27, 5041-36, 5041-37, 5041-42, 5041-60, 5041-61, 5041-62, 5041-63, 5041-64
+    // rfc: 5041-65
     for seed in 0..4 {
         let impairments = Impairments {
             delay: Duration::from_micros(200),
@@ -168,7 +169,8 @@ fn parcels_and_pages_pass_a_network_that_loses_them_both_ways() {
 /// RsvdULP on the wire, in both directions, is what the ULP has given.
 #[test]
 fn the_layers_own_octets_stand_in_every_segment() {
-    // rfc: 5041-26, 5041-28, 5041-31, 5041-33, 5041-36, 5041-38, 5041-40, 5041-45, 5041-47, 5041-53, 5041-54, 5041-55
+    // rfc: 5041-26, 5041-28, 5041-31, 5041-33, 5041-36, 5041-38, 5041-40, 5041-45, 5041-47, 5041-53
+    // rfc: 5041-54, 5041-55
     let mut raw = Raw::new(&[0xdead_beef]);
     let region = raw.sim.hosts[0].share(&[0; 64], all_rights());
     raw.layer

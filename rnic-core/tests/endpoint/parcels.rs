@@ -102,7 +102,7 @@ impl Parcels {
         buffers.push_back(buffer);
     }
 
-    /// Takes back the buffers of a queue.
+    /// Withdraws the buffers of a queue, and returns how many there were.
     pub(crate) fn withdraw(&self, queue: u32) -> usize {
         let withdrawn = self.state().buffers.remove(&QueueNumber(queue));
         withdrawn.map_or(0, |buffers| buffers.len())

@@ -226,7 +226,7 @@ impl End {
         }
     }
 
-    /// Whether chunks may still arrive: not after an error, and not after the end, which would be an error.
+    /// Returns whether chunks may still arrive: not after an error, and not after the end, which would be an error.
     fn may_come(&mut self) -> bool {
         if self.llp.peer_closed && !self.stream.has_failed() {
             let fault = DdpStreamError::Llp("data behind the end of the stream".into());

@@ -41,7 +41,7 @@ fn writes(writer: &mut Writer, region: &SharedRegion, lengths: &[usize]) -> (Vec
     (octets, all)
 }
 
-/// Whether the data of a Write are placed; panics where only a part of them is.
+/// Returns whether the data of a Write are placed; panics where only a part of them is.
 fn is_placed(content: &[u8], slot: usize, data: &[u8]) -> bool {
     let there = &content[slot * SLOT..][..data.len()];
     assert!(

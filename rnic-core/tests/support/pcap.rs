@@ -35,12 +35,12 @@ impl Capture {
         Self { name, frames }
     }
 
-    /// Whether the device was to complete the checksums after the capture was taken.
+    /// Returns whether the device was to complete the checksums after the capture was taken.
     pub(crate) fn has_partial_checksums(&self) -> bool {
         self.name.contains("offload-on")
     }
 
-    /// Whether the end of the traffic is missing.
+    /// Returns whether the end of the traffic is missing.
     pub(crate) fn is_head(&self) -> bool {
         self.name.ends_with("-head")
     }

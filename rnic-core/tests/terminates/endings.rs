@@ -11,7 +11,8 @@ use rnic_core::wire::rdmap::{BitOrder, Opcode, ReadRequest, Terminate, Terminate
 
 #[test]
 fn an_fpdu_that_was_altered_above_tcp() {
-    // rfc: 5040-s4, 5041-8, 5041-s8, 5044-28a, 5044-37, 5044-45, 5044-46b, 5044-85b, 5044-88, 5044-s17
+    // rfc: 5040-s4, 5041-8, 5041-s8, 5044-28a, 5044-37, 5044-45, 5044-46b, 5044-85b, 5044-88
+    // rfc: 5044-s17
     let ulpdu = ddp(send_header(1), b"hello");
     let good = fpdu(&ulpdu, true);
     // The length field is left out: it would only make the peer wait for more.

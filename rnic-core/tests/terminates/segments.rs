@@ -17,7 +17,8 @@ use rnic_core::wire::rdmap::{
 
 #[test]
 fn writes_to_memory_that_the_peer_may_not_write() {
-    // rfc: 5040-88b, 5040-90, 5040-s4, 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-76, 5041-s11
+    // rfc: 5040-88b, 5040-90, 5040-s4, 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-76
+    // rfc: 5041-s11
     let cases = [
         ("no such STag", 0, LEN, (1, 1, 0)),
         ("STag 0", 0, LEN, (1, 1, 0)),

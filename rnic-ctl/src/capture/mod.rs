@@ -95,7 +95,7 @@ fn note_gaps(capture: &mut Capture) {
     }
 }
 
-/// Says how many frames were captured and lost.
+/// Reports how many frames were captured and lost.
 fn report(json: bool, captured: u64, lost: Lost) -> Outcome {
     if json {
         let lost = json!({ "ring_full": lost.full, "unreadable": lost.unreadable });
@@ -209,7 +209,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Says what became of a client's frame, unless it went to the network.
+/// Returns what became of a client's frame, unless it went to the network.
 fn comment(frame: &Frame) -> Option<String> {
     match (frame.verdict?, frame.to_port) {
         (PoliceVerdict::ToNic, _) => None,

@@ -66,7 +66,7 @@ fn fact(verdict: Verdict, found: String, remedy: Option<String>) -> Fact {
     }
 }
 
-/// Takes back the verdict on what does not matter to a port of rnicd.
+/// Withdraws the verdict on what does not matter to a port of rnicd.
 pub(super) fn settle(facts: &mut [Fact]) {
     let failed = |fact: &&mut Fact| fact.verdict != Verdict::Ok;
     let facts = facts.iter_mut().filter(failed);

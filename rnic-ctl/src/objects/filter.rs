@@ -207,7 +207,7 @@ impl Filter {
         Err(Failure::operation(what, why))
     }
 
-    /// Whether a port passes, or the objects of its client may.
+    /// Returns whether a port passes, or the objects of its client may.
     pub(super) fn admits_port(&self, port: &PortState) -> bool {
         self.dev.as_ref().is_none_or(|dev| *dev == port.netdev)
             && self.port.is_none_or(|number| number == port.port)
@@ -215,12 +215,12 @@ impl Filter {
             && self.uid.is_none_or(|uid| uid == port.uid)
     }
 
-    /// Whether what belongs to a port passes only for some ports.
+    /// Returns whether what belongs to a port passes only for some ports.
     pub(super) fn is_of_clients(&self) -> bool {
         self.port.is_some() || self.pid.is_some() || self.uid.is_some()
     }
 
-    /// Whether an object of a client passes. One without a queue pair or state is not one with a certain one.
+    /// Returns whether an object of a client passes. One without a queue pair or state is not one with a certain one.
     pub(super) fn admits(&self, resource: &Resource) -> bool {
         let (qpn, state) = match resource {
             Resource::Qp(qp) => (Some(qp.qpn), Some(&qp.state)),

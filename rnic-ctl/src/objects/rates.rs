@@ -76,7 +76,7 @@ impl Sums {
     }
 }
 
-/// What tells a port from a later one of the same number.
+/// Returns what tells a port from a later one of the same number.
 pub(super) fn key(port: &PortState) -> (u32, u64, i32) {
     (port.port, port.since, port.pid)
 }

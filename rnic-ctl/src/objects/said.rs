@@ -233,7 +233,7 @@ fn has(lease: &LeaseState, port: u32, local: SocketAddr) -> bool {
     lease.port == port && lease.local.port() == local.port() && is_at(lease.local.ip())
 }
 
-/// What rnicd knows of a client.
+/// Returns what rnicd knows of a client.
 fn known(port: &PortState, users: &mut Users) -> Line {
     Line::default()
         .with("dev", port.netdev.as_str())

@@ -85,7 +85,7 @@ impl Test {
         )
     }
 
-    /// As on the command line.
+    /// Returns the name of it on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::WriteBw => "write-bw",
@@ -99,7 +99,7 @@ impl Test {
         }
     }
 
-    /// As a heading.
+    /// Returns the name of it as a heading.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::WriteBw => "RDMA_Write BW Test",

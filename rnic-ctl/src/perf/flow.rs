@@ -65,7 +65,7 @@ impl Flow {
     }
 }
 
-/// Takes the server's credit: receives that it has posted on a data connection.
+/// Adds the server's credit: receives that it has posted on a data connection.
 pub(super) fn grant(flows: &mut [Flow], flow: u32, count: u64) -> Outcome {
     let credit = flows.get_mut(flow as usize).and_then(|flow| {
         flow.granted = flow.granted.checked_add(count)?;

@@ -207,7 +207,7 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Takes a completion, which also drives the device.
+    /// Polls and handles one completion, if there is one. This also drives the device.
     fn poll(&mut self) -> Outcome {
         let mut completions = [Completion::default()];
         if self.session.cq.poll(&mut completions) == 0 {

@@ -58,7 +58,7 @@ pub(super) fn run(
     })
 }
 
-/// Does one ping. Returns why the connection ended, if it did.
+/// Runs one ping. Returns why the connection ended, if it did.
 fn ping(
     peer: &mut Peer<'_>,
     source: &Mr,

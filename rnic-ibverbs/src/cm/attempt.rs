@@ -24,7 +24,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Has a queue pair connect.
+    /// Makes a queue pair connect.
     pub(super) fn start(&self, qp: &Qp) -> Result<(), Errno> {
         let connect = |local| {
             let options = self.options.clone();
@@ -41,7 +41,7 @@ impl Attempt {
 
     /// Returns the attempt that may succeed where this one failed for a reason that shows a peer of RFC 5044 alone. It is not
     /// peer-to-peer, which that RFC does not know: the side that connects sends first. The read depths are as the programs say.
-    // rfc: 6581-39 a responder that does not know the enhanced form closes the connection: it is asked without
+    // rfc: 6581-39 a responder without the enhanced form closes: it is asked again
     pub(super) fn plainer(self, reason: &EndReason) -> Option<Self> {
         // Before a Reply, many reset the connection where the RFC has them close it.
         let may_be = matches!(reason, EndReason::NotEnhanced(_) | EndReason::Reset);

@@ -7,7 +7,7 @@ use crate::cm::table::renew_tables;
 use crate::cm::verbs::renew_domains;
 use crate::process::in_children;
 
-/// Has the lists made new in children.
+/// Registers that forked processes get new lists.
 pub(super) fn register() {
     static NAMED: AtomicBool = AtomicBool::new(false);
     in_children(&NAMED, renew_all);

@@ -155,7 +155,7 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Attem
     Ok(attempt)
 }
 
-/// Has the queue pair connect.
+/// Makes the queue pair connect, and remembers whose connection it is.
 fn start(this: &Arc<Id>, qp: &Qp, attempt: &Attempt) -> Result<(), Errno> {
     table::remember_connection(attempt.adapter, qp.number, this)?;
     attempt.start(qp)

@@ -69,7 +69,7 @@ impl Given {
         made.cast()
     }
 
-    /// Takes the event back. Returns whom it was counted for.
+    /// Takes the event back from the program, and frees it. Returns the id that it was counted for.
     ///
     /// # Safety
     /// The event came from [`give`](Self::give), and nobody uses it any more.

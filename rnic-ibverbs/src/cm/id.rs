@@ -316,7 +316,7 @@ impl Id {
         self.acknowledged.notify_all();
     }
 
-    /// Takes what waits in a channel for this id.
+    /// Removes from the queue of a channel what waits there for this id, and returns it.
     pub(super) fn take_waiting(self: &Arc<Self>, queue: &Queue) -> VecDeque<Waiting> {
         let of_this = |waiting: &Waiting| Arc::ptr_eq(&waiting.id, self);
         let taken = queue.extract(of_this);

@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: i32) -
     listen(id, backlog).map_or_else(fail, |()| 0)
 }
 
-/// Has an id listen.
+/// Makes an id listen.
 ///
 /// # Safety
 /// `id` is NULL or an id of the program.

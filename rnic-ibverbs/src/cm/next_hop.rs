@@ -18,7 +18,7 @@ const PROMPT: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether the next hop on the way to a peer is known. This host itself needs none.
+/// Returns whether the next hop on the way to a peer is known. This host itself needs none.
 fn is_known(adapter: &'static Adapter, local: IpAddr, peer: IpAddr) -> Result<bool, Errno> {
     let is_own = |adapter: &Adapter| adapter.addresses().contains(&peer);
     if adapters().iter().any(is_own) {

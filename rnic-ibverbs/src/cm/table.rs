@@ -110,7 +110,7 @@ fn dispatch(adapter: &'static Adapter) {
     }
 }
 
-/// Whether a connection has begun and is not over.
+/// Returns whether a connection has begun and is not over.
 fn is_alive(connection: &Id) -> bool {
     let phase = connection.state().phase;
     matches!(phase, Phase::Connecting | Phase::Connected)
@@ -249,7 +249,8 @@ fn leaving(qp: &Qp) {
     }
 }
 
-/// Has an id told of the events of a queue pair. To be called before the queue pair connects.
+/// Records which id is told of the events of a queue pair. To be called before the queue pair
+/// connects.
 pub(super) fn remember_connection(
     adapter: &'static Adapter,
     qp: QpNumber,
@@ -288,7 +289,7 @@ pub(super) fn forget_connection_of(adapter: &Adapter, id: &Arc<Id>) {
     }
 }
 
-/// Has an id told of the requests to a listener.
+/// Records which id is told of the requests to a listener.
 pub(super) fn remember_listener(
     adapter: &'static Adapter,
     listener: Arc<Listener>,

@@ -8,7 +8,7 @@ use super::reactor::renew_reactor;
 use super::repoll::renew_sets;
 use crate::process::in_children;
 
-/// Has the lists made new in children.
+/// Registers that forked processes get new lists.
 pub(super) fn register() {
     static NAMED: AtomicBool = AtomicBool::new(false);
     in_children(&NAMED, renew_all);

@@ -162,7 +162,7 @@ fn ended(socket: &Arc<Socket>) {
     socket.watchers.wake();
 }
 
-/// Lets go of a socket that nobody will use.
+/// Stops watching a socket that nobody will use, and removes it from the index.
 pub(super) fn forget(socket: &Socket) {
     if let Ok(reactor) = Reactor::get() {
         reactor.unwatch(socket.fd);

@@ -229,7 +229,7 @@ impl Endpoint {
         self.queue.fd()
     }
 
-    /// Takes the entry of a buffer that the peer has written.
+    /// Removes and returns the entry of a buffer that the peer has written, if it is whole.
     pub(super) fn take_target(&self, index: usize) -> Option<Sge> {
         let at = (index * Sge::OCTETS) as u32;
         // The length comes last, and the peer may be writing it now, ahead of the message for it.
@@ -256,7 +256,7 @@ impl Endpoint {
         ))
     }
 
-    /// Takes completions, no more than there is room for, and returns how many.
+    /// Polls completions, no more than there is room for, and returns how many.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> Result<usize, Errno> {
         let cq = self.queue.cq;
         // SAFETY: the queue exists until `drop`, its context has the operations of this library, and the slice has room for so many.
@@ -267,7 +267,7 @@ impl Endpoint {
         usize::try_from(polled).map_err(|_| Errno::EIO)
     }
 
-    /// Has the next completion make the descriptor readable.
+    /// Arms the queue: the next completion makes the descriptor readable.
     pub(super) fn arm(&self) -> Result<(), Errno> {
         let cq = self.queue.cq;
         // SAFETY: as in `poll`.
@@ -277,7 +277,8 @@ impl Endpoint {
         })
     }
 
-    /// Takes what made the descriptor readable, if something did.
+    /// Removes and acknowledges the event that made the descriptor readable. Returns whether there
+    /// was one.
     pub(super) fn take_event(&self) -> bool {
         let (mut cq, mut context) = (null_mut(), null_mut::<c_void>());
         // SAFETY: the channel exists until `drop`, and the event goes to variables here.

@@ -76,7 +76,7 @@ impl Incoming {
         credits.saturating_add(CONTROLS)
     }
 
-    /// Takes in a message of data.
+    /// Records a message of data that has arrived. Fails if the peer was not allowed to send it.
     pub(super) fn arrive(&mut self, octets: u32) -> Result<(), Violation> {
         if octets > self.offered || self.messages.len() >= self.credits.into() {
             return Err(Violation);
@@ -87,7 +87,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Takes in a message that costs a credit and carries no data.
+    /// Records a message that costs a credit and carries no data.
     pub(super) fn arrive_without_data(&mut self) {
         self.seq = self.seq.wrapping_add(1);
     }
@@ -113,7 +113,7 @@ impl Incoming {
         ]
     }
 
-    /// Lets go of octets that were read.
+    /// Removes octets that were read.
     pub(super) fn consume(&mut self, octets: u32) {
         let octets = octets.min(self.unread);
         self.unread -= octets;

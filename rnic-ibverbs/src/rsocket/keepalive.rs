@@ -38,7 +38,7 @@ pub(super) fn system_idle() -> u32 {
         .unwrap_or(DEFAULT_IDLE)
 }
 
-/// Has a connection probed every so many seconds, or no more.
+/// Probes a connection every `idle` seconds from now on. `None` ends that.
 pub(super) fn set(socket: &Arc<Socket>, idle: Option<u32>) -> Result<(), Errno> {
     let reactor = Reactor::get()?;
     let mut probed = lock(&PROBED);

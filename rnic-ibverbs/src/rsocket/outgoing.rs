@@ -54,7 +54,8 @@ impl Outgoing {
         }
     }
 
-    /// Takes in what the private data of the peer say: its credits, its first buffer, and the number of its targets.
+    /// Applies what the private data of the peer say: its credits, its first buffer, and the number
+    /// of its targets.
     pub(super) fn begin(&mut self, credits: u16, buffer: Sge, entries: u32) {
         self.limit = credits;
         self.reserve = CONTROLS.min(credits / 4);
@@ -63,7 +64,7 @@ impl Outgoing {
         self.peer_entry = 1 % self.peer_entries;
     }
 
-    /// Takes in the peer's number of the last message that it takes.
+    /// Sets the number of the last message that the peer accepts.
     pub(super) fn set_limit(&mut self, limit: u16) {
         self.limit = limit;
     }
@@ -73,7 +74,7 @@ impl Outgoing {
         self.awaited
     }
 
-    /// Takes in that entry.
+    /// Records the entry that was awaited, and awaits the next.
     pub(super) fn set_target(&mut self, target: Sge) {
         self.targets[self.awaited] = target;
         self.awaited = (self.awaited + 1) % TARGETS;
@@ -159,13 +160,13 @@ impl Outgoing {
         self.requests == self.most_requests && self.controls == CONTROLS
     }
 
-    /// Takes in that a request with `octets` of the send buffer is done.
+    /// Records that a request with `octets` of the send buffer is done.
     pub(super) fn done(&mut self, octets: u32) {
         self.requests += 1;
         self.free += octets;
     }
 
-    /// Takes in that a control request is done.
+    /// Records that a control request is done.
     pub(super) fn control_done(&mut self) {
         self.controls += 1;
     }

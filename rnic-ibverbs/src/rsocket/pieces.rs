@@ -26,7 +26,8 @@ impl<'pieces> Pieces<'pieces> {
         self.left
     }
 
-    /// Has the next octets copied, no more than are left: says where they are, and how many lie there.
+    /// Advances by so many octets, no more than are left. Calls `copy` for each place where some of
+    /// them lie, with its address and their number.
     pub(super) fn advance(&mut self, octets: u32, mut copy: impl FnMut(*mut u8, u32)) {
         let mut wanted = octets as usize;
         self.left -= wanted;

@@ -17,7 +17,7 @@ use crate::errno::{Errno, lock};
 const BATCH: usize = 16;
 
 impl Socket {
-    /// Takes in what has come, and tells the peer what it may send.
+    /// Handles what has come, and tells the peer what it may send.
     pub(super) fn progress(&self, flow: &mut Flow) {
         let Some(endpoint) = self.endpoint.get() else {
             return;
@@ -115,8 +115,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Has the completion queue report its next completion, unless it will anyway. Returns whether it had to be told; then what
-    /// had come was taken in since.
+    /// Makes the completion queue report its next completion, unless it will anyway. Returns
+    /// whether it had to be told; then what had come was handled since.
     pub(super) fn arm(&self, flow: &mut Flow) -> bool {
         let endpoint = self
             .endpoint
@@ -136,7 +136,8 @@ impl Socket {
         true
     }
 
-    /// Takes the event of the completion queue. Others who sleep for it look for themselves.
+    /// Removes the event of the completion queue. Wakes the others who sleep for it: they look for
+    /// themselves.
     pub(super) fn take_event(&self, waiter: &Waiter) {
         let mut flow = lock(&self.flow);
         if flow.armed && self.endpoint.get().is_some_and(Endpoint::take_event) {
@@ -215,7 +216,7 @@ impl Flow {
         }
     }
 
-    /// Takes in a message.
+    /// Handles a message.
     fn hear(&mut self, endpoint: &Endpoint, message: Message) -> Result<(), Violation> {
         match message {
             Message::Data(octets) => self.incoming.arrive(octets)?,

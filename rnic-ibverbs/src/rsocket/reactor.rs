@@ -65,7 +65,7 @@ impl Reactor {
         !self.running.swap(true, Ordering::Relaxed)
     }
 
-    /// Takes that back.
+    /// Withdraws the claim.
     pub(super) fn disclaim(&self) {
         self.running.store(false, Ordering::Relaxed);
     }

@@ -127,7 +127,7 @@ impl Repoll {
         Ok(())
     }
 
-    /// Has the threads that wait look at the set anew.
+    /// Wakes the threads that wait, so that they look at the set anew.
     fn wake_all(&self, state: &mut State) {
         state.changes += 1;
         let waiting = std::mem::take(&mut state.waiting);

@@ -146,7 +146,8 @@ impl Flow {
     }
 }
 
-/// Takes octets of the application: short ones go with the request, others into the send buffer.
+/// Posts octets of the application. Short ones go with the request; others are copied into the send
+/// buffer.
 fn with_octets(
     endpoint: &Endpoint,
     side: &mut SendSide,

@@ -53,7 +53,7 @@ impl Backlog {
         self.0.most.store(most, Ordering::Relaxed);
     }
 
-    /// Takes a place, if there is one.
+    /// Reserves a place, if there is one.
     pub(super) fn take(&self) -> Option<Place> {
         let most = self.0.most.load(Ordering::Relaxed);
         let one_more = |taken| (taken < most).then_some(taken + 1);
@@ -277,9 +277,10 @@ impl Socket {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Gives a connection that the application accepts its number: a duplicate of the descriptor, which the application's thread
-    /// makes now. librspreload.so has opened a descriptor of its own before, and its `select` takes a smaller number of ours for one of
-    /// the kernel's.
+    /// Assigns a number to a connection that the application accepts: a duplicate of the
+    /// descriptor, which the application's thread makes now. librspreload.so has opened a
+    /// descriptor of its own before, and its `select` would treat a smaller number of ours as one
+    /// of the kernel's.
     pub(super) fn number_accepted(&self) -> Result<RawFd, Errno> {
         // SAFETY: the command takes and returns numbers.
         let number = unsafe { libc::fcntl(self.fd, libc::F_DUPFD_CLOEXEC, 0) };
@@ -312,7 +313,7 @@ impl Socket {
         Ok(endpoint.connect_data())
     }
 
-    /// Takes in what the peer says of its endpoint.
+    /// Records what the peer says of its endpoint.
     pub(super) fn learn(&self, peer: ConnectData) {
         let mut flow = lock(&self.flow);
         flow.outgoing

@@ -88,7 +88,7 @@ impl Waiter {
 pub(super) struct Watchers(Mutex<Vec<Arc<Waiter>>>);
 
 impl Watchers {
-    /// Has this waiter woken until the guard goes.
+    /// Adds a waiter, which is woken until the guard is dropped.
     pub(super) fn add(&self, waiter: &Arc<Waiter>) -> Watch<'_> {
         lock(&self.0).push(waiter.clone());
         Watch {

@@ -176,7 +176,7 @@ pub(crate) unsafe fn copy(event: *mut rdma_cm_event) -> Event {
     }
 }
 
-/// Takes and acknowledges the next event, which must be this one.
+/// Waits for the next event, which must be this one, and acknowledges it.
 #[track_caller]
 pub(crate) unsafe fn next(channel: *mut rdma_event_channel, expected: u32) -> Event {
     let mut event = null_mut();

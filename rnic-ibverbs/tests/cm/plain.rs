@@ -50,7 +50,7 @@ fn write_reply(peer: &mut TcpStream, revision: u8) {
     peer.write_all(&[&REPLY[..], &rest, data].concat()).unwrap();
 }
 
-/// Has the end of a connection reset it.
+/// Makes the end of a connection reset it.
 fn reset(peer: &TcpStream) {
     let linger = libc::linger {
         l_onoff: 1,

@@ -27,7 +27,7 @@ fn control() -> String {
     format!("{SERVER}:{}", PORT + 2)
 }
 
-/// Has room for two connections, and accepts them when the client says so.
+/// Listens with room for two connections, and accepts them when the client says so.
 fn crowded() {
     let listener = Socket::new();
     listener.bind(&server()).unwrap();

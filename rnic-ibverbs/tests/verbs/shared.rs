@@ -10,8 +10,8 @@ use crate::hosts::SERVER;
 const RECEIVES: usize = 8;
 const LIMIT: u32 = 4;
 
-/// Takes messages of the server out of a shared queue: its limit is told once, and so is that a queue pair which is over takes no
-/// more.
+/// Receives messages of the server through a shared queue. Its limit is told once. It is also told
+/// once that a queue pair which is over uses no more of its receives.
 pub(crate) unsafe fn shared() {
     let id = resolve(SERVER);
     let context = (*id).verbs;

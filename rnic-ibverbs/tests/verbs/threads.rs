@@ -37,7 +37,7 @@ impl Progress {
         self.completed.iter().all(completed)
     }
 
-    /// Takes room for one more request, and returns whether there was any.
+    /// Reserves room for one more request, and returns whether there was any.
     fn take_room(&self) -> bool {
         let room = |taken| (taken < ON_THEIR_WAY).then_some(taken + 1);
         let took = self
@@ -46,7 +46,7 @@ impl Progress {
         took.is_ok()
     }
 
-    /// Takes a completion, whosever it is.
+    /// Polls a completion, whosever it is.
     unsafe fn poll(&self, end: &End) {
         if let Some(wc) = poll(end.send_cq) {
             assert_eq!((wc.status, wc.opcode), (IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE));

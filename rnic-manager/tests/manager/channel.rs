@@ -272,7 +272,8 @@ fn a_peer_is_known_with_its_groups_unless_they_are_too_many() {
     assert!(groups_of_a_peer("many-groups", &groups).is_empty());
 }
 
-/// Has a process in these groups connect. Returns those that it is known to be in, without the primary one.
+/// Lets a process in these groups connect. Returns those that it is known to be in, without the
+/// primary one.
 fn groups_of_a_peer(name: &str, groups: &[u32]) -> Vec<u32> {
     let listening = Listening::new(name);
     let list: Vec<_> = groups.iter().map(u32::to_string).collect();

@@ -7,9 +7,11 @@ use crate::error::Error;
 use crate::ring::ring;
 
 impl Cq {
-    /// Takes out the completions of a queue pair that was dropped, which wait to be polled. The others stay, in their order. What a
-    /// worker has not yet heard of the end of the queue pair it may still complete: [`Device::barrier`](crate::Device::barrier) returns
-    /// when all have.
+    /// Removes the completions of a queue pair that was dropped, which wait to be polled. The
+    /// others stay, in their order. A worker that has not yet heard of the end of the queue pair
+    /// may still complete requests of it: when [`Device::barrier`](crate::Device::barrier) returns,
+    /// all workers have. Fails, and removes nothing, if there is no memory for a copy of the
+    /// others.
     pub fn forget(&mut self, qp: QpNumber) -> Result<(), Error> {
         self.lanes.iter_mut().try_for_each(|lane| lane.forget(qp))
     }

@@ -5,8 +5,10 @@ use crate::error::PostError;
 use crate::request::SendRequest;
 
 impl Qp {
-    /// Posts several requests with one doorbell, or none of them: they are asked for twice, and posted when all are right and have
-    /// room. The iterator must give the same requests each time.
+    /// Posts several requests with one doorbell, or none of them: they are asked for twice, and
+    /// posted when all are right and have room. The iterator must give the same requests each time.
+    /// Fails with the error of the first request that is wrong, or if the send queue has no room
+    /// for all.
     pub fn post_whole<'a, E: From<PostError>, I>(
         &mut self,
         mut requests: impl FnMut() -> I,

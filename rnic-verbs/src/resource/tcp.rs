@@ -137,7 +137,7 @@ impl TcpResource {
         octets.div_ceil(self.mss.max(1).into())
     }
 
-    /// What the congestion window lets through in a second, in octets.
+    /// Returns what the congestion window lets through, in octets a second.
     fn send_rate(&self) -> Option<f64> {
         let rtt = self.rtt.filter(|rtt| *rtt > 0.0)?;
         Some(self.cwnd as f64 * 1e3 / rtt)

@@ -15,7 +15,7 @@ const INLINE: Threads = Threads {
     far: false,
 };
 
-/// Takes turns of both devices until there is nothing to do.
+/// Runs turns of both devices until there is nothing to do.
 fn settle(devices: &[&Device]) {
     let mut idle = 0;
     while idle < 3 {
@@ -28,13 +28,13 @@ fn inline_send(text: &[u8], wr_id: u64) -> SendRequest<'_> {
     SendRequest::send().inline(text).wr_id(wr_id)
 }
 
-/// Takes a completion without driving the device.
+/// Removes and returns a completion without driving the device.
 fn taken(side: &mut Side) -> Option<Completion> {
     let mut one = [Completion::default()];
     (side.cq.take(&mut one) == 1).then_some(one[0])
 }
 
-/// Takes the text of the next receive, in the first octets of the side's memory.
+/// Polls the next receive, and returns its text, which is in the first octets of the side's memory.
 fn received(side: &mut Side) -> String {
     let done = taken(side).expect("a message");
     assert_eq!(

@@ -148,7 +148,8 @@ impl Capture {
         self.taps().try_for_each(Tap::read)
     }
 
-    /// Takes the frames up to a time of `CLOCK_MONOTONIC` out of the basket.
+    /// Removes from the basket the frames up to a time of `CLOCK_MONOTONIC`, and returns them in
+    /// the order of their times.
     fn take(&mut self, until: u64) -> Vec<Frame> {
         let mut basket = self.basket.borrow_mut();
         basket.sort_by_key(|frame| frame.time);
@@ -187,8 +188,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Has the kernel show what sockets on the device itself send: those of a process that has it alone, or of a client that has a queue
-    /// of it.
+    /// Makes the kernel show what sockets on the device itself send: those of a process that has it
+    /// alone, or of a client that has a queue of it.
     fn follow_sockets(&mut self) -> Result<(), CaptureError> {
         if !self.of_sockets || self.sockets.is_some() {
             return Ok(());
@@ -229,7 +230,7 @@ impl Lost {
     }
 }
 
-/// Takes what only one process can have: there is one ring for each CPU.
+/// Claims what only one process can have: there is one ring for each CPU.
 fn alone(link: &Link) -> Result<UnixListener, CaptureError> {
     let name = format!("rnic-capture-{}", link.index);
     let bound =

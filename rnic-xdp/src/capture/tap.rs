@@ -91,7 +91,7 @@ impl Tap {
         read.map_err(|error| failed("read the rings")(bpf_error(&error)))
     }
 
-    /// Has the programs show no more.
+    /// Tells the programs to show no more.
     pub(super) fn close(&mut self) {
         // If this fails, the programs notice that the rings are gone.
         let _ = self.wanted.set(0, NOTHING, 0);

@@ -51,8 +51,8 @@ impl Manager {
         })
     }
 
-    /// Has [inspections](Inspection) of the port sent to somebody who answers them. One that the channel has no room for is not
-    /// answered, and without this none is.
+    /// Sends [inspections](Inspection) of the port to somebody who answers them. One that the
+    /// channel has no room for is not answered, and without this none is.
     pub fn with_inspections(self, inspections: Sender<Inspection>) -> Self {
         Self {
             inspections: Some(inspections),
@@ -209,7 +209,8 @@ fn report(config: &PortConfig, grant: &Grant) -> PortReport {
     }
 }
 
-/// Says that another XDP mode was asked for than the one in which the device is shared.
+/// Returns the complaint if another XDP mode was asked for than the one in which the device is
+/// shared.
 fn other_mode(choice: ModeChoice, grant: &Grant) -> Option<String> {
     let wanted = match (choice, &grant.mode) {
         (ModeChoice::Native, Mode::Generic { .. }) => "native",

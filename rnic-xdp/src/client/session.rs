@@ -126,7 +126,7 @@ impl Connection {
 }
 
 impl Session {
-    /// Goes on with a connection on which the port was granted.
+    /// Continues with a connection on which the port was granted.
     pub(super) fn new(
         (path, program): (PathBuf, String),
         (port, token, untagged): (u32, Token, Untagged),

@@ -20,7 +20,7 @@ impl<T> Default for Lingering<T> {
 }
 
 impl<T: Ord + Clone> Lingering<T> {
-    /// Says what there is now.
+    /// Sets what there is now.
     pub(crate) fn set(&mut self, now: Instant, present: BTreeSet<T>) {
         for (member, end) in &mut self.0 {
             if !present.contains(member) {
@@ -36,7 +36,7 @@ impl<T: Ord + Clone> Lingering<T> {
         self.0.insert(member, None);
     }
 
-    /// Lets go of what has been gone for long enough. Returns whether there was anything.
+    /// Removes what has been gone for long enough. Returns whether there was anything.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let before = self.0.len();
         self.0.retain(|_, end| end.is_none_or(|end| now < end));

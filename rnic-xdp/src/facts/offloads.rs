@@ -170,7 +170,8 @@ mod tests {
         assert!(!mode.contains("lost"), "{mode}");
     }
 
-    /// Says what `doctor` finds of the offloads below a device, and what the report of its port has on the mode.
+    /// Returns what `doctor` finds of the offloads below a device, and what the report of its port
+    /// has on the mode.
     fn look(namespace: &Namespace, netdev: &str) -> (Fact, String) {
         let found = namespace.run(|| facts(netdev));
         let config = PortConfig::new(netdev);

@@ -76,8 +76,8 @@ pub struct SharedDevice {
 }
 
 impl SharedDevice {
-    /// Takes a device, in the network namespace of this thread, and shares it from now on. What a former process left under `pins`
-    /// is taken over: ports and leases go on.
+    /// Opens a device, in the network namespace of this thread, and shares it from now on. Takes
+    /// over what a former process left under `pins`: ports and leases go on.
     pub fn open(netdev: &str, mode: ModeChoice, pins: &Path) -> Result<Self, OpenError> {
         let mut requests = RouteSocket::open()?;
         let name = || netdev.to_string();
@@ -124,14 +124,16 @@ impl SharedDevice {
         Ok(device)
     }
 
-    /// Says from where a TCP port is taken for a lease for which any will do. Otherwise the kernel chooses.
+    /// Sets the range from which a TCP port is chosen for a lease of any port. Without it the
+    /// kernel chooses.
     pub fn set_automatic_ports(&mut self, range: RangeInclusive<u16>) {
         self.locals.automatic = Some(range);
     }
 
-    /// Stops sharing the device: its programs, maps and ports go; their [host ends](Self::host_ends) stay as long as somebody has their
-    /// sockets. The programs go last: drivers do not bear that a queue with a socket
-    /// loses its program. If the processes that have such a queue cannot be ended, they and the maps stay.
+    /// Stops sharing the device: removes its programs, maps and ports. The host ends of the ports
+    /// stay as long as somebody has their sockets. The programs go last: drivers do not bear that a
+    /// queue with a socket loses its program. If the processes that have such a queue cannot be
+    /// ended, they and the maps stay.
     pub fn close(mut self) -> Result<(), SharingError> {
         if self.link_state() != LinkState::Gone {
             self.end_queue_ports()?;
@@ -230,9 +232,10 @@ impl SharedDevice {
         Ok(made)
     }
 
-    /// Takes a port away from its client: nothing is sent or received there any more when this returns. If it is a hardware queue, that
-    /// takes the end of the client's processes, which is waited for. Otherwise the client may still have the socket; then this returns
-    /// the host end, which stays as long as that.
+    /// Revokes a client's port: nothing is sent or received there any more when this returns. For a
+    /// hardware queue, this ends the client's processes, and waits for that. Otherwise the client
+    /// may still have the socket; then this returns the host end, which stays as long as the
+    /// socket.
     pub fn retire_port(&mut self, number: u32) -> Result<Option<HostEnd>, SharingError> {
         if let Some(port) = self.queue_ports.get(number) {
             end_port(&self.link, &mut self.steering, number, port)?;
@@ -248,7 +251,7 @@ impl SharedDevice {
         Ok(end)
     }
 
-    /// Takes back a port that no client has got, or of which nothing is known.
+    /// Removes a port that no client has got, or of which nothing is known.
     pub fn remove_port(&mut self, number: u32) -> Result<(), SharingError> {
         self.steering.remove_client(number)?;
         let requests = &mut self.requests;

@@ -35,7 +35,7 @@ impl SharedDevice {
         }
     }
 
-    /// Lets go of networks and neighbours that have been gone for long enough.
+    /// Removes networks and neighbours that have been gone for long enough.
     pub(super) fn expire_surroundings(&mut self, now: Instant) {
         if self.surroundings.networks.expire(now) {
             self.tell_networks();

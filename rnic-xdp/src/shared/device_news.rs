@@ -61,7 +61,8 @@ impl SharedDevice {
         }
     }
 
-    /// Gives ports that are made from now on another MTU. Those that there are keep theirs, because of the size of their frames.
+    /// Sets another MTU for ports that are made from now on. Those that there are keep theirs,
+    /// because of the size of their frames.
     fn set_mtu(&mut self, mtu: u32) {
         if self.link.mtu != mtu {
             self.link.mtu = mtu;
@@ -87,7 +88,7 @@ impl SharedDevice {
         self.fault.as_deref()
     }
 
-    /// Has the next [`poll`](Self::poll) look whether the device runs the steering program.
+    /// Makes the next [`poll`](Self::poll) look whether the device runs the steering program.
     pub fn look_at_program_soon(&mut self) {
         self.program_at = Instant::ZERO;
     }

@@ -72,7 +72,8 @@ impl SharedDevice {
         self.steering.remove_client(number)
     }
 
-    /// Takes such a port over from a former process. Returns whether it still exists; else nothing of it is left.
+    /// Takes over such a port from a former process. Returns whether it still exists; else nothing
+    /// of it is left.
     pub fn adopt_queue_port(
         &mut self,
         number: u32,
@@ -90,7 +91,8 @@ impl SharedDevice {
         Ok(is_there)
     }
 
-    /// Says whether a port may end at any time, because its client is not connected. A port that is no hardware queue is noticed anyway.
+    /// Sets whether a port is watched: whether it may end at any time, because its client is not
+    /// connected. The end of a port that is no hardware queue is noticed anyway.
     pub fn watch_port(&mut self, number: u32, is_watched: bool) {
         self.queue_ports.watch(number, is_watched);
     }
@@ -102,7 +104,7 @@ impl SharedDevice {
             .try_for_each(|(number, port)| end_port(&self.link, &mut self.steering, number, port))
     }
 
-    /// Notices those whose sockets nobody has any more.
+    /// Ends the ports whose sockets nobody has any more.
     pub(super) fn look_for_queue_ports(&mut self, now: Instant) {
         for number in self.queue_ports.ended(now, &mut self.steering) {
             let queue = self.queue_ports.get(number).map(|port| port.queue);
@@ -174,7 +176,7 @@ impl SharedDevice {
         }
     }
 
-    /// Has the device bring segments for a local port to a queue. It need not if it has no other.
+    /// Makes the device bring segments for a local port to a queue. It need not if it has no other.
     fn rule(
         &mut self,
         queue: u32,

@@ -108,7 +108,7 @@ pub(super) fn has_socket(steering: &mut SharedSteering, queue: u32) -> Result<bo
     steering.queue_has_socket(queue, another)
 }
 
-/// Takes the leases of such a port away, with the rules that bring their segments to its queue.
+/// Ends the leases of such a port, and removes the rules that bring their segments to its queue.
 pub(super) fn end_leases(
     link: &Link,
     steering: &mut SharedSteering,
@@ -136,8 +136,9 @@ pub(super) fn end_rules(link: &Link, queue: u32, local: SocketAddr) {
     }
 }
 
-/// Takes a queue away from its client. Nothing arrives there any more; then the client's processes are ended, because nobody can take a
-/// bound socket away. When this returns, the socket is gone, and the driver has let go of its memory.
+/// Revokes a client's queue. First nothing arrives there any more. Then the client's processes are
+/// ended, because nobody can take a bound socket away. When this returns, the socket is gone, and
+/// the driver has let go of its memory.
 pub(super) fn end_port(
     link: &Link,
     steering: &mut SharedSteering,

@@ -31,7 +31,7 @@ impl Surroundings {
         ends.into_iter().flatten().min()
     }
 
-    /// Takes in what the kernel says of a neighbour. Returns whether its MAC address is another one now.
+    /// Records what the kernel says of a neighbour. Returns whether its MAC address has changed.
     pub(super) fn take(&mut self, neighbour: &Neighbour) -> bool {
         let key = (neighbour.link, neighbour.address);
         match neighbour.mac {

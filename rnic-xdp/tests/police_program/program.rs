@@ -74,7 +74,7 @@ impl Rig<'_> {
         self.allow(CLIENT, if policy.all_peers { EVERYBODY } else { LISTED });
     }
 
-    /// Says with whom a client may speak.
+    /// Sets with whom a client may speak.
     pub(crate) fn allow(&self, client: u32, peers: u32) {
         let clients = &self.skeleton.maps.steer_clients;
         let key = client.to_ne_bytes();
@@ -82,7 +82,7 @@ impl Rig<'_> {
         clients.update(&key, &value, MapFlags::ANY).unwrap();
     }
 
-    /// Says that the first network of IPv4 is this one: its address, and its mask.
+    /// Sets the first network of IPv4: its address, and its mask.
     pub(crate) fn set_network(&self, network: [u8; 4], mask: [u8; 4]) {
         let mut host = [0xff; 80];
         host[40..44].copy_from_slice(&network);

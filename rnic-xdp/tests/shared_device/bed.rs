@@ -119,7 +119,7 @@ impl Bed {
     }
 }
 
-/// Says which addresses and neighbours the host has.
+/// Sets which addresses and neighbours the host has.
 pub(crate) fn know_host(shared: &mut SharedSteering) {
     let own = [10, 77, 0, 1].into();
     let network = "10.77.0.0/24".parse().unwrap();

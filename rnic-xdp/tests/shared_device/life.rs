@@ -15,8 +15,8 @@ use crate::bed::{Bed, REMOTE, at, frame, free, know_host};
 use crate::endpoint::{Endpoint, eventually};
 use crate::traffic::exchange;
 
-/// Says where the pins are to be, and which device is the client's, to the child process of
-/// [`all_goes_on_without_the_process`].
+/// The environment variables that tell the child process of [`all_goes_on_without_the_process`]
+/// where the pins are to be, and which device is the client's.
 const PINS: &str = "RNIC_TEST_PINS";
 const CLIENT: &str = "RNIC_TEST_CLIENT";
 

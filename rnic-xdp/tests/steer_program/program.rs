@@ -47,7 +47,7 @@ impl<'obj> Rig<'obj> {
         }
     }
 
-    /// Says that an address is this host's own, or no more.
+    /// Sets whether an address is this host's own.
     pub(crate) fn own(&mut self, address: &str, is_own: bool) {
         let local = SocketAddr::new(address.parse().unwrap(), 0);
         let octets = key(local, 0);
@@ -61,7 +61,7 @@ impl<'obj> Rig<'obj> {
         }
     }
 
-    /// Says which addresses of this host the program compares with: two of IPv4 and two of IPv6.
+    /// Sets which addresses of this host the program compares with: two of IPv4 and two of IPv6.
     pub(crate) fn compare_with(&self, four: [[u8; 4]; 2], six: [[u8; 16]; 2]) {
         let mut host = [0xff; 80];
         host[..8].copy_from_slice(&four.concat());
@@ -71,7 +71,8 @@ impl<'obj> Rig<'obj> {
         map.update(&only, &host, MapFlags::ANY).unwrap();
     }
 
-    /// Says with whom a client may speak: everybody, or those whose IPv4 addresses begin with these octets.
+    /// Sets with whom a client may speak: everybody, or those whose IPv4 addresses begin with these
+    /// octets.
     pub(crate) fn allow(&self, client: u32, peers: Option<&[u8]>) {
         let maps = &self.skeleton.maps;
         let value = match peers {
@@ -157,8 +158,8 @@ impl<'obj> Rig<'obj> {
             .unwrap();
     }
 
-    /// Says that the device removes tags, and the VLANs of addresses whose frames it takes them from; without any, that it leaves
-    /// them.
+    /// Sets that the device removes tags, and the VLANs of addresses whose frames it removes them
+    /// from. Without any, it leaves them.
     pub(crate) fn remove_tags(&mut self, of: &[(&str, u16)]) {
         let maps = &self.skeleton.maps;
         let untagged = |address: &str| {

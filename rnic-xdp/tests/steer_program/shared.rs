@@ -20,7 +20,7 @@ fn on_queue(port: u32, queue: u32) -> u32 {
     port | (queue + 1) << 16
 }
 
-/// Gives the client with this port a device: that of the loopback, which any namespace has.
+/// Connects the client with this port to a device: that of the loopback, which any namespace has.
 fn connect(rig: &Rig<'_>, client: u32) {
     rig.allow(client, None);
     let device = [1u32, 0].map(u32::to_ne_bytes).concat();

@@ -61,7 +61,7 @@ fn from(family: u32, prefix: &[u8]) -> Wanted {
     wanted
 }
 
-/// Says what is wanted.
+/// Sets what is wanted.
 fn tell(rig: &Rig<'_>, wanted: &[u8]) {
     let mut maps = rig.skeleton.object().maps();
     let map = maps.find(|map| map.name() == ".data.capture").unwrap();

@@ -29,7 +29,7 @@ impl Config {
         &mut devices[at]
     }
 
-    /// Says whether a device is shared, or nothing of it.
+    /// Sets whether a device is shared. With `None` the setting says nothing of it.
     pub fn share(&mut self, netdev: &str, shared: Option<bool>) {
         let device = self.device_mut(netdev);
         device.shared = shared.map(Setting::built_in);
@@ -90,7 +90,7 @@ impl Config {
         Ok(())
     }
 
-    /// Takes away what is said of a user, if anything is.
+    /// Removes and returns what is said of a user, if anything is.
     pub fn take_user(&mut self, uid: u32) -> Option<Rule> {
         let who = Who::Id(uid);
         let at = self.users.iter().position(|user| user.who.value == who)?;

@@ -193,7 +193,7 @@ impl Rule {
         }
     }
 
-    /// Says nothing of a key any more.
+    /// Removes a key from the rule.
     pub(super) fn forget(&mut self, key: &str) {
         match key {
             "devices" => self.devices = None,

@@ -74,7 +74,7 @@ pub(super) struct Table<'t, 'i> {
 }
 
 impl<'t, 'i> Table<'t, 'i> {
-    /// Takes a table; finds fault with keys that are not known.
+    /// Begins to read a table. Reports a fault for each key that is not known.
     pub(super) fn new(
         reader: &mut Reader<'_>,
         name: &'static str,
@@ -177,12 +177,12 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 }
 
-/// Says that a table cannot have a key.
+/// Returns the complaint that a table cannot have a key.
 pub(super) fn unknown_key(found: &str, table: &str, known: &[&str]) -> String {
     format!("unknown key {found:?} in {table}; {}", remedy(found, known))
 }
 
-/// Says which key may have been meant.
+/// Returns advice: the key that may have been meant, or those that are known.
 fn remedy(found: &str, known: &[&str]) -> String {
     let distance = |key: &&str| strsim::damerau_levenshtein(found, key);
     let nearest = known.iter().copied().min_by_key(distance);

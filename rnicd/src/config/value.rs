@@ -17,7 +17,7 @@ pub(super) trait Value: fmt::Display + PartialEq + Clone {
     /// Reads the value, if it is one.
     fn read(value: &DeValue<'_>) -> Option<Self>;
 
-    /// Whether this can be in the list that the value is, if it is one.
+    /// Returns whether this can be in the list that the value is, if it is one.
     fn is_element(_: &DeValue<'_>) -> bool {
         true
     }
@@ -260,7 +260,7 @@ fn device(value: &DeValue<'_>) -> Option<String> {
 pub struct Devices(pub Option<Vec<String>>);
 
 impl Devices {
-    /// Whether this device is one of them.
+    /// Returns whether this device is one of them.
     pub fn contains(&self, netdev: &str) -> bool {
         let names = self.0.as_ref();
         names.is_none_or(|names| names.iter().any(|name| name == netdev))
@@ -353,7 +353,7 @@ impl fmt::Display for Queues {
 pub struct TcpPorts(pub Vec<RangeInclusive<u16>>);
 
 impl TcpPorts {
-    /// Whether this TCP port is one of them.
+    /// Returns whether this TCP port is one of them.
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|range| range.contains(&port))
     }

@@ -126,7 +126,7 @@ impl Rnicd {
         self.process.id()
     }
 
-    /// Has it read its configuration again. Returns when it has.
+    /// Makes it read its configuration again. Returns when it has.
     pub(crate) fn reload(&self) {
         let systemd = notified(&self.scratch);
         let pid = Pid::from_raw(self.process.id().try_into().unwrap());

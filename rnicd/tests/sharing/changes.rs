@@ -15,7 +15,7 @@ fn streaming(rig: &Rig, from: &str) -> Client {
     client
 }
 
-/// Has a client go on after a change.
+/// Checks that a client goes on after a change.
 fn goes_on(client: &mut Client) {
     client.must("and");
     client.must("rounds 20 2");

@@ -8,7 +8,8 @@ use crate::client::{ALICE, BOB, Client};
 use crate::hostile::attack;
 use crate::rig::{NIC, PEER_NIC, Rig};
 
-/// Has an attacker go on with something until another client has connected and transferred meanwhile. Returns its answer.
+/// Lets an attacker go on with something until another client has connected and transferred
+/// meanwhile. Returns its answer.
 fn meanwhile(rig: &Rig, attacker: &mut Client, line: &str) -> String {
     assert_eq!(attacker.must(line), "begun");
     let mut other = rig.open_client(ALICE);

@@ -8,7 +8,8 @@ use crate::client::{ALICE, BOB, Client};
 use crate::peer::{PORT, Peer};
 use crate::rig::{NIC, PEER_NIC, Rig};
 
-/// Has an attacker do something while an honest client transfers: that must not notice, and nothing may be left.
+/// Lets an attacker do something while an honest client transfers. That client must not notice, and
+/// nothing may be left.
 pub(crate) fn attack(rules: &str, leases: &[u16], attack: impl FnOnce(&Rig, &mut Client)) {
     let rig = Rig::new(1500, rules);
     let _peer = Peer::serve(&rig.far, PEER_NIC);

@@ -105,7 +105,7 @@ impl Player {
         Ok(String::new())
     }
 
-    /// Has the engines take in what was dropped: they run only when this process does.
+    /// Lets the engines handle what was dropped: they run only when this process does.
     fn drive(&self) -> Outcome<String> {
         for device in &self.devices {
             device.drive();

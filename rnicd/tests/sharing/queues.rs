@@ -32,7 +32,7 @@ fn queue_port(rig: &Rig) -> Option<u32> {
     Some(port.port)
 }
 
-/// Whether the device has an XDP program.
+/// Returns whether the device has an XDP program.
 fn has_program(rig: &Rig) -> bool {
     let link = rig.host.ip(&format!("link show dev {NIC}")).unwrap();
     link.contains("xdp")

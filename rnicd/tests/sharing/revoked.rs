@@ -9,7 +9,7 @@ use crate::exchange::Initiator;
 use crate::peer::{PORT, Peer, open};
 use crate::rig::{PEER_NIC, Rig};
 
-/// Takes a lease away.
+/// Revokes a lease.
 fn revoke(rig: &Rig, local: &str) {
     let local: SocketAddr = local.parse().unwrap();
     let mut administrator = Administrator::connect(&rig.socket()).unwrap();

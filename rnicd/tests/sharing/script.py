@@ -60,7 +60,7 @@ def reply(answer):
 
 
 def until_next_line():
-    """Says that something has begun which goes on until the next line comes: a generator that ends then."""
+    """Reports that something has begun, and yields until the next line comes, which ends it."""
     reply("ok begun")
     while not select.select([LINES], [], [], 0)[0]:
         yield
@@ -296,7 +296,7 @@ def asked():
 
 
 def ignore(count):
-    """Takes so many questions, and answers none."""
+    """Reads so many questions, and answers none."""
     HELD.append((HELD[-1][0], [asked() for _ in range(int(count))]))
 
 
@@ -307,7 +307,7 @@ def forget():
 
 
 def pass_over():
-    """Takes a question, and closes its pipe, as a client does that knows none."""
+    """Reads a question, and closes its pipe, as a client does that knows none."""
     asked().close()
 
 
@@ -333,7 +333,7 @@ def inspect(port, what):
 
 
 def hand_over():
-    """Gives a port to another process, and lets go of it. Returns the port and the process."""
+    """Hands a port to another process, and lets go of it. Returns the port and the process."""
     there = Connection()
     grant, (xdp, memory) = there.open_port()
     heir = subprocess.Popen(["sleep", "1000"], stdin=xdp, stdout=memory)
@@ -360,7 +360,7 @@ def lease_again(local):
 
 
 def release(local):
-    """Gives a TCP port of the last port back."""
+    """Releases a TCP port of the last port."""
     there, port = HELD[-1]
     return there.ask("release", port=port[0]["port"], local=local)[0]["type"]
 
@@ -466,7 +466,7 @@ def deluge(kind, own_mac, peer_mac):
 
 
 def fork(count):
-    """Has so many children fill the rings and the memory of one port with garbage, all at once, until they are killed. Returns
+    """Makes so many children fill the rings and the memory of one port with garbage, all at once, until they are killed. Returns
     the port."""
     there = Connection()
     grant, descriptors = there.open_port()
@@ -580,7 +580,7 @@ def may_follow(destination):
 
 
 def adopt_much(count):
-    """Says on many connections that it has leased what it has not, and reads nothing."""
+    """Claims on many connections to have leased what it has not, and reads nothing."""
     there = Connection()
     grant, descriptors = there.open_port()
     HELD.append((there, descriptors))

@@ -43,7 +43,7 @@ impl Pod {
         Self { namespace }
     }
 
-    /// Has it echo what comes on a TCP port, for two connections.
+    /// Echoes what comes on a TCP port, for two connections.
     fn echo(&self, port: u16) {
         let listen = || TcpListener::bind((POD, port)).unwrap();
         let listener = self.namespace.run(listen);

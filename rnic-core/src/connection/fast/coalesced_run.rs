@@ -110,8 +110,8 @@ impl<'g> CoalescedRun<'g> {
         })
     }
 
-    /// Takes a frame if it is the next of the run, and places its octets. Otherwise nothing changes, the run ends, and
-    /// the frame takes another path.
+    /// Accepts a frame if it is the next of the run, and places its octets. Otherwise nothing
+    /// changes, the run ends, and the frame takes another path.
     #[inline(always)]
     pub(crate) fn take(&mut self, frame: &[u8], checksums: Checksums) -> bool {
         match self.eligible_next(self.next.read_usual(frame, checksums)) {
@@ -141,7 +141,8 @@ impl<'g> CoalescedRun<'g> {
         placed
     }
 
-    /// Takes a frame whose headers do not have the usual layout, or where a message ends or another begins.
+    /// Accepts a frame whose headers do not have the usual layout, or where a message ends or
+    /// another begins.
     // Not inlined, so that it does not slow down the usual case.
     #[inline(never)]
     fn take_other(&mut self, frame: &[u8], checksums: Checksums) -> bool {
@@ -237,7 +238,7 @@ fn write_front(place: &mut Placement<'_>, segment: &Coalescable<'_>) -> bool {
 }
 
 /// Returns the place of the next segments' octets, as far as TCP's window has room for such segments.
-// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e the STag, the range and the sum that wraps are checked first
+// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e STag, range and wrapping are checked first
 // rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
 fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
     let (stag, offset) = next.place();

@@ -37,8 +37,9 @@ impl<'a> PredictedSegment<'a> {
         Some(Self { data, segment })
     }
 
-    /// Takes the segment and hands its octets up. The caller then calls [`settle`](Connection::settle): at once where
-    /// data of ours were acknowledged, otherwise once for a run of segments.
+    /// Handles the segment and hands its octets up. The caller then calls
+    /// [`settle`](Connection::settle): at once where data of ours were acknowledged, otherwise once
+    /// for a run of segments.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,

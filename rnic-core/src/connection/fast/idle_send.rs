@@ -78,7 +78,7 @@ impl IdleSend {
 }
 
 impl Connection {
-    /// Whether the connection's timer goes off early enough after an [idle send](IdleSend).
+    /// Returns whether the connection's timer goes off early enough after an [idle send](IdleSend).
     #[inline]
     pub(crate) fn has_timer_for_idle_send(&self, now: Instant) -> bool {
         let until = IdleSegment::waits_until(&self.tcp, now);

@@ -41,7 +41,7 @@ impl<'g> TxTemplate<'g> {
         Some(Self { full, source })
     }
 
-    /// Whether there is another such segment.
+    /// Returns whether there is another such segment.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         self.source.len() >= self.full.payload_len()

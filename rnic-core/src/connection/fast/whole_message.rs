@@ -156,7 +156,8 @@ impl<'a, 'g> Message<'a, 'g> {
 }
 
 impl Stream {
-    /// [`is_at_rest`](Self::is_at_rest) behind a [whole message](WholeMessage::commit).
+    /// Returns what [`is_at_rest`](Self::is_at_rest) does, behind a [whole
+    /// message](WholeMessage::commit).
     #[inline(always)]
     fn is_at_rest_behind_message(&self) -> bool {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {

@@ -90,7 +90,8 @@ impl OutOfOrderQueue {
         Some(joined)
     }
 
-    /// Takes octets from `offset` on, as many as stand in one block. `None` if the first is not queued.
+    /// Removes and returns octets from `offset` on, as many as stand in one block. `None` if the
+    /// first is not queued.
     pub(super) fn take(&mut self, offset: u64) -> Option<Vec<u8>> {
         let kept = self.range_with(offset)?;
         let (number, part) = parts(offset..kept.end).next()?;

@@ -12,7 +12,7 @@ impl Stream {
     /// Places FPDUs that octets queued just now have made whole. An FPDU is taken from the queue and placed if its
     /// start is certain: a marker shows it, or it follows an early FPDU. Without markers no start is certain: what
     /// looks like an FPDU may be octets of a payload. Errors are left until the FPDU's turn comes.
-    // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2 out of order, an FPDU goes up where its start is certain and its CRC right
+    // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2 out of order, start and CRC must be certain
     pub(in crate::connection) fn place_marked(
         &mut self,
         new: Range<u64>,
@@ -102,7 +102,7 @@ impl Stream {
         }
     }
 
-    /// Whether FPDUs may be placed early. They may not before it is known whether a Send opened the connection: it
+    /// Returns whether FPDUs may be placed early. They may not before it is known whether a Send opened the connection: it
     /// decides which receive the next Send takes.
     fn may_place_early(&self) -> bool {
         // rfc: 5044-s2 with its place in the order

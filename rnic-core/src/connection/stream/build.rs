@@ -98,7 +98,7 @@ impl Stream {
         }
     }
 
-    /// Whether another FPDU fits a segment that holds `len` octets and has `room` left. May begin a message.
+    /// Returns whether another FPDU fits a segment that holds `len` octets and has `room` left. May begin a message.
     fn goes_on(
         &mut self,
         room: usize,
@@ -114,7 +114,7 @@ impl Stream {
         !alone && self.has_output(context) && self.next_fits(room, mulpdu)
     }
 
-    /// Whether all that is left of the message being sent is one FPDU that fits into this room.
+    /// Returns whether all that is left of the message being sent is one FPDU that fits into this room.
     // rfc: 5044-s7 segments start with FPDUs
     fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
         let rest = self.ddp.remaining_len();

@@ -51,7 +51,7 @@ fn engines(count: usize) -> (Vec<One>, RawPeer) {
 }
 
 impl One {
-    /// Takes one turn, with these frames from the device.
+    /// Runs one turn, with these frames from the device.
     fn turn(&mut self, frames: Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(NOW);
         let frames = frames.into_iter().map(|frame| (frame, Checksums::None));
@@ -73,7 +73,7 @@ impl One {
         }
     }
 
-    /// Takes turns, with all frames that the peer sends, until it sends no more.
+    /// Runs turns, with all frames that the peer sends, until it sends no more.
     fn talk(&mut self, peer: &mut RawPeer) {
         loop {
             let frames = peer.take_frames();
@@ -87,7 +87,7 @@ impl One {
         }
     }
 
-    /// Has the peer connect to this engine, and returns its request.
+    /// Lets the peer connect to this engine, and returns its request.
     fn asked(&mut self, peer: &mut RawPeer) -> RequestId {
         peer.connect();
         self.talk(peer);

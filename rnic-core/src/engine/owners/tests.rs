@@ -43,7 +43,7 @@ fn key(port: u16) -> FlowKey {
     FlowKey::new(end(port), end(1))
 }
 
-/// Takes the frames that were handed to an engine.
+/// Removes and returns the frames that were handed to an engine.
 fn found(place: &mut EnginePlace) -> Vec<(u16, Vec<u8>, Checksums)> {
     let mut found = Vec::new();
     while let Some(parcel) = place.next() {

@@ -108,7 +108,7 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
     }
 }
 
-/// Does what the program did about this signal before.
+/// Handles the signal as the program did before.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, faulted: bool) {
     // SAFETY: it was set before the handler was installed, and is never freed.
     let previous = unsafe { &*before(signal).load(Ordering::Acquire) };

@@ -9,7 +9,7 @@ use super::*;
 use crate::memory::program::{PAGE, ProgramMemory, TakeAway};
 use crate::memory::table::StagTable;
 
-/// Says which fault a process is to provoke.
+/// The environment variable that names the fault which a process is to provoke.
 const PROVOKE: &str = "RNIC_TEST_PROVOKE";
 
 impl ProgramMemory {

@@ -20,7 +20,8 @@ impl<T: Entry> From<&Consumer<T>> for Level<T> {
 }
 
 impl<T: Entry> Level<T> {
-    /// Entries pushed and not yet popped, at about this time: both ends may go on meanwhile.
+    /// Returns how many entries were pushed and not yet popped, at about this time: both ends may
+    /// go on meanwhile.
     pub fn len(&self) -> u32 {
         // The head first: it never passes the tail.
         let head = self.0.head().load(Ordering::Acquire);
@@ -28,12 +29,12 @@ impl<T: Entry> Level<T> {
         tail.wrapping_sub(head).min(self.0.capacity)
     }
 
-    /// Whether everything pushed was popped.
+    /// Returns whether everything pushed was popped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Entries that fit.
+    /// Returns how many entries fit.
     pub fn capacity(&self) -> u32 {
         self.0.capacity
     }

@@ -255,7 +255,7 @@ impl<T: Entry> Shared<T> {
         unsafe { &(*self.header()).head.0 }
     }
 
-    /// Words that an entry has here.
+    /// Returns how many words an entry has here.
     #[inline(always)]
     fn stride(&self) -> usize {
         if T::FEWEST_WORDS == T::WORDS {

@@ -96,9 +96,10 @@ impl StagTable {
         (live.0 != 0 && live.index() == stag.index()).then_some(live)
     }
 
-    /// Takes the meaning of a window or fast registration away from the side of its owner, by the STag that it was
-    /// given first: for a connection that has ended, on whose queue no request can do it any more. When it returns,
-    /// no worker can reach the memory through it any more.
+    /// Revokes the meaning of a window or fast registration, from the side of its owner. `stag` is
+    /// the STag that it was given first. This is for a connection that has ended, on whose queue no
+    /// request can do it any more. When it returns, no worker can reach the memory through it any
+    /// more.
     ///
     /// Waits, and fails inside a batch, as [`revoke`](Self::revoke) does; then try again.
     // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer

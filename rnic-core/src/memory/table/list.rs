@@ -49,7 +49,7 @@ impl StagTable {
         list
     }
 
-    /// The caller holds the ledger.
+    /// Returns the facts of a registration. The caller holds the ledger.
     fn facts(&self, registration: &Registration) -> StagFacts {
         let Registration { stag, pd, kind, .. } = registration;
         let slot = self.slot(*stag);

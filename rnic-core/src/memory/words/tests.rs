@@ -117,7 +117,8 @@ word!(u64, AtomicU64);
 const LOOKS: usize = 200_000;
 const ROUNDS: u64 = 20_000_000;
 
-/// Has a thread `look` while this one places pieces, one for each round. Returns how many looks found something wrong.
+/// Lets a thread `look` while this one places pieces, one for each round. Returns how many looks
+/// found something wrong.
 fn look_while_placing(
     region: &Arc<Region>,
     len: usize,

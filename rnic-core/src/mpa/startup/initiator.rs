@@ -71,8 +71,8 @@ impl MpaInitiator {
         Ok((initiator, request))
     }
 
-    /// Takes the Reply from the front of `input`, in any pieces. `None` until it is complete. What is behind it stays in
-    /// `input`: FPDUs.
+    /// Removes the Reply, in any pieces, from the front of `input`. Returns `None` until it is
+    /// complete. What follows it stays in `input`: FPDUs.
     ///
     /// # Errors
     /// A Reply that is malformed, or not acceptable: see [`MpaError::action`].
@@ -109,22 +109,22 @@ impl MpaInitiator {
             .map(|negotiated| Some(MpaReply::Accepted(negotiated)))
     }
 
-    /// Whether it has sent an enhanced Request (RFC 6581), and may therefore send a Terminate during start-up.
+    /// Returns whether it has sent an enhanced Request (RFC 6581), and may therefore send a Terminate during start-up.
     pub fn is_enhanced(&self) -> bool {
         self.options.is_enhanced()
     }
 
-    /// Whether anything has come in the place of the Reply.
+    /// Returns whether anything has come in the place of the Reply.
     pub fn has_heard(&self) -> bool {
         self.replied || !self.incoming.octets.is_empty()
     }
 
-    /// Whether CRCs are used, as far as is known: a Terminate about the Reply needs to know.
+    /// Returns whether CRCs are used, as far as is known: a Terminate about the Reply needs to know.
     pub fn crc(&self) -> bool {
         self.crc
     }
 
-    /// Whether the responder has asked for markers, as far as is known.
+    /// Returns whether the responder has asked for markers, as far as is known.
     pub fn markers(&self) -> bool {
         self.markers
     }

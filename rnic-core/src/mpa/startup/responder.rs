@@ -56,8 +56,8 @@ impl MpaResponder {
         Self::default()
     }
 
-    /// Takes the Request from the front of `input`, in any pieces. `None` until it is complete. What is behind it stays in
-    /// `input`.
+    /// Removes the Request, in any pieces, from the front of `input`. Returns `None` until it is
+    /// complete. What follows it stays in `input`.
     ///
     /// # Errors
     /// A Request that is malformed, or not acceptable: see [`MpaError::action`].
@@ -76,7 +76,7 @@ impl MpaResponder {
         if request.kind != StartupKind::Request {
             return Err(MpaError::SameRole(request.kind));
         }
-        // rfc: 5044-65, 5044-66 the revision is checked; one that is not supported closes the connection
+        // rfc: 5044-65, 5044-66 a revision that is not supported closes the connection
         // rfc: 6581-5, 6581-42 Requests of revision 1 are accepted
         if !matches!(request.revision, 1 | 2) {
             return Err(MpaError::RequestRevision(request.revision));
@@ -133,7 +133,7 @@ impl MpaResponder {
         terms.enhanced.map(|_| terms.markers)
     }
 
-    /// Whether the Request was for a peer-to-peer connection, and has no Reply yet: the initiator would begin with a
+    /// Returns whether the Request was for a peer-to-peer connection, and has no Reply yet: the initiator would begin with a
     /// ready-to-receive message.
     pub fn is_peer_to_peer(&self) -> bool {
         let terms = self.request_terms().ok();
@@ -141,9 +141,10 @@ impl MpaResponder {
         enhanced.is_some_and(|enhanced| enhanced.peer_to_peer)
     }
 
-    /// Takes an FPDU that comes before the Reply from the front of `input`, in any pieces, and returns its ULPDU once it is
-    /// complete. It can only be a Terminate, by which an initiator of RFC 6581 says that it gives up (section 9.3). What has
-    /// come of it when the Request is accepted is the beginning of the stream: see [`take_early`](Self::take_early).
+    /// Removes an FPDU that comes before the Reply, in any pieces, from the front of `input`.
+    /// Returns its ULPDU once it is complete. It can only be a Terminate, by which an initiator of
+    /// RFC 6581 gives up (section 9.3). If the Request is accepted first, what has come of the FPDU
+    /// is the beginning of the stream: see [`take_early`](Self::take_early).
     ///
     /// # Errors
     /// Where no FPDU comes that is short enough for a Terminate, or the Request was not enhanced.
@@ -157,7 +158,8 @@ impl MpaResponder {
         self.incoming.take_fpdu(input, terms.crc, false)
     }
 
-    /// Takes the front of an FPDU that has come before the Reply.
+    /// Removes and returns the front of an FPDU that has come before the Reply. It is empty if none
+    /// has.
     pub fn take_early(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.incoming).octets
     }

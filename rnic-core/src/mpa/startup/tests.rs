@@ -101,7 +101,7 @@ mod private_data {
         }
     }
 
-    // rfc: 5044-73, 5044-76, 6581-20, 6581-28 a rejecting Reply ends MPA; it has A and the depths as an accepting one
+    // rfc: 5044-73, 5044-76, 6581-20, 6581-28 a rejecting Reply ends MPA; it has A and depths
     #[test]
     fn rejection_in_both_roles() {
         for (asking, replying, depths) in [
@@ -157,7 +157,7 @@ mod stream {
     use super::*;
 
     /// Octets behind the frame stay where they are, wherever the stream is cut.
-    // rfc: 5044-49, 5044-71, 5044-74 MPA begins at the same octet on both sides, behind valid start-up frames
+    // rfc: 5044-49, 5044-71, 5044-74 MPA begins at the same octet on both sides
     #[test]
     fn every_cut_with_fpdus_behind() {
         let behind = [0xf0, 0xf1, 0xf2, 0xf3, 0xf4];

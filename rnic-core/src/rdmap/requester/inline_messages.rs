@@ -42,7 +42,7 @@ impl InlineMessage {
         rdmap.requester.inline_message(qp, cqs)
     }
 
-    /// Whether it has few octets: the segment fits every MULPDU.
+    /// Returns whether it has few octets: the segment fits every MULPDU.
     #[inline(always)]
     pub fn is_short(&self) -> bool {
         self.len as usize <= SHORT_INLINE
@@ -67,7 +67,7 @@ impl InlineMessage {
         qp.sq.peek_octets(self.ahead, SendWr::FRONT_WORDS, to);
     }
 
-    /// The message was handed to the layers below, and ends at `end` of the stream.
+    /// Records that the message was handed to the layers below, and ends at `end` of the stream.
     #[inline(always)]
     pub fn commit(self, rdmap: &mut Rdmap, end: u64) {
         rdmap.requester.begin_inline(&self, end);
@@ -76,7 +76,7 @@ impl InlineMessage {
 }
 
 impl Requester {
-    /// The next request, if all of its message is in the request and it may begin now.
+    /// Returns the next request, if all of its message is in the request and it may begin now.
     #[inline(always)]
     fn inline_message(&self, qp: &QueuePair, cqs: &CqTable) -> Option<InlineMessage> {
         let ahead = self.requests.len() as u32;
@@ -102,7 +102,7 @@ impl Requester {
         })
     }
 
-    /// Whether there is one request to begin, and no other yet.
+    /// Returns whether there is one request to begin, and no other yet.
     #[inline(always)]
     fn has_one_to_begin(&self, qp: &QueuePair) -> bool {
         qp.sq.len() == self.requests.len() as u32 + 1
@@ -142,8 +142,8 @@ impl Requester {
     }
 }
 
-/// The header of a Write or Send whose data stand in the request, as [`prepare`](super::super::prepare::prepare) would make
-/// it.
+/// Returns the header of a Write or Send whose data stand in the request, as
+/// [`prepare`](super::super::prepare::prepare) would make it.
 #[inline(always)]
 fn inline_header(wr: &SendWr) -> Option<DdpHeader> {
     if wr.flags & (send_flags::INLINE | send_flags::SOLICITED) != send_flags::INLINE

@@ -86,7 +86,8 @@ impl Cubic {
         })
     }
 
-    /// Takes a congestion event with `flight` octets in flight, and returns the new ssthresh (section 4.6).
+    /// Handles a congestion event with `flight` octets in flight, and returns the new ssthresh
+    /// (section 4.6).
     pub(super) fn reduce(&mut self, window: u64, flight: u64, mss: u64) -> u64 {
         let window = window as f64 / mss as f64;
         // Fast convergence (section 4.7): the share has become smaller, and a new flow may need even more room.
@@ -98,12 +99,12 @@ impl Cubic {
         (flight as f64 * BETA_CUBIC).round() as u64
     }
 
-    /// Takes a timeout: the window finds its plateau anew (section 4.8).
+    /// Forgets the plateau after a timeout: the window finds it anew (section 4.8).
     pub(super) fn forget(&mut self) {
         (self.w_max, self.epoch) = (None, None);
     }
 
-    /// Takes a change of the segment size by `factor`.
+    /// Converts to a segment size that has changed by `factor`.
     pub(super) fn resize(&mut self, factor: f64) {
         self.w_max = self.w_max.map(|max| max / factor);
         self.cwnd_prior /= factor;
@@ -115,7 +116,8 @@ impl Cubic {
         self.epoch = None;
     }
 
-    /// Takes an ACK while the window was not used: the time since the last ACK does not count (section 5.8).
+    /// Handles an ACK that came while the window was not used: the time since the last ACK does not
+    /// count (section 5.8).
     pub(super) fn pause(&mut self, now: Instant) {
         if let Some(epoch) = &mut self.epoch {
             epoch.epoch_start = epoch.epoch_start + now.span_since(epoch.last);
@@ -123,7 +125,7 @@ impl Cubic {
         }
     }
 
-    /// Takes a time in which nothing was sent, which does not count either.
+    /// Skips a time in which nothing was sent, which does not count either.
     pub(super) fn skip(&mut self, idle: Span) {
         if let Some(epoch) = &mut self.epoch {
             epoch.epoch_start = epoch.epoch_start + idle;

@@ -36,7 +36,7 @@ struct Css {
 }
 
 impl HyStart {
-    /// Takes an acknowledgment. Returns whether slow start is over.
+    /// Handles an acknowledgment. Returns whether slow start is over.
     pub(super) fn on_ack(&mut self, acked: &Acked) -> bool {
         if acked.round_ended {
             self.last_round_min_rtt = self.current_round_min_rtt.take();

@@ -123,26 +123,26 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// Whether `pipe` octets in the network leave no room for another segment. It counts as one of full size, or small
+    /// Returns whether `pipe` octets in the network leave no room for another segment. It counts as one of full size, or small
     /// messages would never get more than one of them into a window of one segment.
     pub(super) fn is_full(&self, pipe: u64) -> bool {
         pipe + self.mss > self.cwnd
     }
 
-    /// Whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
+    /// Returns whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
     /// shows enough.
     fn is_cwnd_limited(&self, flight: u64, limited: bool) -> bool {
         limited || (self.in_slow_start() && flight * 2 >= self.cwnd)
     }
 
-    /// Whether an ACK changes anything, where `flight` octets were in flight. Slow start doubles a window
+    /// Returns whether an ACK changes anything, where `flight` octets were in flight. Slow start doubles a window
     /// that is used, and only then do round-trip times tell what the path bears.
     #[inline]
     pub(super) fn responds_to(&self, flight: u64, limited: bool) -> bool {
         !self.in_slow_start() || self.is_cwnd_limited(flight, limited)
     }
 
-    /// Takes an ACK of new data outside of fast recovery.
+    /// Handles an ACK of new data outside of fast recovery.
     ///
     /// Octets count, not ACKs: a peer that acknowledges a whole burst at once does not slow us down, and one that
     /// splits its ACKs gains nothing.
@@ -183,17 +183,18 @@ impl Congestion {
         self.hystart.growth(acked.octets)
     }
 
-    /// Takes a congestion event with `flight` octets in flight: a loss, or an echo of a CE mark.
-    /// In fast recovery proportional rate reduction leads to this window, which stays when it is over (RFC 6937
-    /// section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free then from leaving at once.
+    /// Handles a congestion event with `flight` octets in flight: a loss, or an echo of a CE mark.
+    /// In fast recovery proportional rate reduction leads to this window, which stays when it is
+    /// over (RFC 6937 section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free
+    /// then from leaving at once.
     pub(super) fn on_loss(&mut self, flight: u64) {
         self.save_undo();
         self.reduce(flight);
         self.cwnd = self.ssthresh;
     }
 
-    /// Takes a retransmission timeout with `flight` octets in flight. ssthresh is not lowered twice
-    /// for the same ones, but the `first` time (RFC 5681 section 3.1).
+    /// Handles a retransmission timeout with `flight` octets in flight. `first`: it is the first
+    /// for these octets. ssthresh is lowered only then (RFC 5681 section 3.1).
     pub(super) fn on_timeout(&mut self, flight: u64, first: bool) {
         if first {
             self.save_undo();
@@ -217,12 +218,12 @@ impl Congestion {
         self.cwr = true;
     }
 
-    /// Whether CWR is to be sent.
+    /// Returns whether CWR is to be sent.
     pub(super) fn cwr_due(&self) -> bool {
         self.cwr
     }
 
-    /// Whether CWR is to be sent; the caller sends it now.
+    /// Returns whether CWR is to be sent; the caller sends it now.
     pub(super) fn take_cwr(&mut self) -> bool {
         core::mem::take(&mut self.cwr)
     }
@@ -244,9 +245,10 @@ impl Congestion {
         }
     }
 
-    /// Takes the end of an idle time. After a timeout's length the ACKs that would
-    /// clock it out are gone, and what is known of the path is old: the window is the initial one again, and slow
-    /// start leads back to most of what it was (RFC 5681 section 4.1, RFC 2861).
+    /// Handles the end of an idle time. If it was longer than `rto`, there are no ACKs left that
+    /// would clock the window out, and what is known of the path is old. Then the window is the
+    /// initial one again, and slow start leads back to most of what it was (RFC 5681 section 4.1,
+    /// RFC 2861).
     pub(super) fn on_idle(&mut self, idle: Span, rto: Span) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.skip(idle);

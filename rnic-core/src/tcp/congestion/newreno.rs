@@ -17,7 +17,7 @@ impl NewReno {
         mss
     }
 
-    /// Takes a congestion event with `flight` octets in flight, and returns the new ssthresh.
+    /// Handles a congestion event with `flight` octets in flight, and returns the new ssthresh.
     pub(super) fn reduce(&mut self, flight: u64) -> u64 {
         self.counted = 0;
         flight / 2

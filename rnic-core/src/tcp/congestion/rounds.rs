@@ -67,8 +67,8 @@ pub(in crate::tcp) struct RoundUpdate {
 }
 
 impl Rounds {
-    /// Takes the transmission of new data from `before` up to `nxt`. `idle`: nothing else was in flight; `full`: the congestion
-    /// window has no room for more.
+    /// Records that new data from `before` up to `nxt` were sent. `idle`: nothing else was in
+    /// flight; `full`: the congestion window has no room for more.
     pub(in crate::tcp) fn on_sent(
         &mut self,
         now: Instant,
@@ -100,13 +100,13 @@ impl Rounds {
         }
     }
 
-    /// Whether the congestion window was full when the octets from `una` on were sent.
+    /// Returns whether the congestion window was full when the octets from `una` on were sent.
     pub(in crate::tcp) fn was_cwnd_limited(&self, una: u64) -> bool {
         una < self.cwnd_limited_until
     }
 
-    /// Takes an ACK that moves SND.UNA from `before` to `una`, with SND.NXT at `nxt`. It delivers `delivered` octets, the latest
-    /// of which were sent at `sent_at` if that is certain.
+    /// Handles an ACK that moves SND.UNA from `before` to `una`, with SND.NXT at `nxt`. It delivers
+    /// `delivered` octets, the latest of which were sent at `sent_at` if that is certain.
     pub(in crate::tcp) fn on_ack(
         &mut self,
         now: Instant,
@@ -127,8 +127,8 @@ impl Rounds {
         RoundUpdate { ended, limited }
     }
 
-    /// Takes an ACK of all that was sent, in a single segment at `sent_at`, which ends a round trip. Returns whether the
-    /// congestion window was full when it was sent.
+    /// Handles an ACK of all that was sent, in a single segment at `sent_at`, which ends a round
+    /// trip. Returns whether the congestion window was full when it was sent.
     #[inline]
     pub(in crate::tcp) fn on_sole_ack(
         &mut self,

@@ -58,8 +58,8 @@ impl CoalescedSegments {
         self.count
     }
 
-    /// Takes the segments, all of whose octets the owner has placed. They came behind one with this header, and had the
-    /// same acknowledgment, window, options and flags, apart from PSH.
+    /// Handles the segments, all of whose octets the owner has placed. They came behind one with
+    /// this header, and had the same acknowledgment, window, options and flags, apart from PSH.
     ///
     /// Compared with [next data](super::NextData), only this is left to do: their headers have nothing else that is
     /// new.

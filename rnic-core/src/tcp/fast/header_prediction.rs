@@ -43,8 +43,8 @@ impl<'a> NextData<'a> {
         next.then_some(Self { header, acks })
     }
 
-    /// Takes the segment. The owner takes all of its octets, and calls [`mark_next_received`](Tcp::mark_next_received)
-    /// for them.
+    /// Handles the segment. The owner receives all of its octets, and calls
+    /// [`mark_next_received`](Tcp::mark_next_received) for them.
     #[inline]
     pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> Acknowledged {
         let Self { header, acks } = self;
@@ -57,7 +57,7 @@ impl<'a> NextData<'a> {
         Acknowledged::Nothing
     }
 
-    /// Whether a segment is the next data of an established connection, by all but its flags and its acknowledgment.
+    /// Returns whether a segment is the next data of an established connection, by all but its flags and its acknowledgment.
     #[inline(always)]
     pub(super) fn is_next(tcp: &Tcp, now: Instant, header: &DataHeader, len: usize) -> bool {
         tcp.state == State::Established
@@ -66,7 +66,8 @@ impl<'a> NextData<'a> {
             && !tcp.options.is_old(now, header.timestamps)
     }
 
-    /// Takes a segment with the next data, apart from its acknowledgment. Returns its offset in the peer's stream.
+    /// Handles a segment with the next data, apart from its acknowledgment. Returns its offset in
+    /// the peer's stream.
     #[inline]
     pub(super) fn hear(tcp: &mut Tcp, now: Instant, header: &DataHeader, push: bool) -> i64 {
         let offset = tcp.recv.data_nxt().cast_signed();
@@ -80,7 +81,7 @@ impl<'a> NextData<'a> {
         offset
     }
 
-    /// Takes the acknowledgment of a segment with the next data, which begins at offset `start`.
+    /// Handles the acknowledgment of a segment with the next data, which begins at offset `start`.
     // Not inlined: segments that acknowledge nothing are then handled faster.
     #[inline(never)]
     fn hear_ack<F: TxFrames>(

@@ -35,7 +35,7 @@ impl SoleAck {
         sole.then_some(Self { ack })
     }
 
-    /// Takes the acknowledgment, except its window. Releases the frame of the segment.
+    /// Handles the acknowledgment, except its window. Releases the frame of the segment.
     #[inline(always)]
     pub(in crate::tcp) fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) {
         let Self { ack } = self;

@@ -101,7 +101,7 @@ impl BurstSegments {
         &self.header
     }
 
-    /// Whether routers may mark the segments instead of dropping them (ECT(0), RFC 3168).
+    /// Returns whether routers may mark the segments instead of dropping them (ECT(0), RFC 3168).
     #[inline]
     pub fn ecn_capable(&self) -> bool {
         self.ecn_capable

@@ -28,8 +28,9 @@ impl<'a> DataWithSoleAck<'a> {
         next.then_some(Self { header, len, sole })
     }
 
-    /// Takes the segment. The owner takes all of its octets and buffers none. An ACK is due with the next turn, and no
-    /// timer of TCP is due earlier than before. Returns up to where the peer has acknowledged our stream.
+    /// Handles the segment. The owner receives all of its octets and buffers none. An ACK is due
+    /// with the next turn, and no timer of TCP is due earlier than before. Returns up to where the
+    /// peer has acknowledged our stream.
     // Not inlined: it needs all registers.
     #[inline(never)]
     pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> u64 {

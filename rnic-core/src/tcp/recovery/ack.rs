@@ -21,12 +21,12 @@ pub(in crate::tcp) struct Ack<'a> {
 }
 
 impl Ack<'_> {
-    /// Whether it is a duplicate acknowledgment (RFC 5681 section 2).
+    /// Returns whether it is a duplicate acknowledgment (RFC 5681 section 2).
     pub(super) fn is_duplicate(&self) -> bool {
         self.repeats && self.flight > 0
     }
 
-    /// Whether it echoes a timestamp from before `at`.
+    /// Returns whether it echoes a timestamp from before `at`.
     pub(super) fn echoes_before(&self, at: Instant) -> bool {
         self.echo.is_some_and(|echo| echo.is_before(at))
     }

@@ -10,7 +10,7 @@ use crate::tcp::rtt::RttEstimator;
 use crate::tcp::send::Sender;
 
 impl Recovery {
-    /// Takes an acknowledgment.
+    /// Handles an acknowledgment.
     pub(in crate::tcp) fn on_ack(
         &mut self,
         send: &mut Sender,
@@ -39,8 +39,8 @@ impl Recovery {
         }
     }
 
-    /// Takes an acknowledgment of the only segment in flight, while [calm](Self::is_calm): as
-    /// [`on_ack`](Self::on_ack) does, but that there is nothing to be found.
+    /// Handles an acknowledgment of the only segment in flight, while [calm](Self::is_calm). Does
+    /// what [`on_ack`](Self::on_ack) does, except that there is no loss to find.
     #[inline]
     pub(in crate::tcp) fn on_sole_ack(&mut self, sole: &SoleAcknowledgment, rtt: &RttEstimator) {
         let (now, acked) = (sole.now, &sole.acked);
@@ -148,7 +148,7 @@ impl Recovery {
         self.tail.restart(ack.now);
     }
 
-    /// Whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
+    /// Returns whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
     fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
         let RecoveryPhase::Timeout {
             recovery_point,
@@ -188,7 +188,7 @@ impl Recovery {
         false
     }
 
-    /// Takes an ACK of new data. Returns how much of it was known to have left the network.
+    /// Handles an ACK of new data. Returns how much of it was known to have left the network.
     fn on_progress(&mut self, send: &mut Sender, acked: &Acked) -> u64 {
         self.dup_acks = 0;
         let octets = acked.octets;
@@ -222,7 +222,7 @@ impl Recovery {
         dup_acked - self.dup_acked
     }
 
-    /// Takes a duplicate ACK of a peer without SACK. Returns how much has left the network.
+    /// Handles a duplicate ACK of a peer without SACK. Returns how much has left the network.
     fn on_duplicate(&mut self, send: &mut Sender, counters: &mut TcpCounters) -> u64 {
         self.dup_acks = self.dup_acks.saturating_add(1);
         let before = self.dup_acked;

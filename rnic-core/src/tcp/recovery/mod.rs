@@ -97,7 +97,7 @@ impl Recovery {
         }
     }
 
-    /// Takes the segment size and the use of SACK that the handshake has agreed on.
+    /// Sets the segment size and the use of SACK that the handshake has agreed on.
     pub(super) fn agree(&mut self, mss: u64, sack: bool) {
         (self.mss, self.sack) = (mss, sack);
         self.congestion.agree(mss);
@@ -111,7 +111,7 @@ impl Recovery {
         &self.congestion
     }
 
-    /// Whether the connection is calm: no loss is known, and no ACK is awaited that would tell of one.
+    /// Returns whether the connection is calm: no loss is known, and no ACK is awaited that would tell of one.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
         self.phase == RecoveryPhase::Open
@@ -142,12 +142,12 @@ impl Recovery {
         }
     }
 
-    /// Whether `len` new octets may be sent: the congestion window has room, or they are to probe the tail.
+    /// Returns whether `len` new octets may be sent: the congestion window has room, or they are to probe the tail.
     pub(super) fn allows(&self, send: &Sender, len: u64) -> bool {
         self.tail.due || self.pipe(send) + len <= self.cwnd() || send.flight() == 0
     }
 
-    /// Whether new data may go out as the window allows, and is only counted in sum.
+    /// Returns whether new data may go out as the window allows, and is only counted in sum.
     pub(super) fn runs(&self) -> bool {
         !matches!(self.phase, RecoveryPhase::Timeout { .. })
     }
@@ -157,13 +157,13 @@ impl Recovery {
         self.cwnd().saturating_sub(self.pipe(send))
     }
 
-    /// Whether `len` octets thought lost may be sent again now.
+    /// Returns whether `len` octets thought lost may be sent again now.
     pub(super) fn allows_retransmission(&self, send: &Sender, len: u64) -> bool {
         let pipe = self.pipe(send);
         self.retransmit_now || pipe == 0 || pipe + len <= self.cwnd()
     }
 
-    /// Whether new data goes before what is thought lost: F-RTO asks so if the timeout was needed at all.
+    /// Returns whether new data goes before what is thought lost: F-RTO asks so if the timeout was needed at all.
     pub(super) fn prefers_new_data(&self) -> bool {
         matches!(
             self.phase,
@@ -174,8 +174,8 @@ impl Recovery {
         )
     }
 
-    /// Takes that no (more) new data can be sent now. Returns whether retransmissions wait nevertheless, for the ACK of the new
-    /// data that was sent.
+    /// Notes that no (more) new data can be sent now. Returns whether retransmissions wait
+    /// nevertheless, for the ACK of the new data that were sent.
     pub(super) fn lacks_new_data(&mut self) -> bool {
         let RecoveryPhase::Timeout { frto, .. } = &mut self.phase else {
             return false;
@@ -186,7 +186,7 @@ impl Recovery {
         matches!(frto, Frto::Second(_))
     }
 
-    /// Whether F-RTO has sent the new data that it needs.
+    /// Returns whether F-RTO has sent the new data that it needs.
     pub(super) fn has_probed_timeout(&self) -> bool {
         matches!(
             self.phase,
@@ -197,19 +197,19 @@ impl Recovery {
         )
     }
 
-    /// Whether the retransmission that recovery begins with has not been sent yet.
+    /// Returns whether the retransmission that recovery begins with has not been sent yet.
     pub(super) fn waits_to_retransmit(&self, send: &Sender) -> bool {
         self.retransmit_now && send.head_is_lost()
     }
 
-    /// Segments have become smaller.
+    /// Sets a smaller segment size.
     pub(super) fn set_mss(&mut self, mss: u64) {
         self.mss = mss;
         self.congestion.set_mss(mss);
     }
 
-    /// Segments were too large for the path, and are to be sent again: not because of congestion. As after a timeout,
-    /// what the peer says of their absence is no news.
+    /// Handles that segments were too large for the path. They are to be sent again, but not
+    /// because of congestion. As after a timeout, what the peer says of their absence is no news.
     pub(super) fn on_too_big(&mut self, send: &Sender) {
         if self.phase == RecoveryPhase::Open {
             let recovery_point = send.nxt();
@@ -224,7 +224,7 @@ impl Recovery {
         self.retransmit_now = send.has_lost();
     }
 
-    /// Takes the retransmission of octets.
+    /// Records that octets were retransmitted.
     pub(super) fn on_retransmission(&mut self, now: Instant, range: Range<u64>) {
         self.retransmit_now = false;
         self.prr.on_sent(range.end - range.start);
@@ -234,7 +234,7 @@ impl Recovery {
         }
     }
 
-    /// Takes the first transmission of `octets`.
+    /// Records that `octets` were sent for the first time.
     pub(super) fn on_new_data(
         &mut self,
         now: Instant,
@@ -266,8 +266,8 @@ impl Recovery {
         }
     }
 
-    /// Takes the first transmission of the only octets in flight, as [`on_new_data`](Self::on_new_data) does. No recovery is under
-    /// way then.
+    /// Records that the only octets in flight were sent for the first time, as
+    /// [`on_new_data`](Self::on_new_data) does. No recovery is under way then.
     #[inline(always)]
     pub(super) fn on_sole_data(
         &mut self,
@@ -289,18 +289,18 @@ impl Recovery {
     /// The least time that a [segment alone](Self::on_sole_data) waits for a tail probe.
     pub(super) const PROBES_SOLE_AFTER: Span = tail::MAX_ACK_DELAY;
 
-    /// Whether a tail probe is to be sent.
+    /// Returns whether a tail probe is to be sent.
     pub(super) fn tail_probe_due(&self) -> bool {
         self.tail.due
     }
 
-    /// Takes the transmission of a tail probe with data up to `end`. `again`: it was a retransmission.
+    /// Records that a tail probe with data up to `end` was sent. `again`: it was a retransmission.
     pub(super) fn on_tail_probe(&mut self, end: u64, rtt: &mut RttEstimator, again: bool) {
         self.tail.on_sent(end, again, self.is_recovering());
         rtt.on_tail_probe();
     }
 
-    /// Whether a tail probe without new data is the first missing segment, and not the last one sent.
+    /// Returns whether a tail probe without new data is the first missing segment, and not the last one sent.
     pub(super) fn probes_head(&self) -> bool {
         self.is_recovering()
     }
@@ -310,8 +310,8 @@ impl Recovery {
         self.tail.due = false;
     }
 
-    /// Takes an ECE of the peer, with `flight` octets unacknowledged before. It reduces cwnd once for what is in flight (RFC 3168
-    /// section 6.1.2), as a loss does. Returns whether it did.
+    /// Handles an ECE of the peer, with `flight` octets unacknowledged before. Reduces cwnd once
+    /// for what is in flight (RFC 3168 section 6.1.2), as a loss does. Returns whether it did.
     pub(super) fn on_congestion_echo(&mut self, send: &Sender, flight: u64) -> bool {
         let known = self
             .recover
@@ -324,18 +324,18 @@ impl Recovery {
         true
     }
 
-    /// Whether CWR is to be sent.
+    /// Returns whether CWR is to be sent.
     #[inline]
     pub(super) fn cwr_due(&self) -> bool {
         self.congestion.cwr_due()
     }
 
-    /// Whether CWR is to be sent; the caller sends it now.
+    /// Returns whether CWR is to be sent; the caller sends it now.
     pub(super) fn take_cwr(&mut self) -> bool {
         self.congestion.take_cwr()
     }
 
-    /// Takes that the SYN was lost more than once.
+    /// Handles that the SYN was lost more than once.
     pub(super) fn on_lost_syn(&mut self) {
         self.congestion.on_lost_syn();
     }
@@ -351,8 +351,8 @@ impl Recovery {
         self.tail.restart(now);
     }
 
-    /// Has RACK find what is lost. Returns whether anything is. Of `flight` octets `delivered` have
-    /// just left the network.
+    /// Finds what is lost, by RACK. Returns whether anything is. Of `flight` octets `delivered`
+    /// have just left the network.
     fn find_losses(
         &mut self,
         send: &mut Sender,
@@ -481,7 +481,7 @@ impl Recovery {
         }
     }
 
-    /// Whether the tail is to be probed now, instead of waiting for the retransmission timer.
+    /// Returns whether the tail is to be probed now, instead of waiting for the retransmission timer.
     pub(super) fn expire_tail_probe(
         &mut self,
         now: Instant,
@@ -498,7 +498,8 @@ impl Recovery {
         expired
     }
 
-    /// Takes a retransmission timeout. `first`: the first one since the peer acknowledged new data.
+    /// Handles a retransmission timeout. `first`: the first one since the peer acknowledged new
+    /// data.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,

@@ -32,8 +32,9 @@ impl Prr {
         self.cwnd
     }
 
-    /// Takes an ACK that delivers `octets`; `pipe` remain in the network. `safe_ack` (SafeACK): it advances SND.UNA and shows
-    /// no further loss, so that the flight may grow to `ssthresh` as in slow start.
+    /// Handles an ACK that delivers `octets`; `pipe` remain in the network. `safe_ack` (SafeACK):
+    /// it advances SND.UNA and shows no further loss, so that the flight may grow to `ssthresh` as
+    /// in slow start.
     pub(super) fn on_delivered(&mut self, octets: u64, pipe: u64, safe_ack: bool, mss: u64) {
         if octets == 0 {
             return;
@@ -54,7 +55,7 @@ impl Prr {
         self.cwnd = pipe + sndcnt;
     }
 
-    /// Takes the transmission of `octets`.
+    /// Records that `octets` were sent.
     pub(super) fn on_sent(&mut self, octets: u64) {
         self.prr_out += octets;
     }

@@ -46,7 +46,8 @@ impl Rack {
         }
     }
 
-    /// Takes what an ACK delivers (RFC 8985 section 6.2, steps 2 and 3). Returns whether it shows reordering.
+    /// Records what an ACK delivers (RFC 8985 section 6.2, steps 2 and 3). Returns whether it shows
+    /// reordering.
     pub(super) fn update(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> bool {
         let outcome = ack.outcome;
         if let Some(original) = outcome.latest_original {
@@ -67,14 +68,15 @@ impl Rack {
         outcome.reordered
     }
 
-    /// Whether `latest` was sent only once: then what was sent before it also has lower sequence numbers.
+    /// Returns whether `latest` was sent only once: then what was sent before it also has lower sequence numbers.
     #[inline]
     pub(super) fn latest_is_original(&self) -> bool {
         !self.latest_retransmitted
     }
 
-    /// Takes the delivery of the only segment in flight, which was sent once: nothing can be missing. Requires that
-    /// [`latest_is_original`](Self::latest_is_original), so that no other was sent later.
+    /// Records the delivery of the only segment in flight, which was sent once: nothing can be
+    /// missing. Requires that [`latest_is_original`](Self::latest_is_original), so that no other
+    /// was sent later.
     #[inline]
     pub(super) fn learn_sole_ack(&mut self, round_trip: Span, original: Transmission) {
         self.rtt = round_trip;
@@ -96,7 +98,7 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// Takes a DSACK: widens the reordering window, once in a round trip (step 4).
+    /// Handles a DSACK: widens the reordering window, once in a round trip (step 4).
     pub(super) fn on_dsack(&mut self, send: &Sender) {
         if self.dsack_round.is_some_and(|end| send.una() < end) {
             return;
@@ -106,7 +108,7 @@ impl Rack {
         self.reo_wnd_persist = REO_WND_PERSIST;
     }
 
-    /// Takes the end of a recovery: after some of them a widened window shrinks again.
+    /// Records the end of a recovery: after some of them a widened window shrinks again.
     pub(super) fn on_recovered(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
         if self.reo_wnd_persist == 0 {

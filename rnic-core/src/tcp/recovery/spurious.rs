@@ -26,7 +26,7 @@ impl Retransmissions {
         self.ranges.insert(range);
     }
 
-    /// Whether an ACK shows that all of them were spurious. `recovering`: not all that had been sent before the first of them
+    /// Returns whether an ACK shows that all of them were spurious. `recovering`: not all that had been sent before the first of them
     /// is acknowledged yet.
     pub(super) fn all_spurious(&mut self, ack: &Ack<'_>, recovering: bool, send: &Sender) -> bool {
         let Some(first_at) = self.first_at else {

@@ -48,7 +48,7 @@ impl TailProbe {
         self.since = Some(now);
     }
 
-    /// Whether the ACK of a probe has not come yet.
+    /// Returns whether the ACK of a probe has not come yet.
     #[inline]
     pub(super) fn is_outstanding(&self) -> bool {
         self.end_seq.is_some()
@@ -86,13 +86,13 @@ impl TailProbe {
         self.since.map(|since| since + pto)
     }
 
-    /// Takes the expiry of the probe timeout.
+    /// Handles the expiry of the probe timeout.
     pub(super) fn expire(&mut self) {
         self.due = true;
         self.since = None;
     }
 
-    /// Takes the transmission of a probe; `end_seq` is SND.NXT behind it.
+    /// Records that a probe was sent; `end_seq` is SND.NXT behind it.
     pub(super) fn on_sent(&mut self, end_seq: u64, is_retrans: bool, in_recovery: bool) {
         self.due = false;
         self.since = None;
@@ -101,12 +101,12 @@ impl TailProbe {
         self.in_recovery = in_recovery;
     }
 
-    /// Whether a DSACK reports the last probe.
+    /// Returns whether a DSACK reports the last probe.
     pub(super) fn is_probe_dsack(&self, dsack: &Range<u64>) -> bool {
         self.is_retrans && self.end_seq.is_some_and(|end_seq| dsack.end == end_seq)
     }
 
-    /// Takes an ACK (RFC 8985 section 7.4.2).
+    /// Handles an ACK (RFC 8985 section 7.4.2).
     pub(super) fn process_ack(&mut self, send: &Sender, ack: &Ack<'_>) -> ProbeOutcome {
         let Some(end_seq) = self.end_seq.filter(|end_seq| send.una() >= *end_seq) else {
             return ProbeOutcome::Nothing;

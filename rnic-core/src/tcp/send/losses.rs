@@ -30,12 +30,12 @@ impl Sender {
         self.board.sacked_segments
     }
 
-    /// Whether something thought lost waits to be sent again.
+    /// Returns whether something thought lost waits to be sent again.
     pub(in crate::tcp) fn has_lost(&self) -> bool {
         self.board.lost > 0 || self.fin == Fin::Lost
     }
 
-    /// Whether the first octets not acknowledged are thought lost and wait to be sent again.
+    /// Returns whether the first octets not acknowledged are thought lost and wait to be sent again.
     pub(in crate::tcp) fn head_is_lost(&self) -> bool {
         match self.segments.front() {
             Some(head) => head.fate == Fate::Lost,
@@ -57,8 +57,9 @@ impl Sender {
 
 /// Selective acknowledgment.
 impl Sender {
-    /// Takes the SACK blocks of an acknowledgment whose cumulative part has been taken. Blocks that reach outside
-    /// of what is in flight are ignored; but the first may name what the peer received twice (RFC 2883).
+    /// Applies the SACK blocks of an acknowledgment whose cumulative part has been handled. Blocks
+    /// that reach outside of what is in flight are ignored; but the first may name what the peer
+    /// received twice (RFC 2883).
     pub(in crate::tcp) fn apply_sack(&mut self, blocks: &SackBlocks, outcome: &mut AckOutcome) {
         let fack = self.board.fack;
         let mut others = blocks.iter().skip(1);
@@ -92,7 +93,8 @@ impl Sender {
         (left < right).then_some(left..right)
     }
 
-    /// Takes what is new in a block: only segments that are not known to have arrived are looked at.
+    /// Applies what is new in a SACK block. Looks only at segments that are not known to have
+    /// arrived.
     fn take_block(&mut self, block: Range<u64>, fack: u64, outcome: &mut AckOutcome) {
         if block.start < self.una || block.end > self.nxt {
             return;
@@ -219,7 +221,7 @@ impl Sender {
         (segment.fate == Fate::InFlight && segment.sent_at == at).then_some(index)
     }
 
-    /// Whether something that was sent again is on its way.
+    /// Returns whether something that was sent again is on its way.
     pub(in crate::tcp) fn has_resent(&self) -> bool {
         let mut resent = self.board.resent.iter();
         resent.any(|&(start, at)| self.resent_at(start, at).is_some())

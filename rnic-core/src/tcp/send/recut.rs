@@ -51,8 +51,8 @@ impl Sender {
         self.segments.insert(index + 1, tail);
     }
 
-    /// Takes off the first segment what is acknowledged of it: all before `ack`. So nothing counts as in flight that the peer
-    /// need not acknowledge again.
+    /// Removes from the first segment what is acknowledged of it: all before `ack`. So nothing
+    /// counts as in flight that the peer need not acknowledge again.
     ///
     /// It says nothing of round trips or of the order of arrival: what was sent of a segment may have been sent at several
     /// times, and the last of them is known.

@@ -180,7 +180,7 @@ fn essence(tcp: &Tcp) -> String {
     )
 }
 
-/// Whether the sender of a segment may have guessed blindly: the segment does not show where both streams stand.
+/// Returns whether the sender of a segment may have guessed blindly: the segment does not show where both streams stand.
 fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
     let header = &segment.header;
     let len = segment.payload.len() as u64 + u64::from(header.flags.fin());

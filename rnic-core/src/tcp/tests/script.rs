@@ -248,7 +248,8 @@ impl Script {
         (script, answer)
     }
 
-    /// Gives the application so many more octets to send. They are queued as the connection wants them.
+    /// Adds so many octets to what the application has to send. They are queued as the connection
+    /// wants them.
     pub(super) fn write(&mut self, octets: u64) {
         self.unqueued += octets;
     }

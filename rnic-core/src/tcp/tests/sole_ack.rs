@@ -40,7 +40,7 @@ impl Twins {
         run(&mut self.long);
     }
 
-    /// Has the peer acknowledge so many octets more.
+    /// Lets the peer acknowledge so many octets more.
     fn acknowledge(&mut self, octets: u64, sack: Option<(u64, u64)>) {
         let (una, nxt) = (self.short.tcp.send.una(), self.short.tcp.send.nxt());
         let ack = una.saturating_add(octets).min(nxt) + 1;

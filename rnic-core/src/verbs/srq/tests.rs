@@ -130,7 +130,7 @@ fn the_limit_is_told_once_with_who_took_most() {
 
 #[test]
 fn what_is_left_of_a_low_queue_is_for_those_who_took_less() {
-    // rfc: 5040-122, 5041-98, 5042-15 a stream that takes more than its share of shared receives is detected
+    // rfc: 5040-122, 5041-98, 5042-15 a stream that takes more than its share is detected
     let (mut srqs, mut producer) = table(8);
     let (mut greedy, mut modest) = (stream(8), stream(8));
     let share = SrqLimit {

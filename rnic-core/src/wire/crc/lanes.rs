@@ -23,7 +23,7 @@ const GROUP: usize = 32;
 /// Groups of a lane, at most, before the lanes are put together.
 const MOST_GROUPS: usize = 96;
 
-/// Says that the processor has what this takes.
+/// Proves that the processor has what this needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lanes(());
 
@@ -99,7 +99,7 @@ fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
     (!crc, finish(sum))
 }
 
-/// Takes a CRC further over some octets, one behind the other.
+/// Continues a CRC over some octets, one behind the other.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut WordSum) -> u32 {
@@ -136,7 +136,7 @@ fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut WordSum) -> u32 {
     crc
 }
 
-/// Takes a CRC further over three lanes of the same length.
+/// Continues a CRC over three lanes of the same length.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
 fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], sum: &mut WordSum) -> u32 {

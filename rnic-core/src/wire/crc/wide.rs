@@ -26,7 +26,7 @@ const GROUP: usize = 4;
 /// Octets from which on this may be used.
 pub(super) const LEAST: usize = BLOCK;
 
-/// Says that the processor has what this takes.
+/// Proves that the processor has what this needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wide(());
 

@@ -149,7 +149,7 @@ impl Word {
         [first, code, flags, 0]
     }
 
-    /// Whether a peer can have meant this.
+    /// Returns whether a peer can have meant this.
     fn makes_sense(self) -> bool {
         self.clean && self.control.meaning().is_some()
     }

@@ -41,47 +41,47 @@ impl Flags {
     /// Congestion window reduced (RFC 3168).
     pub const CWR: Self = Self(0x80);
 
-    /// Whether all flags of `other` are set.
+    /// Returns whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether FIN is set.
+    /// Returns whether FIN is set.
     pub const fn fin(self) -> bool {
         self.contains(Self::FIN)
     }
 
-    /// Whether SYN is set.
+    /// Returns whether SYN is set.
     pub const fn syn(self) -> bool {
         self.contains(Self::SYN)
     }
 
-    /// Whether RST is set.
+    /// Returns whether RST is set.
     pub const fn rst(self) -> bool {
         self.contains(Self::RST)
     }
 
-    /// Whether PSH is set.
+    /// Returns whether PSH is set.
     pub const fn psh(self) -> bool {
         self.contains(Self::PSH)
     }
 
-    /// Whether ACK is set.
+    /// Returns whether ACK is set.
     pub const fn ack(self) -> bool {
         self.contains(Self::ACK)
     }
 
-    /// Whether URG is set.
+    /// Returns whether URG is set.
     pub const fn urg(self) -> bool {
         self.contains(Self::URG)
     }
 
-    /// Whether ECE is set.
+    /// Returns whether ECE is set.
     pub const fn ece(self) -> bool {
         self.contains(Self::ECE)
     }
 
-    /// Whether CWR is set.
+    /// Returns whether CWR is set.
     pub const fn cwr(self) -> bool {
         self.contains(Self::CWR)
     }

@@ -46,7 +46,7 @@ impl SackBlocks {
         self.len as usize
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -186,7 +186,7 @@ impl TcpOptions {
         self.len_without_sack() + sack
     }
 
-    /// Whether there is no option at all.
+    /// Returns whether there is no option at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -140,7 +140,7 @@ fn private_data_have_a_limit() {
     );
 }
 
-// rfc: 6581-3, 6581-6 S counts from revision 2 on; the private data then begin with the enhanced data
+// rfc: 6581-3, 6581-6 S counts from revision 2 on; private data begin with enhanced data
 #[test]
 fn the_enhanced_bit_counts_from_revision_2_on() {
     for revision in 0..=3u8 {

@@ -110,7 +110,7 @@ fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
     }
 }
 
-// rfc: 5040-16, 5040-17, 5040-19a, 5040-20, 5040-21, 5040-22, 5040-23 the header of a Terminate, whose flags say what it quotes
+// rfc: 5040-16, 5040-17, 5040-19a, 5040-20, 5040-21, 5040-22, 5040-23 the header of a Terminate
 #[test]
 fn each_field_of_a_terminate() {
     let bare = Terminate {

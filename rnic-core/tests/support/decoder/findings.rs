@@ -84,7 +84,7 @@ impl Rule {
         Self::AfterTerminate,
     ];
 
-    /// Whether it is uncertain, without it, what the rest of the stream means to the other half.
+    /// Returns whether it is uncertain, without it, what the rest of the stream means to the other half.
     fn confuses(self) -> bool {
         use Rule::*;
         let harmless = matches!(self, Padding | Alignment | SegmentSize | Depth);

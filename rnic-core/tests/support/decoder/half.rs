@@ -102,7 +102,7 @@ pub(super) struct DdpState {
 }
 
 impl DdpState {
-    /// Whether a segment with this header and of this length was sent.
+    /// Returns whether a segment with this header and of this length was sent.
     pub(super) fn has_said(&self, header: &[u8], len: usize) -> bool {
         self.said
             .iter()

@@ -27,7 +27,7 @@ struct Fpdu {
     end: u64,
 }
 
-/// Takes octets out of a stream, without the markers in it.
+/// Reads octets of a stream, without the markers in it.
 struct Walker<'a> {
     octets: &'a [u8],
     /// Where the next octet stands, in the stream.
@@ -211,7 +211,8 @@ fn check(fpdu: &Fpdu, covered: &[u8], crc: bool, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether an FPDU is one with which a peer-to-peer connection begins: by a Send, a Write or a Read without octets.
+/// Returns which FPDU this is of those with which a peer-to-peer connection begins, if it is one: 0
+/// for a Send, 1 for a Write, 2 for a Read, each without octets.
 fn beginning(ulpdu: &[u8]) -> Option<usize> {
     match ulpdu {
         [0x41, control, ..] if ulpdu.len() == 18 && control & 15 == 3 => Some(0),
@@ -224,7 +225,7 @@ fn beginning(ulpdu: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether an FPDU may be sent here, at this point of the start-up.
+/// Checks that an FPDU may be sent here, at this point of the start-up.
 fn check_place(speaker: &Half, listener: &Half, ulpdu: &[u8], findings: &mut Findings<'_>) {
     let is_terminate = matches!(ulpdu, [0x41, control, ..] if control & 15 == 7);
     let kind = beginning(ulpdu);

@@ -47,7 +47,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Whether a SYN begins another connection than this one.
+    /// Returns whether a SYN begins another connection than this one.
     pub(super) fn is_another(&self, isn: u32) -> bool {
         !self.offered.contains(&isn)
     }
@@ -74,7 +74,7 @@ impl Stream {
         Some(len as i64 + i64::from(seq.wrapping_sub(near).cast_signed()))
     }
 
-    /// Takes a segment as it is sent. `listener` is the stream the other way.
+    /// Records a segment as it is sent. `listener` is the stream the other way.
     pub(super) fn take(
         &mut self,
         tcp: &TcpFrame<'_>,

@@ -97,7 +97,7 @@ pub(super) fn read(
     }
 }
 
-/// Whether a quoted Read Request is what is left of one that was sent.
+/// Returns whether a quoted Read Request is what is left of one that was sent.
 fn is_rest(quoted: &ReadRequest, asked: &ReadRequest) -> bool {
     let Some(done) = asked.length.checked_sub(quoted.length).map(u64::from) else {
         return false;

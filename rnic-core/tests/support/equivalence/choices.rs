@@ -8,7 +8,7 @@ impl<'a> Choices<'a> {
         Self(octets)
     }
 
-    /// Whether all octets were taken.
+    /// Returns whether all octets were taken.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
@@ -34,7 +34,7 @@ impl<'a> Choices<'a> {
         from[self.below(from.len())]
     }
 
-    /// Whether something is so that is so once in `times`.
+    /// Returns whether something is so that is so once in `times`.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == times - 1
     }

@@ -33,7 +33,7 @@ impl Memory {
         Self(region)
     }
 
-    /// Whether both hold the same octets.
+    /// Returns whether both hold the same octets.
     pub(super) fn equals(&self, other: &Self) -> bool {
         const PIECE: usize = 4096;
         (0..MEMORY).step_by(PIECE).all(|at| {

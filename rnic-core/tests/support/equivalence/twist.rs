@@ -101,7 +101,7 @@ impl Twist {
         }
     }
 
-    /// Whether the frame still says what its sender has said.
+    /// Returns whether the frame still says what its sender has said.
     pub(crate) fn is_honest(self) -> bool {
         matches!(
             self,

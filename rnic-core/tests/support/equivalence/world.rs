@@ -267,8 +267,9 @@ impl World {
         }
     }
 
-    /// Time passes until the next alarm, devices give frames back, applications take completions, and all that comes
-    /// of it happens. Says whether there was an alarm to wait for, or frames are on their way.
+    /// Time passes until the next alarm, devices give frames back, applications take completions,
+    /// and all that comes of it happens. Returns whether there was an alarm to wait for, or frames
+    /// are on their way.
     pub(crate) fn come_to_rest(&mut self, alarm: Option<Instant>) -> bool {
         for host in 0..2 {
             let device = self.sides[host].host.device();
@@ -389,7 +390,7 @@ impl World {
         count
     }
 
-    /// Takes completions of a connection, and returns how many there were.
+    /// Polls completions of a connection, `most` at most, and returns how many there were.
     fn poll(&mut self, host: usize, connection: usize, most: usize) -> usize {
         for taken in 0..most {
             let Some(completion) = self.sides[host].qps[connection].poll_one() else {

@@ -45,7 +45,8 @@ impl Connection {
         }
     }
 
-    /// Takes a step, with `metrics` if they are asked for. Returns whether the connection is still of use.
+    /// Advances the connection by a step. Calls `metrics` if the metrics are asked for. Returns
+    /// whether the connection is still of use.
     pub(super) fn step(&mut self, metrics: &mut impl FnMut() -> Outcome<String>) -> bool {
         let stepped = match &mut self.state {
             State::Request(_) => self.read_request(metrics),

@@ -106,7 +106,7 @@ impl Listener {
         }
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     pub(super) fn accept(&self) -> io::Result<OwnedFd> {
         match self {
             Self::Tcp(listener) => listener.accept().map(|(stream, _)| stream.into()),

@@ -60,7 +60,7 @@ fn wait(listener: &Listener, connections: &[Connection]) -> Outcome<Vec<bool>> {
     }
 }
 
-/// Takes the next connection, unless it is gone again.
+/// Accepts the next connection. Returns `None` if it is gone again.
 fn accept(listener: &Listener) -> Outcome<Option<Connection>> {
     match listener.accept() {
         Ok(socket) => Ok(Some(Connection::new(socket))),

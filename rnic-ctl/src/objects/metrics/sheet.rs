@@ -223,7 +223,7 @@ fn add_port(out: &mut Exposition, state: &PortState, user: &str) {
     out.gauge(PORT_STARTED, &labels, state.since);
 }
 
-/// What the host end sends is what the client receives: frames and octets.
+/// Returns frames and octets that a client has received: what the host end sends.
 fn received_by_client(host_end: &KernelLink) -> [u64; 2] {
     [host_end.tx_packets, host_end.tx_octets]
 }

@@ -73,7 +73,7 @@ impl Source {
 struct Screen(DefaultTerminal);
 
 impl Screen {
-    /// Takes the screen. A panic of any thread gives it back, too.
+    /// Takes over the screen. A panic of any thread gives it back, too.
     fn take() -> Outcome<Self> {
         try_init().map(Self).doing("take over the terminal")
     }
@@ -107,7 +107,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Takes in a sample, or that there is none. What is paused stays as it is.
+    /// Records a sample, or that there is none. What is paused stays as it is.
     fn update(&mut self, read: Result<Sample, AskError>) {
         match read {
             Ok(sample) => {

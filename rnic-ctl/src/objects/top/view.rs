@@ -110,7 +110,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Takes in a key; `page`: how many clients are shown.
+    /// Handles a key; `page`: how many clients are shown.
     pub(super) fn key(&mut self, key: KeyEvent, page: usize) -> Next {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {

@@ -54,7 +54,7 @@ impl Circulation {
         self.take_from_reserve()
     }
 
-    /// Takes as many frames out of the reserve as are wanted.
+    /// Removes as many frames from the reserve as are wanted, and returns them.
     fn take_from_reserve(&mut self) -> impl Iterator<Item = u64> {
         let missing = self.wanted.saturating_sub(self.circulating) as usize;
         let missing = missing.min(self.reserve.len());

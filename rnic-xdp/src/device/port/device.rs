@@ -197,8 +197,9 @@ pub(super) fn copying_layout(config: &PortConfig, mtu: u32) -> FrameLayout {
     }
 }
 
-/// Says why a device copies that has got queues by attaching the program. It loses them when the program goes, which is before its
-/// sockets do where a process is killed, and kernels go on using the memory of sockets without a queue.
+/// Explains why a device copies frames that has got queues by attaching the program. It loses them
+/// when the program goes. Where a process is killed, the program goes before its sockets, and
+/// kernels continue to use the memory of sockets without a queue.
 fn added_queues(link: &Link, before: u32, now: u32) -> String {
     format!(
         "its driver adds queues for XDP ({before} to {now}) and takes them from zero-copy sockets again; \

@@ -218,7 +218,7 @@ impl XdpPort {
         }
     }
 
-    /// Whether every connection has CRCs: where the manager of the device has not granted that programs may do without. Whoever opens
+    /// Returns whether every connection has CRCs: where the manager of the device has not granted that programs may do without. Whoever opens
     /// a device for itself is its administrator.
     pub(crate) fn needs_crcs(&self) -> bool {
         match &self.shared.behind {

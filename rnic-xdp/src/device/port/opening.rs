@@ -45,7 +45,7 @@ impl Default for Opened {
 }
 
 impl Opened {
-    /// Goes on without checksum offload. Fails if the configuration demands it.
+    /// Continues without checksum offload. Fails if the configuration demands it.
     fn do_without_offload(&mut self, config: &PortConfig, why: String) -> Result<(), OpenError> {
         if config.tx_checksum != TxChecksum::Auto {
             return Err(OpenError::NoTxChecksum {

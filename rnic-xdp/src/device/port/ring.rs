@@ -164,7 +164,7 @@ impl<T: RingEntry> Consumer<T> {
         })
     }
 
-    /// Takes as many entries as are available and fit `into`. Returns the number.
+    /// Moves as many entries as are available and fit into `into`. Returns the number.
     pub(super) fn take(&mut self, into: &mut [T]) -> usize {
         let available = self.ring.producer().load(Ordering::Acquire);
         self.available = available.wrapping_sub(self.taken);

@@ -161,8 +161,8 @@ impl RxPort {
         port
     }
 
-    /// Takes received frames, up to a batch, and returns their number. Gives the frames of the last batch back first, and takes
-    /// none while the fill ring has no room for those.
+    /// Receives frames, up to a batch, and returns their number. First gives the frames of the last
+    /// batch back, and receives none while the fill ring has no room for those.
     pub fn receive(&mut self) -> usize {
         self.refill();
         if self.held > 0 {
@@ -277,8 +277,8 @@ impl RxPort {
         unsafe { self.umem.run(addr as usize, len as usize) }
     }
 
-    /// Gives the frames of the batch back to the device. All or none: if the ring has no room, they are kept for
-    /// the next time.
+    /// Returns the frames of the batch to the device. All or none: if the ring has no room, they
+    /// are kept for the next time.
     pub fn refill(&mut self) {
         self.ready = 0;
         if self.held > 0 && self.fill.room() as usize >= self.held {

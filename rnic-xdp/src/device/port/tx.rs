@@ -96,7 +96,7 @@ impl TxSide {
         !self.closed && self.ring.used() > 0
     }
 
-    /// Takes back all frames from a device that is gone, and queues no more.
+    /// Reclaims all frames from a device that is gone, and queues no more.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.in_device = 0;
@@ -117,7 +117,8 @@ impl TxSide {
         self.room = self.ring.room();
     }
 
-    /// Does what [`kick`](Self::kick) does, unless the device has none of our frames.
+    /// Frees what the device has sent, as [`kick`](Self::kick) does. Does nothing if the device has
+    /// none of our frames.
     pub fn reclaim(&mut self) {
         if self.in_device > 0 {
             self.kick();
@@ -141,7 +142,7 @@ impl TxSide {
         }
     }
 
-    /// Takes back the frames that the device has sent. Returns the number of descriptors.
+    /// Reclaims the frames that the device has sent. Returns the number of descriptors.
     fn reap(&mut self) -> usize {
         let mut total = 0;
         while self.in_device > 0 {

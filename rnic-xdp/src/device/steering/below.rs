@@ -21,8 +21,8 @@ impl Below {
         self.list().join(" or ")
     }
 
-    /// Says why a native program on the master is of no use. The kernel drops frames that it redirects to a socket of another device
-    /// than the one on which they arrived.
+    /// Explains why a native program on the master is of no use. The kernel drops frames that it
+    /// redirects to a socket of another device than the one on which they arrived.
     pub(crate) fn reason(&self) -> String {
         let names = self.list().join(" and ");
         format!("it is the master of {names}, where its frames arrive: its own sockets get none")

@@ -20,7 +20,8 @@ pub(super) fn renew(link: &Link) {
     }
 }
 
-/// Gives the receive rings another size, and theirs again: the driver posts all buffers when that changes.
+/// Changes the size of the receive rings, and restores it: the driver posts all buffers when that
+/// changes.
 fn resize_and_restore(link: u32) -> Result<(), NetlinkError> {
     let mut ethtool = Generic::open()?;
     let size = ethtool.receive_ring(link)?;

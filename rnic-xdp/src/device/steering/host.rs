@@ -50,7 +50,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Takes the maps, which may have what a former process knew.
+    /// Opens the maps, which may have what a former process knew.
     pub(super) fn new(maps: &Maps) -> io::Result<Self> {
         let locals: HashMap<_, AddressOctets, u32> = maps.get("steer_locals")?;
         let known = locals.keys().collect::<Result<_, _>>().map_err(io_error)?;
@@ -65,7 +65,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Says which addresses this host has, those first that are looked for most.
+    /// Sets which addresses this host has, those first that are looked for most.
     pub(super) fn set_locals(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
         let wanted: BTreeSet<_> = addresses.iter().map(|ip| layout::address(*ip)).collect();
         for new in wanted.difference(&self.known.clone()) {
@@ -103,7 +103,7 @@ impl Host {
         Ok(())
     }
 
-    /// Says in which networks the device is: of each family one counts here, the first.
+    /// Sets in which networks the device is: of each family one counts here, the first.
     pub(super) fn set_networks(&mut self, networks: &[Prefix]) -> io::Result<()> {
         // The programs may read a value that is half written: the network changes only while it is a single address.
         let narrow = Values {

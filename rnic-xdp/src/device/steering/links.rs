@@ -91,7 +91,7 @@ impl SteeredLinks {
         })
     }
 
-    /// Says which local addresses get their frames without a tag.
+    /// Sets which local addresses get their frames without a tag.
     pub(crate) fn set_untagged(&self, vlans: &Untagged) -> io::Result<()> {
         let mut links = self.lock();
         links.untags = !vlans.is_empty();
@@ -99,12 +99,13 @@ impl SteeredLinks {
         links.write_untagged(vlans)
     }
 
-    /// Says which addresses this host has, on whatever device, those first that are looked for most.
+    /// Sets which addresses this host has, on whatever device, those first that are looked for
+    /// most.
     pub(crate) fn set_locals(&self, addresses: &[IpAddr]) -> io::Result<()> {
         self.lock().host.set_locals(addresses)
     }
 
-    /// Says in which networks the device is, those first that are looked for most.
+    /// Sets in which networks the device is, those first that are looked for most.
     pub(crate) fn set_networks(&self, networks: &[Prefix]) -> io::Result<()> {
         self.lock().host.set_networks(networks)
     }

@@ -90,7 +90,7 @@ fn means_no_native(error: &io::Error) -> bool {
     )
 }
 
-/// Says why a program does not run in the driver.
+/// Explains why a program does not run in the driver.
 fn no_native(link: &Link, error: &io::Error) -> String {
     let limit = Driver::of(link).refuses_xdp_at(link.mtu);
     limit.unwrap_or_else(|| format!("its driver refuses native XDP: {error}"))

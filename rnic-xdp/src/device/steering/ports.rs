@@ -47,7 +47,7 @@ impl std::fmt::Debug for SteeredPorts {
 }
 
 impl SteeredPorts {
-    /// Takes the maps, which may have the entries of a former process.
+    /// Opens the maps, which may have the entries of a former process.
     pub(crate) fn new(maps: &Maps) -> io::Result<Self> {
         let mut tables = Tables {
             entries: maps.get("steer_map")?,

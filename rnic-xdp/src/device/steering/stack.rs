@@ -160,8 +160,8 @@ fn hears_kernels(link: &Link) -> bool {
     }
 }
 
-/// What kernels on this host that reach a device have to do, where its program runs in the kernel's stack. The segments that they cut
-/// for nobody but us are longer than a frame may be.
+/// Returns what to know and to do where kernels on this host reach a device whose program runs in
+/// the kernel's stack. The segments that they cut for nobody but us are longer than a frame may be.
 pub(crate) fn for_kernels(netdev: &str) -> (String, String) {
     (
         format!(

@@ -124,7 +124,7 @@ impl Clients {
         self.allow_nobody(port).map_err(&failed)
     }
 
-    /// Says with whom the client with a port may speak.
+    /// Sets with whom the client with a port may speak.
     pub(super) fn allow(&mut self, port: u32, peers: &ClientPeers) -> io::Result<()> {
         self.list_for(port, peers.listed.limits().unwrap_or_default())?;
         let value = layout::client_peers(peers);

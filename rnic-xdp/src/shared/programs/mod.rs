@@ -215,8 +215,8 @@ impl SharedSteering {
         ))
     }
 
-    /// Says which addresses this host has on the device, each with its VLAN (0 is none), and in which networks. Loopback addresses need
-    /// not be among them.
+    /// Sets which addresses this host has on the device, each with its VLAN (0 is none), and in
+    /// which networks. Loopback addresses need not be among them.
     pub fn set_addresses(
         &mut self,
         addresses: &[(IpAddr, u16)],
@@ -226,20 +226,21 @@ impl SharedSteering {
         set.map_err(SharingError::system("write the addresses of this host"))
     }
 
-    /// Says which hosts are on the link, for clients that may speak with those.
+    /// Sets which hosts are on the link, for clients that may speak with those.
     pub fn set_on_link(&mut self, prefixes: &[Prefix]) -> Result<(), SharingError> {
         let set = self.clients.list_for(NIC, prefixes);
         let set = set.and_then(|()| self.links.set_networks(prefixes));
         set.map_err(SharingError::system("write the networks of the device"))
     }
 
-    /// Says which addresses this host has on any of its devices: those that a lease of any address is for.
+    /// Sets which addresses this host has on any of its devices: those that a lease of any address
+    /// is for.
     pub fn set_locals(&self, addresses: &[IpAddr]) -> Result<(), SharingError> {
         let set = self.links.set_locals(addresses);
         set.map_err(SharingError::system("write the addresses of this host"))
     }
 
-    /// Says to which MAC addresses clients may send.
+    /// Sets to which MAC addresses clients may send.
     pub fn set_neighbours<'a>(
         &mut self,
         macs: impl Iterator<Item = &'a MacAddr>,
@@ -248,8 +249,9 @@ impl SharedSteering {
         set.map_err(SharingError::system("write the neighbours of this host"))
     }
 
-    /// Gives a client a port: a number from 1 to 1023, and the index of the host's end of its veth pair. Nothing comes from there
-    /// before [`SharedSteering::attach_police`]. Its counters begin at zero.
+    /// Adds a client with its port: a number from 1 to 1023, and the index of the host's end of its
+    /// veth pair. Nothing comes from there before [`SharedSteering::attach_police`]. Its counters
+    /// begin at zero.
     pub fn add_client(
         &mut self,
         port: u32,
@@ -271,8 +273,8 @@ impl SharedSteering {
         Ok(())
     }
 
-    /// Gives a client a port that is a hardware queue of the device, to which the socket is bound. What it sends does not come by the
-    /// programs: these peers bound what arrives.
+    /// Adds a client's port that is a hardware queue of the device, to which the socket is bound.
+    /// What it sends does not come by the programs: these peers bound what arrives.
     pub(crate) fn add_queue(
         &mut self,
         port: u32,
@@ -285,7 +287,7 @@ impl SharedSteering {
         allowed.map_err(SharingError::system("add a client"))
     }
 
-    /// Takes such a port over from a former process.
+    /// Takes over such a port from a former process.
     pub(crate) fn adopt_queue(&mut self, port: u32, queue: u32) -> Result<(), SharingError> {
         self.queues.adopt(port, queue)
     }

@@ -37,7 +37,7 @@ impl Queues {
         self.ports.get(&port).copied()
     }
 
-    /// Gives a port a queue, to which the socket is bound.
+    /// Adds the queue of a port, to which the socket is bound.
     pub(super) fn add(
         &mut self,
         port: u32,
@@ -57,14 +57,14 @@ impl Queues {
         Ok(())
     }
 
-    /// Takes a port over that a former process has given a queue.
+    /// Takes over a port that a former process has given a queue.
     pub(super) fn adopt(&mut self, port: u32, queue: u32) -> Result<(), SharingError> {
         check_port(port)?;
         self.ports.insert(port, queue);
         Ok(())
     }
 
-    /// Takes a port's queue away. Its socket stays in the map as long as somebody has it.
+    /// Removes the queue of a port. Its socket stays in the map as long as somebody has it.
     pub(super) fn remove(&mut self, port: u32) {
         self.ports.remove(&port);
     }

@@ -43,7 +43,7 @@ fn both_sides_in_the_same_role() {
     assert_eq!(error.action(), Action::Close);
 }
 
-// rfc: 5044-68, 5044-69, 5044-80, 5044-81, 5044-82 PD_Length is checked, at most 512 octets; otherwise the frame is malformed
+// rfc: 5044-68, 5044-69, 5044-80, 5044-81, 5044-82 PD_Length above 512 octets is malformed
 #[test]
 fn too_much_private_data_is_noticed_before_it_comes() {
     for frame in [request, reply] {

@@ -6,7 +6,7 @@ mod revisions {
     use super::*;
 
     /// A responder replies in the revision and form of the Request.
-    // rfc: 5044-53, 6581-5, 6581-40, 6581-42, 6581-43, 6581-44 plain Requests have plain Replies, enhanced ones enhanced
+    // rfc: 5044-53, 6581-5, 6581-40, 6581-42, 6581-43, 6581-44 a Reply has the form of the Request
     #[test]
     fn replies_match_the_request() {
         let own = options(2, false, 5, 6);
@@ -119,7 +119,7 @@ mod reads {
     use super::*;
 
     /// Responder: own IRD and ORD, asked for, stated in the MpaReply, used.
-    // rfc: 6581-15, 6581-21, 6581-23, 6581-s2 the ORD is at most the initiator's IRD; a depth of 0x3fff has 0x3fff in the Reply
+    // rfc: 6581-15, 6581-21, 6581-23, 6581-s2 ORD is at most the peer's IRD; 0x3fff is answered so
     #[test]
     fn responder() {
         let cases = [
@@ -307,7 +307,7 @@ mod peer_to_peer {
     }
 
     /// A responder that takes no Read cannot be opened by one.
-    // rfc: 6581-17, 6581-31, 6581-32 the initiator begins with a message agreed on that its ORD allows, or sends a Terminate
+    // rfc: 6581-17, 6581-31, 6581-32 the initiator begins as agreed, or sends a Terminate
     #[test]
     fn no_read_goes_first_to_a_peer_that_takes_none() {
         let own = |rtr| MpaOptions {
