@@ -22,8 +22,8 @@ use rnic_core::wire::tcp::{
 const FRAMES: usize = 24 + CONTROL_FRAMES;
 /// Where payloads stand in frames: the longest TCP header fits in front.
 const PAYLOAD_AT: usize = 64;
-const MOST_OCTETS: u64 = 30_000;
-const MOST_ACTIONS: usize = 200;
+const MAX_OCTETS: u64 = 30_000;
+const MAX_ACTIONS: usize = 200;
 /// Longer than a connection takes to give up.
 const LONG: Duration = Duration::from_secs(4 * 3600);
 
@@ -133,7 +133,7 @@ impl End {
             queued: 0,
             sent: 0,
             offered: 0,
-            taken: vec![false; MOST_OCTETS as usize],
+            taken: vec![false; MAX_OCTETS as usize],
             next: 0,
             refusals: 0,
             closed: false,
@@ -257,7 +257,7 @@ impl End {
         };
         let range = data.offset..data.offset + data.bytes.len() as u64;
         assert!(
-            range.end <= MOST_OCTETS,
+            range.end <= MAX_OCTETS,
             "octets beyond all that can be sent"
         );
         for (offset, found) in range.clone().zip(data.bytes) {
@@ -273,7 +273,7 @@ impl End {
         let more = self.taken[self.next as usize..]
             .iter()
             .position(|taken| !taken);
-        self.next = more.map_or(MOST_OCTETS, |more| self.next + more as u64);
+        self.next = more.map_or(MAX_OCTETS, |more| self.next + more as u64);
     }
 
     /// What the peer, or a forger, allows to be sent.
@@ -363,7 +363,7 @@ impl World {
             Action::Write { end, octets } => {
                 let end = &mut self.ends[usize::from(end & 1)];
                 if !end.closed {
-                    end.total = (end.total + u64::from(octets)).min(MOST_OCTETS);
+                    end.total = (end.total + u64::from(octets)).min(MAX_OCTETS);
                 }
             }
             Action::Deliver { end, count } => {
@@ -493,7 +493,7 @@ fn restore(octets: &mut Vec<u8>, from: usize, isn: Seq) {
     let syn = u32::from(segment.header.flags.syn());
     let start = (segment.header.seq + syn - isn.0.wrapping_add(1)).0;
     let distance = i64::from(start.cast_signed());
-    if distance < 0 || distance as u64 + (octets.len() - header) as u64 > MOST_OCTETS {
+    if distance < 0 || distance as u64 + (octets.len() - header) as u64 > MAX_OCTETS {
         octets.truncate(header);
     }
     for (offset, to) in (u64::from(start)..).zip(&mut octets[header..]) {
@@ -517,7 +517,7 @@ fuzz_target!(|input: Input| {
     first.tcp = Some(Tcp::connect(now, &first.config, 1, 2, first.isn));
     world.collect();
     while input.connected && (world.deliver(0) || world.deliver(1)) {}
-    for action in input.actions.into_iter().take(MOST_ACTIONS) {
+    for action in input.actions.into_iter().take(MAX_ACTIONS) {
         world.act(action);
     }
     world.settle();

@@ -19,7 +19,7 @@ use crate::states::{
 };
 
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
-const MOST_PAGES: usize = 4096;
+const MAX_PAGES: usize = 4096;
 
 /// Inspections at a time: each takes a descriptor, and memory for what the client says.
 const INSPECTIONS: usize = 16;
@@ -331,7 +331,7 @@ impl Administrator {
         page: impl Fn(Answer) -> Option<Page<T>>,
     ) -> Result<Vec<T>, AskError> {
         let mut all = Vec::new();
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let answer = self.ask(Ask::Show(show(all.last())))?;
             let Page { list, more } = page(answer).ok_or(AskError::WrongAnswer)?;
             all.extend(list);

@@ -13,7 +13,7 @@ use crate::channel::refuse_descriptors;
 use crate::protocol::Refused;
 
 /// The most octets that a client may say: tens of thousands of objects.
-pub const MOST_SAID: usize = 16 << 20;
+pub const MAX_SAID: usize = 16 << 20;
 
 /// What the client of a port says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum InspectionEnd {
     Closed,
     /// It went on for too long, or there was nothing at all.
     TimedOut,
-    /// It was longer than [`MOST_SAID`].
+    /// It was longer than [`MAX_SAID`].
     TooLong,
     /// rnicd did not ask the client.
     Refused(Refused),
@@ -106,10 +106,10 @@ fn hear(speaker: &Speaker, inspected: &mut Inspected, piece: &mut [u8]) -> bool 
         Err(Errno::EAGAIN | Errno::EINTR) => return true,
         Ok(octets) if octets > 0 => {
             inspected.said.extend_from_slice(&piece[..octets]);
-            if inspected.said.len() <= MOST_SAID {
+            if inspected.said.len() <= MAX_SAID {
                 return true;
             }
-            inspected.said.truncate(MOST_SAID);
+            inspected.said.truncate(MAX_SAID);
             inspected.end = InspectionEnd::TooLong;
         }
         // It was closed, or its writer was killed.

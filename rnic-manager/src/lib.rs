@@ -32,7 +32,7 @@ pub use administrator::{Administrator, AskError, TimedEvent};
 pub use checks::is_device_name;
 pub use closer::Closer;
 pub use device::{LinkState, Mode, Untagged};
-pub use inspected::{Inspected, InspectionEnd, MOST_SAID};
+pub use inspected::{Inspected, InspectionEnd, MAX_SAID};
 pub use private::{Private, PrivateFd, take_private};
 pub use token::Token;
 pub use verdict::PoliceVerdict;

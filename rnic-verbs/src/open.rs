@@ -17,7 +17,7 @@ use crate::open_error::{NotShared, OpenError};
 use crate::port::Port;
 
 /// Inspections that may wait. rnicd sends no more.
-const MOST_INSPECTIONS: usize = 4;
+const MAX_INSPECTIONS: usize = 4;
 
 impl Device {
     /// Opens a network interface of this thread's network namespace, with the defaults: the
@@ -81,7 +81,7 @@ impl Interface {
 
     /// Gets a port of an interface from rnicd.
     fn ask(manager: Manager, config: &DeviceConfig) -> Result<Self, OpenError> {
-        let (sender, inspections) = bounded(MOST_INSPECTIONS);
+        let (sender, inspections) = bounded(MAX_INSPECTIONS);
         let (port, net) = manager.with_inspections(sender).open(&config.port)?;
         Ok(Self {
             port: Port::of(&port).ignoring(too_many_workers(config.driving)),

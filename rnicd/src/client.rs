@@ -17,9 +17,9 @@ use crate::policy::Policy;
 use crate::record::Record;
 
 /// Notices about segments that were too big, at most, for a client that does not read.
-const MOST_NOTICES: usize = 64;
+const MAX_NOTICES: usize = 64;
 /// Events, at most, for a client that does not read.
-const MOST_EVENTS: usize = 256;
+const MAX_EVENTS: usize = 256;
 
 /// How long a connection may stand that has not said hello.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const LOOK_FIRST: Duration = Duration::from_millis(2);
 const LOOK_AT_MOST: Duration = Duration::from_millis(128);
 
 /// Inspections, at most, that a client has not taken. Each holds a descriptor.
-const MOST_INSPECTIONS: usize = 4;
+const MAX_INSPECTIONS: usize = 4;
 
 /// A connected client. It is sent nothing that it has not asked for beyond what is bounded: it may not read at all.
 pub(crate) struct Client {
@@ -224,7 +224,7 @@ impl Client {
 
     /// Puts into words some of the leases that have ended.
     pub(crate) fn say_revoked(&mut self) {
-        for _ in 0..MOST_NOTICES {
+        for _ in 0..MAX_NOTICES {
             let Some((port, local)) = self.revoked.pop_first() else {
                 return;
             };
@@ -264,7 +264,7 @@ impl Client {
     /// Sends an event, if the client has asked for events and reads them. Otherwise counts it.
     pub(crate) fn announce(&mut self, event: &Notice) {
         match &mut self.missed {
-            Some(0) if self.outgoing.len() < MOST_EVENTS => self.tell(event.clone()),
+            Some(0) if self.outgoing.len() < MAX_EVENTS => self.tell(event.clone()),
             Some(missed) => *missed += 1,
             None => {}
         }
@@ -272,7 +272,7 @@ impl Client {
 
     /// Sends a notice that the client may miss.
     pub(crate) fn mention(&mut self, notice: Notice) {
-        if self.outgoing.len() < MOST_NOTICES {
+        if self.outgoing.len() < MAX_NOTICES {
             self.outgoing
                 .push_back((FromDaemon::Notice(notice), Vec::new()));
         }
@@ -281,7 +281,7 @@ impl Client {
     /// Returns whether another inspection may be sent.
     pub(crate) fn may_be_inspected(&self) -> bool {
         let not_taken = self.outgoing.iter();
-        not_taken.filter(|(_, ends)| !ends.is_empty()).count() < MOST_INSPECTIONS
+        not_taken.filter(|(_, ends)| !ends.is_empty()).count() < MAX_INSPECTIONS
     }
 
     /// Sends an inspection with the client's end of the connection for the answer. rnicd keeps no end: closing the last copy of a pipe's

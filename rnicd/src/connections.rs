@@ -16,11 +16,11 @@ use crate::shared::ClientKey;
 /// Connections accepted at a time, so that clients have their turn.
 const ACCEPTED_PER_TURN: usize = 16;
 /// The most connections of clients: each costs a descriptor.
-const MOST_CLIENTS: usize = 4096;
+const MAX_CLIENTS: usize = 4096;
 /// The most connections of administrators, and of observers: none of the others can take them away.
-const MOST_OF_ROLE: usize = 64;
+const MAX_PER_ROLE: usize = 64;
 /// The most connections of one user, so that others have theirs.
-const MOST_OF_USER: usize = 256;
+const MAX_PER_USER: usize = 256;
 /// A user gets another one only while it has at most this part of those that are left: however many users there are, one that comes
 /// later has some.
 const PART_OF_REST: usize = 4;
@@ -31,8 +31,8 @@ impl Server {
     /// Returns whether there may be another connection of this kind.
     pub(crate) fn has_room(&self, role: Role) -> bool {
         let most = match role {
-            Role::Client => MOST_CLIENTS,
-            Role::Observer | Role::Administrator => MOST_OF_ROLE,
+            Role::Client => MAX_CLIENTS,
+            Role::Observer | Role::Administrator => MAX_PER_ROLE,
         };
         self.connections(role) < most
     }
@@ -76,7 +76,7 @@ impl Server {
             let is_same = other.account == account;
             is_same && other.role == role
         });
-        let most = MOST_OF_USER.min(MOST_CLIENTS.saturating_sub(all) / PART_OF_REST);
+        let most = MAX_PER_USER.min(MAX_CLIENTS.saturating_sub(all) / PART_OF_REST);
         let has_room = self.has_room(role) && (role != Role::Client || of_user.count() < most);
         // What a container's root does must not shut out this host's.
         let is_shut_out = role == Role::Client && self.users.is_shut_out(account);

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// The most octets of a key.
 const MAX_KEY: usize = 256;
 /// The most keys of a message: they fit whatever their length is.
-pub(crate) const MOST_KEYS: usize = 100;
+pub(crate) const MAX_KEYS: usize = 100;
 
 /// What rnicd tells its keeper.
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn as_many_keys_as_a_message_has_fit() {
-        let keys = vec!["\"".repeat(MAX_KEY); MOST_KEYS];
+        let keys = vec!["\"".repeat(MAX_KEY); MAX_KEYS];
         let octets = ToKeeper::Forget { keys }.encode().unwrap();
         assert!(octets.len() > MAX_MESSAGE / 2 && ToKeeper::decode(&octets).is_ok());
         assert!(ToKeeper::decode(br#"{"type":"keep","key":""}"#).is_err());

@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 
 use crate::keeper::WAITING;
-use crate::keeping::{FromKeeper, MOST_KEYS, ToKeeper};
+use crate::keeping::{FromKeeper, MAX_KEYS, ToKeeper};
 
 /// How long a keeper may take for a step. It does nothing else, so that one which takes longer is broken.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -138,7 +138,7 @@ impl Keeper {
     /// Lets the keeper close some. When this returns, it has them no more.
     fn forget(&self, keys: Vec<String>) {
         let mut hand = self.0.borrow_mut();
-        for keys in keys.chunks(MOST_KEYS) {
+        for keys in keys.chunks(MAX_KEYS) {
             let keys = keys.to_vec();
             hand.ask(&ToKeeper::Forget { keys });
         }

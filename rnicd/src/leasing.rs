@@ -16,12 +16,12 @@ use crate::server::Server;
 use crate::shared::{ClientKey, Lease, Shared, lease_key};
 
 /// The most destinations that the ports of a user follow. Each costs the kernel a lookup whenever routes change.
-const MOST_DESTINATIONS: usize = 4096;
+const MAX_DESTINATIONS: usize = 4096;
 /// The most of them that have no next hop. Each may take an entry in the kernel's table of neighbours, which has some hundreds, and is
 /// asked for again and again.
-const MOST_UNKNOWN: usize = 256;
+const MAX_UNKNOWN: usize = 256;
 /// The most prefixes of peers that a listener names: as many as the programs' map has room for, shared by all listeners of all users.
-const MOST_PREFIXES: usize = 64;
+const MAX_PREFIXES: usize = 64;
 
 impl Server {
     pub(crate) fn limits(&self, key: ClientKey) -> Limits {
@@ -194,8 +194,8 @@ impl Server {
         }
         let (followed, unknown) = self.followed(account);
         let why = match (followed, unknown) {
-            (MOST_DESTINATIONS.., _) => format!("{MOST_DESTINATIONS} destinations"),
-            (_, MOST_UNKNOWN..) => format!("{MOST_UNKNOWN} destinations that do not answer"),
+            (MAX_DESTINATIONS.., _) => format!("{MAX_DESTINATIONS} destinations"),
+            (_, MAX_UNKNOWN..) => format!("{MAX_UNKNOWN} destinations that do not answer"),
             _ => String::new(),
         };
         if !why.is_empty() {
@@ -245,11 +245,11 @@ pub(crate) fn path(source: Option<IpAddr>, destination: IpAddr) -> AddressPair {
 /// Fails if a listener names too many prefixes.
 fn check_prefixes(peers: &Peers) -> Result<(), Refused> {
     let named = peers.limits().map_or(0, <[_]>::len);
-    if named <= MOST_PREFIXES {
+    if named <= MAX_PREFIXES {
         return Ok(());
     }
     let why = format!(
-        "a listener is limited to at most {MOST_PREFIXES} prefixes of peers, not {named}; name fewer and shorter ones, or use several \
+        "a listener is limited to at most {MAX_PREFIXES} prefixes of peers, not {named}; name fewer and shorter ones, or use several \
          listeners"
     );
     Err(Refused::new(Reason::Quota, why))

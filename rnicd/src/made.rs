@@ -17,7 +17,7 @@ use crate::shared::Shared;
 /// Time that a port may send at its rate at once, in parts of a second.
 const BURST_PART: u64 = 100;
 /// The least octets that a port with a rate may send at once: some of the longest frames.
-const LEAST_BURST: u64 = 256 << 10;
+const MIN_BURST: u64 = 256 << 10;
 
 /// A port that was made, and that its client does not have yet.
 pub(crate) struct Made {
@@ -174,7 +174,7 @@ fn policy(limits: &Limits, mtu: u32) -> ClientPolicy {
     ClientPolicy {
         mtu,
         rate,
-        burst: rate.map_or(0, |rate| (rate / BURST_PART).max(LEAST_BURST)),
+        burst: rate.map_or(0, |rate| (rate / BURST_PART).max(MIN_BURST)),
         peers: limits.peers.value.0.clone(),
     }
 }

@@ -26,7 +26,7 @@ use crate::server::Server;
 use crate::shared::{ClientKey, Port};
 
 /// The most ports of all devices: the programs' maps have room for them.
-const MOST_PORTS: u32 = 1023;
+const MAX_PORTS: u32 = 1023;
 
 impl Server {
     /// Carries out a request of a client, and answers it.
@@ -201,7 +201,7 @@ impl Server {
         let number = self.free_number().ok_or_else(|| {
             Refused::new(
                 Reason::Quota,
-                format!("all {MOST_PORTS} ports are in use; close some"),
+                format!("all {MAX_PORTS} ports are in use; close some"),
             )
         })?;
         let shared = &mut self.devices[index];
@@ -295,7 +295,7 @@ impl Server {
             let mut devices = self.devices.iter();
             !self.endings.has(*number) && !devices.any(|shared| shared.ports.contains_key(number))
         };
-        (1..=MOST_PORTS).find(is_free)
+        (1..=MAX_PORTS).find(is_free)
     }
 
     /// Returns a port to the client that shows its token, with those of its leases that the client

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 /// The most users of a device that are counted apart. Those who come later are counted together.
-const MOST_USERS: usize = 256;
+const MAX_USERS: usize = 256;
 
 /// Frames and their octets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +118,7 @@ impl Usage {
     /// Begins to count a port of a user, unless it is known.
     pub(crate) fn add_port(&mut self, port: u32, uid: u32) {
         let books = &mut self.books;
-        if books.users.len() < MOST_USERS {
+        if books.users.len() < MAX_USERS {
             books.users.entry(uid).or_default();
         } else if !books.users.contains_key(&uid) {
             books.others.get_or_insert_default();
@@ -268,12 +268,12 @@ mod tests {
     fn users_over_the_bound_are_counted_together_and_for_good() {
         let path = path("bound");
         let mut usage = Usage::open(path.clone()).unwrap();
-        let most = MOST_USERS as u32;
+        let most = MAX_USERS as u32;
         for uid in 0..most + 2 {
             usage.add_port(uid + 1, uid);
             usage.see_port(uid + 1, None, Some(&link(3)));
         }
-        assert_eq!(usage.owners().len(), MOST_USERS + 1);
+        assert_eq!(usage.owners().len(), MAX_USERS + 1);
         assert_eq!(usage.owner(most - 1), Some(most - 1));
         assert_eq!(usage.owner(most), None);
         assert_eq!(received(&usage, None, &[most + 1, most + 2]), 6);

@@ -12,7 +12,7 @@ const LOOKUPS: (f64, f64) = (128.0, 256.0);
 /// How long a user gets no connection that has sent descriptors: closing them can take as long as it likes.
 const PENALTY: Duration = Duration::from_secs(60);
 /// Users of whom something is kept without a reason.
-const MOST_IDLE: usize = 1024;
+const MAX_IDLE: usize = 1024;
 
 /// So much at once, and so much in a second.
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ impl Users {
 
     /// Forgets those of whom there is nothing to know, if they are many.
     pub(crate) fn forget_idle(&mut self) {
-        if self.0.len() <= MOST_IDLE {
+        if self.0.len() <= MAX_IDLE {
             return;
         }
         let now = Instant::now();

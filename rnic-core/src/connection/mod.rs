@@ -57,8 +57,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist, and IPv6 ones must
 /// not (RFC 8200 section 5). With a lower value we would send little but headers.
-const LEAST_MTU_V4: u16 = 552;
-const LEAST_MTU_V6: u16 = 1280;
+const MIN_MTU_V4: u16 = 552;
+const MIN_MTU_V6: u16 = 1280;
 
 /// The outcome of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,9 +306,9 @@ impl Connection {
     /// believed.
     pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) -> Option<u16> {
         let least = if self.key.local.is_ipv4() {
-            LEAST_MTU_V4
+            MIN_MTU_V4
         } else {
-            LEAST_MTU_V6
+            MIN_MTU_V6
         };
         let mtu = too_big.mtu.max(least);
         let believed = self.tcp.handle_too_big(too_big.seq, self.key.mss(mtu));

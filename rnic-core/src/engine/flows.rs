@@ -90,14 +90,14 @@ impl FlowSlot {
 }
 
 /// The number of slots in a table without connections.
-const LEAST_SLOTS: usize = 8;
+const MIN_SLOTS: usize = 8;
 
 impl Flows {
     /// Makes a table without connections.
     pub fn new(hasher: Keyed) -> Self {
         Self {
             hasher,
-            slots: vec![FlowSlot::FREE; LEAST_SLOTS].into_boxed_slice(),
+            slots: vec![FlowSlot::FREE; MIN_SLOTS].into_boxed_slice(),
             taken: 0,
         }
     }

@@ -368,7 +368,7 @@ impl Tcp {
 
     /// Limits the segments that the peer is asked for. Behind our SYN it is too late.
     pub fn limit_offered_mss(&mut self, mss: u16) {
-        self.mss_to_offer = self.mss_to_offer.min(mss.max(options::LEAST_MSS));
+        self.mss_to_offer = self.mss_to_offer.min(mss.max(options::MIN_MSS));
     }
 
     /// Returns the number of octets of the TCP header in front of a payload: the same for each data segment of an established connection.

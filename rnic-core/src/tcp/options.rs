@@ -11,9 +11,9 @@ use crate::wire::tcp::{TcpOptions, Timestamps};
 const DEFAULT_MSS: u16 = 536;
 /// The least segment size of ours, and of a path: the smallest FPDU that MPA may be limited to (RFC 5044 section 4.3) fits
 /// beside the timestamps.
-pub(super) const LEAST_MSS: u16 = 160;
+pub(super) const MIN_MSS: u16 = 160;
 /// The least segment size of a peer, as in Linux: what says less is no host, as more headers than data would cost us time.
-const LEAST_PEER_MSS: u16 = 48;
+const MIN_PEER_MSS: u16 = 48;
 /// After this time without a segment the peer's clock may have wrapped (RFC 7323 section 5.5).
 const TIMESTAMP_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Octets of the timestamps option, padded.
@@ -50,7 +50,7 @@ impl Negotiated {
             recent_at: Instant::ZERO,
         };
         Self {
-            mss: config.mss.max(LEAST_MSS),
+            mss: config.mss.max(MIN_MSS),
             sack: config.sack,
             scaling: true,
             timestamps: config.timestamps.then_some(state),
@@ -59,7 +59,7 @@ impl Negotiated {
 
     /// Limits segments to `mss` octets. Returns the limit, of which the least is for headers.
     pub(super) fn limit_mss(&mut self, mss: u16) -> u16 {
-        let limit = mss.max(LEAST_MSS);
+        let limit = mss.max(MIN_MSS);
         self.mss = self.mss.min(limit);
         limit
     }
@@ -68,7 +68,7 @@ impl Negotiated {
     pub(super) fn settle(&mut self, now: Instant, peer: &TcpOptions) {
         // RFC 9293 section 3.7.1 (MUST-16): no segment is larger than the peer takes.
         let theirs = peer.mss.unwrap_or(DEFAULT_MSS);
-        self.mss = self.mss.min(theirs.max(LEAST_PEER_MSS));
+        self.mss = self.mss.min(theirs.max(MIN_PEER_MSS));
         self.sack &= peer.sack_permitted;
         self.scaling &= peer.window_scale.is_some();
         match (&mut self.timestamps, peer.timestamps) {
@@ -90,13 +90,13 @@ impl Negotiated {
     /// Returns the octets of payload that are built at a time. Where the peer's segments are smaller, they are cut when they are
     /// sent: an FPDU need not fit one (RFC 5044 section 4.5).
     pub(super) fn built_payload(&self) -> u16 {
-        self.max_payload().max(LEAST_MSS - TIMESTAMPS_LEN)
+        self.max_payload().max(MIN_MSS - TIMESTAMPS_LEN)
     }
 
     /// Returns whether what is built fits a segment.
     #[inline(always)]
     pub(super) fn fits_whole(&self) -> bool {
-        self.mss >= LEAST_MSS
+        self.mss >= MIN_MSS
     }
 
     /// Returns the number of octets of the header of a data segment.

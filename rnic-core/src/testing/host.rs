@@ -46,7 +46,7 @@ const FRAMES: usize = 2048;
 const OBJECTS: usize = 256;
 
 /// Turns after which hosts that are busy at one time are taken to be in an endless loop.
-pub(super) const MOST_TURNS: usize = 10_000;
+pub(super) const MAX_TURNS: usize = 10_000;
 
 /// The protection domain of a queue pair, and the sizes of its queues.
 #[derive(Clone, Copy, Debug)]
@@ -275,7 +275,7 @@ impl Host {
         let (answer, answers) = bounded(1);
         self.command(Command::Snapshot(answer));
         // Commands sent before are carried out first, several in each turn.
-        for _ in 0..MOST_TURNS {
+        for _ in 0..MAX_TURNS {
             self.driver.begin(now);
             if let Ok(snapshot) = answers.try_recv() {
                 return snapshot;

@@ -7,7 +7,7 @@ use crate::connection::ConnectionOptions;
 use crate::engine::EngineConfig;
 use crate::time::Instant;
 
-use super::host::MOST_TURNS;
+use super::host::MAX_TURNS;
 use super::link::{Impairments, Link};
 use super::raw_peer::RawPeer;
 
@@ -101,7 +101,7 @@ impl Simulation {
     /// Hands what arrived to the hosts, and runs them and the raw peers until nothing is left to
     /// do.
     fn settle(&mut self, mut arrived: [Vec<Vec<u8>>; 2]) {
-        for _ in 0..MOST_TURNS {
+        for _ in 0..MAX_TURNS {
             let mut busy = false;
             for (index, frames) in std::mem::take(&mut arrived).into_iter().enumerate() {
                 if let Some(ring) = &mut self.stopped[index] {

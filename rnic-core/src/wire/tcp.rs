@@ -89,7 +89,7 @@ impl TcpHeader {
                 (HEADER_LEN, put_words(buffer, &words))
             }
             Some(Some(timestamps)) => {
-                const LEN: usize = DataHeader::MOST_LEN;
+                const LEN: usize = DataHeader::MAX_LEN;
                 let words = with_timestamps(self.words(LEN), timestamps);
                 (LEN, put_words(buffer, &words))
             }
@@ -137,7 +137,7 @@ pub struct DataHeader {
 
 impl DataHeader {
     /// Octets of it at most.
-    pub(super) const MOST_LEN: usize = HEADER_LEN + TIMESTAMPS_LEN;
+    pub(super) const MAX_LEN: usize = HEADER_LEN + TIMESTAMPS_LEN;
 
     /// Writes it with a sequence number and a checksum of zero and without flags; returns its length, and its ones-complement
     /// sum, not folded. Panics if `buffer` is shorter.
@@ -164,8 +164,8 @@ impl DataHeader {
         match self.timestamps {
             None => (HEADER_LEN, put_words(buffer, &words(HEADER_LEN))),
             Some(timestamps) => {
-                let words = with_timestamps(words(Self::MOST_LEN), timestamps);
-                (Self::MOST_LEN, put_words(buffer, &words))
+                let words = with_timestamps(words(Self::MAX_LEN), timestamps);
+                (Self::MAX_LEN, put_words(buffer, &words))
             }
         }
     }
@@ -221,7 +221,7 @@ fn length_and_flags(len: usize, flags: Flags) -> u16 {
 fn with_timestamps(
     [a, b, c, d, e]: [u32; HEADER_LEN / 4],
     Timestamps { value, echo }: Timestamps,
-) -> [u32; DataHeader::MOST_LEN / 4] {
+) -> [u32; DataHeader::MAX_LEN / 4] {
     let front = u32::from_be_bytes(TIMESTAMPS_FRONT);
     [a, b, c, d, e, front, value, echo]
 }

@@ -10,8 +10,8 @@ use super::packet::Packet;
 use super::tcp::{self, DataHeader, TcpHeader};
 
 /// Octets of Ethernet and IPv4: what the headers in front of TCP have at least.
-const LEAST_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-const MOST_LEN: usize = ethernet::HEADER_LEN + ethernet::VLAN_LEN + ipv6::HEADER_LEN;
+const MIN_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+const MAX_LEN: usize = ethernet::HEADER_LEN + ethernet::VLAN_LEN + ipv6::HEADER_LEN;
 
 /// Link and network header of outgoing frames: the same for every segment of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl NetHeader {
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
     /// Behind them is room for TCP's.
-    octets: [u8; MOST_LEN + DataHeader::MOST_LEN],
+    octets: [u8; MAX_LEN + DataHeader::MAX_LEN],
     /// Octets in front of TCP's.
     len: usize,
     /// Where the IP header begins.
@@ -93,7 +93,7 @@ pub struct HeaderTemplate {
 impl HeaderTemplate {
     /// Returns what `net` says.
     pub fn new(net: &NetHeader) -> Self {
-        let mut octets = [0; MOST_LEN + DataHeader::MOST_LEN];
+        let mut octets = [0; MAX_LEN + DataHeader::MAX_LEN];
         let v4 = match (net.source, net.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Some((source, destination)),
             _ => None,
@@ -230,10 +230,10 @@ impl HeaderTemplate {
     #[inline(always)]
     fn write_network(&self, net: &mut [u8], ecn: u8, segment_len: usize) -> usize {
         // Most are no longer than this, and a copy of known length is cheap.
-        let (least, rest) = net.split_at_mut(LEAST_LEN);
-        least.copy_from_slice(&self.octets[..LEAST_LEN]);
+        let (least, rest) = net.split_at_mut(MIN_LEN);
+        least.copy_from_slice(&self.octets[..MIN_LEN]);
         if !rest.is_empty() {
-            rest.copy_from_slice(&self.octets[LEAST_LEN..self.len]);
+            rest.copy_from_slice(&self.octets[MIN_LEN..self.len]);
         }
         if let Some(ip) = net[self.ip_at..].first_chunk_mut() {
             self.finish_network(ip, ecn, segment_len as u16);
@@ -336,7 +336,7 @@ impl BurstHeaders<'_> {
 /// Copies as many octets as headers with TCP have. A copy of known length is cheap: for most these two are enough.
 #[inline]
 fn copy_headers(from: &[u8], to: &mut [u8]) {
-    const FRONT: usize = LEAST_LEN + tcp::HEADER_LEN;
+    const FRONT: usize = MIN_LEN + tcp::HEADER_LEN;
     const END: usize = 16;
     if let (Some(from), Some(to)) = (from.first_chunk::<FRONT>(), to.first_chunk_mut()) {
         *to = *from;

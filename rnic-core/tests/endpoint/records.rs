@@ -29,7 +29,7 @@ const TERMINATE: [u8; 2] = [0, 4];
 /// The most chunks in flight: far fewer than there are sequence numbers.
 const WINDOW: u64 = 40;
 /// The least that RFC 5043 section 9 lets a chunk hold.
-const LEAST_MULPDU: usize = 516;
+const MIN_MULPDU: usize = 516;
 
 /// A chunk in flight. Its first two octets are its sequence number (DDP-SSN).
 #[derive(Clone)]
@@ -267,7 +267,7 @@ impl Pair {
                 assert!(chunk.octets.len() - 2 <= self.ends[from].llp.mulpdu);
                 self.underway[to].push(chunk);
                 // The MULPDU changes within a message.
-                self.ends[from].llp.mulpdu = self.rng.usize(LEAST_MULPDU..1400);
+                self.ends[from].llp.mulpdu = self.rng.usize(MIN_MULPDU..1400);
             }
             if self.underway[to].is_empty() {
                 continue;

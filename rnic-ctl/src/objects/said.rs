@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rnic_manager::states::{LeaseState, PortState};
-use rnic_manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
+use rnic_manager::{Administrator, Inspected, InspectionEnd, MAX_SAID};
 use rnic_verbs::resource::Resource;
 use serde::Serialize;
 use serde_json::Value;
@@ -19,9 +19,9 @@ use crate::failure::Outcome;
 use crate::out::{self, printable};
 
 /// The most characters of a word that a client says.
-const MOST_CHARACTERS: usize = 64;
+const MAX_CHARACTERS: usize = 64;
 /// The most octets of a line: many times what any object takes.
-const MOST_OCTETS: usize = 64 << 10;
+const MAX_OCTETS: usize = 64 << 10;
 
 /// How to ask.
 #[derive(Clone, Debug, Args)]
@@ -145,7 +145,7 @@ pub(super) fn read(
         let Some(line) = lines.next().and_then(|line| line.strip_suffix(b"\n")) else {
             break false;
         };
-        if line.len() > MOST_OCTETS {
+        if line.len() > MAX_OCTETS {
             return Some("what it says of an object is too long".to_owned());
         }
         match serde_json::from_slice(line) {
@@ -190,7 +190,7 @@ fn broken(answer: &Inspected, within: Duration) -> String {
         (InspectionEnd::TimedOut, false) => {
             format!("its answer has no end within {seconds} s; --timeout gives it more time")
         }
-        (InspectionEnd::TooLong, _) => format!("it says more than {} MiB", MOST_SAID >> 20),
+        (InspectionEnd::TooLong, _) => format!("it says more than {} MiB", MAX_SAID >> 20),
         (InspectionEnd::Closed, true) => {
             "it gives no answer: it ends, or its version of rnic cannot be asked".to_owned()
         }
@@ -254,7 +254,7 @@ fn note(port: &PortState, fault: &str) {
 
 /// Returns a word of a client in a form that is safe, and not too long.
 pub(super) fn word(text: &str) -> String {
-    let text: String = text.chars().take(MOST_CHARACTERS).collect();
+    let text: String = text.chars().take(MAX_CHARACTERS).collect();
     printable(&text)
 }
 

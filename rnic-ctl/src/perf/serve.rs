@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 
 /// A client measures one size, or with -a all powers of two.
-const MOST_RUNS: usize = 64;
+const MAX_RUNS: usize = 64;
 
 /// Serves runs until the client has no more. Calls `report` with each result that the client measured.
 pub(super) fn serve(
@@ -27,7 +27,7 @@ pub(super) fn serve(
     let (mut runs, mut reported) = (0, 0);
     loop {
         match receive(session, interrupt)? {
-            Message::Begin { size } if runs < MOST_RUNS && session.hello.is_possible(size) => {
+            Message::Begin { size } if runs < MAX_RUNS && session.hello.is_possible(size) => {
                 runs += 1;
                 run(session, size, interrupt)?
             }

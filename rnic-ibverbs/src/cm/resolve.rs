@@ -21,7 +21,7 @@ use crate::cm::verbs;
 use crate::errno::{Errno, fail};
 
 /// The most TCP ports that are tried where any will do.
-const MOST_TRIES: usize = 256;
+const MAX_TRIES: usize = 256;
 
 /// Where an id is bound.
 struct Place {
@@ -135,7 +135,7 @@ fn any_port(local: SocketAddr, reuse: bool) -> Result<(Reserved, SocketAddr, Cla
         let (reserved, bound) = reserve_again(local, reuse)?;
         match Claim::new(plain(bound), reuse) {
             Ok(claimed) => return Ok((reserved, bound, claimed)),
-            Err(Errno::EADDRINUSE) if not_these.len() < MOST_TRIES => not_these.push(reserved),
+            Err(Errno::EADDRINUSE) if not_these.len() < MAX_TRIES => not_these.push(reserved),
             Err(errno) => return Err(errno),
         }
     }

@@ -19,7 +19,7 @@ use crate::channel::on_notification;
 use crate::errno::Errno;
 
 /// The longest data that are sent without a copy in the send buffer.
-pub(super) const MOST_INLINE: usize = 256;
+pub(super) const MAX_INLINE: usize = 256;
 
 /// What a request is for, as its completion tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,7 +372,7 @@ impl Pair {
         receives: u16,
     ) -> Result<Self, Errno> {
         // Entries for the peer are always inline.
-        let inline = usize::from(sizes.inline).clamp(Iomap::OCTETS, MOST_INLINE);
+        let inline = usize::from(sizes.inline).clamp(Iomap::OCTETS, MAX_INLINE);
         // SAFETY: zeros are numbers and null pointers.
         let mut attributes: ibv_qp_init_attr = unsafe { mem::zeroed() };
         attributes.send_cq = queue.cq;
@@ -388,7 +388,7 @@ impl Pair {
         };
         // SAFETY: the id is that of the borrowed identifier of `Endpoint::new`, and the attributes name a queue that exists.
         check(unsafe { rdma_create_qp(id, null_mut(), &mut attributes) })?;
-        sizes.inline = attributes.cap.max_inline_data.min(MOST_INLINE as u32) as u16;
+        sizes.inline = attributes.cap.max_inline_data.min(MAX_INLINE as u32) as u16;
         Ok(Self(id))
     }
 }

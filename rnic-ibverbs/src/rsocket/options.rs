@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use nix::libc::*;
 
 use super::config::{LONGEST_QUEUE, SHORTEST_QUEUE};
-use super::endpoint::MOST_INLINE;
+use super::endpoint::MAX_INLINE;
 use super::keepalive;
 use super::layout::sayable_iomaps;
 use super::socket::{Phase, Socket};
@@ -125,7 +125,7 @@ fn set_size(socket: &Socket, name: i32, value: u32) -> Result<(), Errno> {
     match name {
         RDMA_SQSIZE => sizes.send_queue = queue,
         RDMA_RQSIZE => sizes.receive_queue = queue,
-        RDMA_INLINE => sizes.inline = value.min(MOST_INLINE as u32) as u16,
+        RDMA_INLINE => sizes.inline = value.min(MAX_INLINE as u32) as u16,
         RDMA_IOMAPSIZE => sizes.iomaps = sayable_iomaps(value),
         // RDMA_ROUTE too: iWARP's routes are the kernel's.
         _ => return Err(Errno::EOPNOTSUPP),

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::endpoint::{Endpoint, MOST_INLINE, Octets, Work};
+use super::endpoint::{Endpoint, MAX_INLINE, Octets, Work};
 use super::layout::{Iomap, Message, Sge};
 use super::pieces::Pieces;
 use super::socket::{Flow, Phase, SendSide, Socket};
@@ -156,7 +156,7 @@ fn with_octets(
     post: impl FnOnce(Octets<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     if octets <= endpoint.sizes.inline.into() {
-        let mut short = [0; MOST_INLINE];
+        let mut short = [0; MAX_INLINE];
         let mut at = 0;
         pieces.advance(octets, |from, length| {
             let to = &mut short[at..][..length as usize];

@@ -26,7 +26,7 @@ use crate::errno::{Errno, lock};
 use crate::process::Process;
 
 /// The most connections that wait to be accepted, as the kernel has it by default.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 /// The places of a listener for connections that are not accepted yet, whether they are established or not: each costs
 /// descriptors and buffers.
@@ -47,8 +47,8 @@ impl Backlog {
     /// Sets how many places there are. 0 and less stand for the most, as in rdma_cm.
     pub(super) fn set(&self, backlog: i32) {
         let most = match usize::try_from(backlog) {
-            Ok(most @ 1..MOST_WAITING) => most,
-            _ => MOST_WAITING,
+            Ok(most @ 1..MAX_WAITING) => most,
+            _ => MAX_WAITING,
         };
         self.0.most.store(most, Ordering::Relaxed);
     }

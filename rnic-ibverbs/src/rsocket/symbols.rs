@@ -22,7 +22,7 @@ use crate::errno::{Errno, lock};
 const LONGEST_OPTION: usize = size_of::<nix::libc::linger>();
 
 /// The most pieces of memory of a call: IOV_MAX.
-const MOST_PIECES: usize = 1024;
+const MAX_PIECES: usize = 1024;
 
 /// Runs a call on a socket. A function returns what it yields, or -1 with errno.
 fn on<T: From<i8>>(socket: i32, call: impl FnOnce(&Arc<Socket>) -> Result<T, Errno>) -> T {
@@ -194,9 +194,9 @@ fn piece(buf: *const c_void, len: usize) -> [iovec; 1] {
 unsafe fn pieces<'iov>(iov: *const iovec, count: usize) -> Result<&'iov [iovec], Errno> {
     match count {
         0 => Ok(&[]),
-        1..=MOST_PIECES if iov.is_null() => Err(Errno::EFAULT),
+        1..=MAX_PIECES if iov.is_null() => Err(Errno::EFAULT),
         // SAFETY: says the caller.
-        1..=MOST_PIECES => Ok(unsafe { slice::from_raw_parts(iov, count) }),
+        1..=MAX_PIECES => Ok(unsafe { slice::from_raw_parts(iov, count) }),
         _ => Err(Errno::EINVAL),
     }
 }

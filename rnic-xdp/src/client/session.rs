@@ -37,7 +37,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// How soon to look again whether the worker has taken its notices.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The most questions about peers that wait for a connection.
-const MOST_QUESTIONS: usize = 64;
+const MAX_QUESTIONS: usize = 64;
 /// Messages read at a time, so that requests have their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
@@ -276,7 +276,7 @@ impl Session {
             // Whoever asked may have given up long ago.
             Waiting::Admit(..) => {
                 let questions = self.postponed.iter().filter(|waiting| is_question(waiting));
-                questions.count() < MOST_QUESTIONS
+                questions.count() < MAX_QUESTIONS
             }
             Waiting::Hello | Waiting::Adopt | Waiting::Follow => false,
         };

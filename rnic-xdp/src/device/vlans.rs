@@ -10,7 +10,7 @@ use crate::device::netlink::{Address, Generic, Link, NetlinkError, RouteSocket, 
 
 /// The most [`Untagged`] addresses: as many as `steer_untagged` has room for, and a message to a
 /// client.
-pub(crate) const MOST_UNTAGGED: usize = 512;
+pub(crate) const MAX_UNTAGGED: usize = 512;
 
 /// The offload that removes tags, as the kernel names it.
 pub(crate) const REMOVES_TAGS: &str = "rx-vlan-hw-parse";
@@ -44,11 +44,11 @@ pub(crate) fn untagged(socket: &mut RouteSocket, device: u32) -> Result<Untagged
     if untagged.is_empty() || !removes_tags(device, &links)? {
         return Ok(Untagged::new());
     }
-    if let Some(first) = untagged.keys().nth(MOST_UNTAGGED).copied() {
+    if let Some(first) = untagged.keys().nth(MAX_UNTAGGED).copied() {
         let netdev = links.iter().find(|link| link.index == device);
         let netdev = netdev.map_or("?", |link| &link.name);
         warn!(
-            "{netdev} removes VLAN tags, and has more than {MOST_UNTAGGED} addresses in VLANs: {first} and those behind it get no frames; \
+            "{netdev} removes VLAN tags, and has more than {MAX_UNTAGGED} addresses in VLANs: {first} and those behind it get no frames; \
              `ethtool -K {netdev} rxvlan off` keeps the tags"
         );
         untagged.split_off(&first);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rnic_manager::protocol::Reason;
-use rnic_manager::{Administrator, Inspected, InspectionEnd, MOST_SAID};
+use rnic_manager::{Administrator, Inspected, InspectionEnd, MAX_SAID};
 use rnic_verbs::resource::{ConnectionResource, QpResource, Resource};
 
 use crate::client::{ALICE, BOB, Client};
@@ -289,7 +289,7 @@ fn a_client_may_say_anything_but_not_without_end() {
     let answer = ask(&rig, port, "qp", LONG);
     assert_eq!(
         (answer.said.len(), answer.end),
-        (MOST_SAID, InspectionEnd::TooLong)
+        (MAX_SAID, InspectionEnd::TooLong)
     );
     // Others are served meanwhile, and for the client that goes on rnicd holds nothing.
     let _other = rig.open_client(ALICE);

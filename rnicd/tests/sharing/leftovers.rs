@@ -12,7 +12,7 @@ use rnic_xdp::steering;
 use crate::rig::{NIC, Rig};
 
 /// The most ports of a device, and octets of what the programs' maps hold (`ebpf/police.h`, `ebpf/steer.h`).
-const MOST_PORTS: u32 = 1023;
+const MAX_PORTS: u32 = 1023;
 type ClientOctets = [u8; 48];
 type PolicePeer = [u8; 24];
 type SteerPeer = [u8; 40];
@@ -71,7 +71,7 @@ impl Rig {
 
     /// How many frames of ports were dropped because their source is no address of the host.
     pub(crate) fn dropped_for_source(&self) -> u64 {
-        let verdicts = (1..=MOST_PORTS).flat_map(|port| self.verdicts(port));
+        let verdicts = (1..=MAX_PORTS).flat_map(|port| self.verdicts(port));
         let dropped = verdicts.filter(|(verdict, _)| *verdict == PoliceVerdict::Source);
         dropped.map(|(_, count)| count).sum()
     }
@@ -90,7 +90,7 @@ impl Rig {
         let peers: LpmTrie<_, SteerPeer, u32> = self.map("steer_peers", Map::LpmTrie);
         left.extend(peers.keys().map(|_| "a peer of a lease".to_owned()));
         let devices: DevMap<_> = self.map("steer_devices", Map::DevMap);
-        let used = (1..=MOST_PORTS).filter(|port| devices.get(*port, 0).is_ok());
+        let used = (1..=MAX_PORTS).filter(|port| devices.get(*port, 0).is_ok());
         left.extend(used.map(|port| format!("the device of port {port}")));
         let leases = self.leases().into_iter();
         left.extend(leases.map(|lease| format!("the lease of {lease}")));

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 
-MOST_MESSAGE = 64 << 10
+MAX_MESSAGE = 64 << 10
 
 LINES = open(0, "rb", buffering=0)  # unbuffered, so that select sees each line
 HELD = []  # what must stay open
@@ -43,7 +43,7 @@ class Connection:
         """Returns an answer and its descriptors."""
         self.tell(kind, **fields)
         while True:
-            octets, descriptors, _, _ = socket.recv_fds(self.socket, MOST_MESSAGE, 4)
+            octets, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 4)
             assert octets, "rnicd has closed the connection"
             answer = json.loads(octets)
             if answer.get("id") == self.last:
@@ -150,7 +150,7 @@ def refusals(port):
     """Asks for what is another's. Returns the kinds of the answers."""
     rude = connect()
     rude.send(json.dumps({"id": 1, "type": "open_port", "netdev": "nic", "rx_frames": 64, "tx_frames": 128, "tx_ring": 64}).encode())
-    kinds = [json.loads(rude.recv(MOST_MESSAGE))["type"]]
+    kinds = [json.loads(rude.recv(MAX_MESSAGE))["type"]]
     there, port = Connection(), int(port)
     local = "10.9.0.1:5000"
     for kind, fields in [
@@ -244,7 +244,7 @@ def until_mtu(mtu):
     """Reads what rnicd reports of what is followed, until the next hop has this MTU."""
     there, _ = HELD[-1]
     while True:
-        notice = json.loads(there.socket.recv(MOST_MESSAGE))
+        notice = json.loads(there.socket.recv(MAX_MESSAGE))
         if notice["type"] == "next_hop" and notice["hop"] and notice["hop"]["mtu"] == int(mtu):
             return
 
@@ -290,7 +290,7 @@ def asked():
     """Waits until somebody asks what this client says of itself. Returns the pipe for the answer."""
     there, _ = HELD[-1]
     while True:
-        octets, descriptors, _, _ = socket.recv_fds(there.socket, MOST_MESSAGE, 4)
+        octets, descriptors, _, _ = socket.recv_fds(there.socket, MAX_MESSAGE, 4)
         if json.loads(octets)["type"] == "describe":
             return open(descriptors[0], "wb", buffering=0)
 
@@ -572,7 +572,7 @@ def may_follow(destination):
     there.last += 1
     there.socket.send(json.dumps({"id": there.last, "type": "nothing"}).encode())
     while True:
-        said = json.loads(there.socket.recv(MOST_MESSAGE))
+        said = json.loads(there.socket.recv(MAX_MESSAGE))
         if said.get("id") == there.last:
             return "yes"
         if said.get("id") == there.last - 1:
@@ -613,7 +613,7 @@ def adopt_in_a_row(count):
         there.tell("adopt", port=grant["port"], token=grant["token"], leases=leases)
     answered, untold, most = 0, 0, 0
     while answered < int(count):
-        kind = json.loads(there.socket.recv(MOST_MESSAGE))["type"]
+        kind = json.loads(there.socket.recv(MAX_MESSAGE))["type"]
         if kind == "revoked":
             untold -= 1
         if kind == "adopted":
@@ -638,7 +638,7 @@ def count_replies():
     other.socket.setblocking(False)
     while True:
         try:
-            _, descriptors, _, _ = socket.recv_fds(other.socket, MOST_MESSAGE, 4)
+            _, descriptors, _, _ = socket.recv_fds(other.socket, MAX_MESSAGE, 4)
         except BlockingIOError:
             return count
         count += 1
@@ -681,7 +681,7 @@ def pester(kind):
                 return "%d, then rnicd closed the connection" % count
             try:
                 while True:
-                    _, descriptors, _, _ = socket.recv_fds(one.socket, MOST_MESSAGE, 4)
+                    _, descriptors, _, _ = socket.recv_fds(one.socket, MAX_MESSAGE, 4)
                     [os.close(descriptor) for descriptor in descriptors]
             except BlockingIOError:
                 pass

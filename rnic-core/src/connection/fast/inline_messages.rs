@@ -17,7 +17,7 @@ pub(super) struct InlineFpdu {
 
 impl InlineFpdu {
     /// Octets of the longest FPDU of a short message.
-    const MOST_OF_SHORT: usize = frame::fpdu_len(InlineMessage::MOST_OF_SHORT);
+    const MAX_SHORT: usize = frame::fpdu_len(InlineMessage::MAX_SHORT);
 
     /// Returns the proof if the next message is an inline one of at most `most` octets with its DDP header.
     #[inline(always)]
@@ -64,7 +64,7 @@ impl InlineFpdu {
     }
 
     /// Builds the FPDU of a short message in a `room` that has at least as many octets as
-    /// [every such one](Self::MOST_OF_SHORT). Returns its length and checksum.
+    /// [every such one](Self::MAX_SHORT). Returns its length and checksum.
     #[inline(always)]
     pub(super) fn commit_and_sum_up(
         self,
@@ -77,7 +77,7 @@ impl InlineFpdu {
             return (0, 0);
         };
         // A copy of known length is cheap.
-        let fpdu = &mut room[..Self::MOST_OF_SHORT];
+        let fpdu = &mut room[..Self::MAX_SHORT];
         let ulpdu = &mut fpdu[LENGTH_LEN..];
         let header_len = stream.ddp.whole(message.header, message.len).emit(ulpdu);
         message.copy(qp, &mut ulpdu[header_len..header_len + SHORT_INLINE]);
@@ -89,7 +89,7 @@ impl InlineFpdu {
 }
 
 // A short inline message fits into every MULPDU, and so into every segment.
-const _: () = assert!(InlineMessage::MOST_OF_SHORT <= frame::MIN_MULPDU);
+const _: () = assert!(InlineMessage::MAX_SHORT <= frame::MIN_MULPDU);
 
 impl Stream {
     /// Builds FPDUs of the inline messages that wait, each whole, while they fit. The first octet stands at `start` of

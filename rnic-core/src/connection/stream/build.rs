@@ -10,7 +10,7 @@ use super::Stream;
 use super::built::Built;
 
 /// Octets of the shortest FPDU: a tagged message without payload.
-const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
+const MIN_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
 
 impl Stream {
     /// Builds the payload of a segment, whose first octet stands at `start` of the stream: one FPDU with a ULPDU of at
@@ -110,7 +110,7 @@ impl Stream {
             return self.has_output(context);
         }
         // With markers each FPDU has a segment of its own, where protocol analysers find it best too.
-        let alone = self.has_markers() || room < LEAST_FPDU;
+        let alone = self.has_markers() || room < MIN_FPDU;
         !alone && self.has_output(context) && self.next_fits(room, mulpdu)
     }
 

@@ -28,7 +28,7 @@ pub struct InlineMessage {
 
 impl InlineMessage {
     /// Octets that the only segment of a short one may have, header included.
-    pub const MOST_OF_SHORT: usize = UNTAGGED_LEN + SHORT_INLINE;
+    pub const MAX_SHORT: usize = UNTAGGED_LEN + SHORT_INLINE;
 
     /// Returns the proof if the next message is an inline one that may begin.
     #[inline(always)]

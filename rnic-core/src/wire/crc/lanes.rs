@@ -21,7 +21,7 @@ use crate::wire::checksum::{WordSum, fold};
 /// Octets of a lane that are taken at once.
 const GROUP: usize = 32;
 /// Groups of a lane, at most, before the lanes are put together.
-const MOST_GROUPS: usize = 96;
+const MAX_GROUPS: usize = 96;
 
 /// Proves that the processor has what this needs.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,7 @@ fn run_few(octets: &[u8]) -> (u32, u64) {
 fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
     let (mut crc, mut sum, mut rest) = (!0, WordSum::default(), octets);
     while rest.len() >= 3 * GROUP {
-        let groups = (rest.len() / (3 * GROUP)).min(MOST_GROUPS);
+        let groups = (rest.len() / (3 * GROUP)).min(MAX_GROUPS);
         let (block, behind) = rest.split_at(groups * 3 * GROUP);
         crc = follow_block::<SUM>(crc, block.as_chunks().0, &mut sum);
         rest = behind;
@@ -191,10 +191,10 @@ fn times(crc: u64, power: u32) -> u64 {
 }
 
 /// For each number of groups: by which power of x a CRC counts in front of two lanes, and of one.
-const POWERS: [[u32; 2]; MOST_GROUPS + 1] = {
-    let mut powers = [[0; 2]; MOST_GROUPS + 1];
+const POWERS: [[u32; 2]; MAX_GROUPS + 1] = {
+    let mut powers = [[0; 2]; MAX_GROUPS + 1];
     let mut groups = 1;
-    while groups <= MOST_GROUPS {
+    while groups <= MAX_GROUPS {
         let bits = groups as u32 * GROUP as u32 * 8;
         // A product of two reflected numbers has one power of x too many, and the CRC step over it adds 32.
         powers[groups] = [power_of_x(2 * bits - 33), power_of_x(bits - 33)];

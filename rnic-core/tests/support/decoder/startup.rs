@@ -6,7 +6,7 @@ use super::half::{Enhanced, Half, NOT_NEGOTIATED, Startup};
 const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
 const HEADER_LEN: usize = 20;
-const MOST_PRIVATE_DATA: usize = 512;
+const MAX_PRIVATE_DATA: usize = 512;
 
 /// Reads the start-up frame, once it is whole.
 pub(super) fn read(speaker: &mut Half, listener: &Half, findings: &mut Findings<'_>) -> bool {
@@ -65,7 +65,7 @@ pub(super) fn read(speaker: &mut Half, listener: &Half, findings: &mut Findings<
     frame(findings, matches!(revision, 1 | 2), "the revision");
     frame(
         findings,
-        private_len <= MOST_PRIVATE_DATA,
+        private_len <= MAX_PRIVATE_DATA,
         "too many private data",
     );
     frame(

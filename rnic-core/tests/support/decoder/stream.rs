@@ -10,7 +10,7 @@ use super::frame::TcpFrame;
 const DEFAULT_MSS: u16 = 536;
 
 /// The smallest room for an FPDU at which alignment is required: RFC 5044 section 4.5, and the overhead of an FPDU.
-const LEAST_ROOM: usize = 128 + 12;
+const MIN_ROOM: usize = 128 + 12;
 
 /// A segment as it was first sent.
 #[derive(Clone, Debug)]
@@ -205,7 +205,7 @@ impl Stream {
             }
             self.cuts.pop_front();
         }
-        let small = |room| room < LEAST_ROOM || (!is_fpdu && room < len);
+        let small = |room| room < MIN_ROOM || (!is_fpdu && room < len);
         let excused = cuts
             .iter()
             .any(|cut| small(cut.room) || cut.edge < unit.end);

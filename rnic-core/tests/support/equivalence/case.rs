@@ -10,7 +10,7 @@ use super::choices::Choices;
 use super::twist::Twist;
 
 /// Acts in a case at most.
-const MOST_ACTS: usize = 160;
+const MAX_ACTS: usize = 160;
 
 /// How a device tells of received frames' checksums.
 #[derive(Clone, Copy, Debug)]
@@ -488,7 +488,7 @@ impl Case {
         let mut from = Choices::new(octets);
         let terms = Terms::read(&mut from);
         let mut acts = Vec::new();
-        while !from.is_over() && acts.len() < MOST_ACTS {
+        while !from.is_over() && acts.len() < MAX_ACTS {
             acts.push(Act::read(&mut from, terms.connections));
         }
         Self { terms, acts }

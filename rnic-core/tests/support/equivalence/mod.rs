@@ -29,7 +29,7 @@ use self::texts::first_difference;
 const HOLDINGS_EVERY: usize = 4;
 const STATES_EVERY: usize = 16;
 /// Alarms that are waited for behind the last act.
-const MOST_ALARMS: usize = 60;
+const MAX_ALARMS: usize = 60;
 /// The same where all must be done: a device that keeps frames lets few leave between two.
 const ENOUGH_ALARMS: usize = 10_000;
 
@@ -46,7 +46,7 @@ pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {
         compare(&mut fast, &mut plain, case, number);
     }
     // Whatever is left to be done, until nobody waits for anything but a silent peer.
-    for _ in 0..MOST_ALARMS {
+    for _ in 0..MAX_ALARMS {
         let alarm = next_timeout([&mut fast, &mut plain]);
         let waits = [&mut fast, &mut plain].map(|world| world.come_to_rest(alarm));
         compare_log(&mut fast, &mut plain, case, Some(case.acts.len()));

@@ -3,9 +3,9 @@
 use httparse::{EMPTY_HEADER, Request, Status};
 
 /// The most octets of a request.
-pub(super) const MOST_OCTETS: usize = 8 << 10;
+pub(super) const MAX_OCTETS: usize = 8 << 10;
 /// The most header fields of a request.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 /// The type of the text format of Prometheus.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -35,11 +35,11 @@ const TOO_LONG: Refusal = Refusal(
 
 /// Reads a request. It is `None` if there must be more of it.
 pub(super) fn read(octets: &[u8]) -> Option<Asked> {
-    let mut fields = [EMPTY_HEADER; MOST_FIELDS];
+    let mut fields = [EMPTY_HEADER; MAX_FIELDS];
     let mut request = Request::new(&mut fields);
     let parsed = request.parse(octets);
     match parsed {
-        Ok(Status::Partial) if octets.len() < MOST_OCTETS => None,
+        Ok(Status::Partial) if octets.len() < MAX_OCTETS => None,
         Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => Some(Asked::No(TOO_LONG)),
         Err(_) => Some(Asked::No(MALFORMED)),
         Ok(Status::Complete(_)) => {
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_refused() {
-        let long = format!("GET /metrics HTTP/1.1\r\nA: {}", "a".repeat(MOST_OCTETS));
+        let long = format!("GET /metrics HTTP/1.1\r\nA: {}", "a".repeat(MAX_OCTETS));
         let many = format!(
             "GET /metrics HTTP/1.1\r\n{}\r\n",
-            "A: a\r\n".repeat(MOST_FIELDS + 1)
+            "A: a\r\n".repeat(MAX_FIELDS + 1)
         );
         for (request, refusal) in [
             ("GET / HTTP/1.1\r\n\r\n", NOT_FOUND),

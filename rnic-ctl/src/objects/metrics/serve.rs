@@ -14,7 +14,7 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 
 /// The most connections. The oldest makes room for a new one, which has its request sent a moment later if it is honest.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take.
 const TIME: Duration = Duration::from_secs(5);
 /// How often to look for signals that came just ahead of waiting, and for connections whose time is over.
@@ -39,7 +39,7 @@ pub(super) fn serve(
             is_in_time && (!is_ready || connection.step(&mut metrics))
         });
         if has_newcomers && let Some(newcomer) = accept(listener)? {
-            if connections.len() == MOST_CONNECTIONS {
+            if connections.len() == MAX_CONNECTIONS {
                 connections.remove(0);
             }
             connections.push(newcomer);

@@ -13,7 +13,7 @@ use crate::failure::Outcome;
 use crate::objects::words::Users;
 
 /// The most users whose quotas are shown. rnicd does not count more users apart either.
-const MOST_USERS: usize = 256;
+const MAX_USERS: usize = 256;
 /// The name of those that rnicd does not count apart, which can be no user's.
 const OTHERS: &str = "(others)";
 
@@ -149,7 +149,7 @@ pub(super) fn text(snapshot: Option<&Snapshot>, names: &mut Users) -> Outcome<St
             let user = usage.uid.map_or(OTHERS, |uid| names.name(uid));
             add_usage(&mut out, usage, user);
         }
-        for user in snapshot.users.iter().take(MOST_USERS) {
+        for user in snapshot.users.iter().take(MAX_USERS) {
             add_user(&mut out, user, names.name(user.uid));
         }
         for port in &snapshot.ports {

@@ -101,7 +101,7 @@ unsafe fn ask(netdev: &str, request: *mut libc::c_char) -> io::Result<()> {
 
 const GET_RSS: u32 = 0x46;
 /// Numbers in the largest table of queues and key that are read.
-const MOST_RSS: usize = 8192;
+const MAX_RSS: usize = 8192;
 
 /// `struct ethtool_rxfh`, with the table of queues behind it, and the key behind that.
 #[repr(C)]
@@ -116,7 +116,7 @@ struct RssRequest {
     transformation: u8,
     reserved: [u8; 2],
     reserved_too: u32,
-    config: [u32; MOST_RSS],
+    config: [u32; MAX_RSS],
 }
 
 impl RssRequest {
@@ -130,7 +130,7 @@ impl RssRequest {
             transformation: 0,
             reserved: [0; 2],
             reserved_too: 0,
-            config: [0; MOST_RSS],
+            config: [0; MAX_RSS],
         })
     }
 
@@ -146,7 +146,7 @@ impl RssRequest {
         let mut lengths = Self::new(0, 0);
         lengths.ask(netdev)?;
         let (table, key) = (lengths.table, lengths.key);
-        if table as usize + key.div_ceil(4) as usize > MOST_RSS {
+        if table as usize + key.div_ceil(4) as usize > MAX_RSS {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
         let mut request = Self::new(table, key);
@@ -156,7 +156,7 @@ impl RssRequest {
 
     /// Returns the settings of the reply.
     fn read(&self) -> RssSettings {
-        let (table, key) = self.config.split_at((self.table as usize).min(MOST_RSS));
+        let (table, key) = self.config.split_at((self.table as usize).min(MAX_RSS));
         let key = key.as_bytes();
         RssSettings {
             function: self.function.into(),

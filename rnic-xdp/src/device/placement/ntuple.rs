@@ -20,7 +20,7 @@ pub(super) const TCP_V6_FLOW: u32 = 5;
 /// Lets the driver choose the location of a rule in its table.
 const ANY_LOCATION: u32 = u32::MAX;
 /// The most rules in a table in which a free location is looked for.
-const MOST_RULES: usize = 4096;
+const MAX_RULES: usize = 4096;
 
 /// Returns the kernel's name for TCP over the IP version of an address.
 pub(super) fn tcp_flow(ip: IpAddr) -> u32 {
@@ -156,9 +156,9 @@ fn free_location(netdev: &str) -> io::Result<u32> {
 
 /// Returns how many rules a device has room for, and the locations of its rules.
 fn used_locations(netdev: &str) -> io::Result<(u32, Vec<u32>)> {
-    let mut list = Box::new(RxnfcRequest::with_locations(LIST, [0; MOST_RULES]));
+    let mut list = Box::new(RxnfcRequest::with_locations(LIST, [0; MAX_RULES]));
     list.ask(netdev)?;
-    let used = &list.locations[..(list.rules as usize).min(MOST_RULES)];
+    let used = &list.locations[..(list.rules as usize).min(MAX_RULES)];
     Ok((list.data as u32, used.to_vec()))
 }
 

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::device::netlink::Link;
 
 /// The number of nodes in a mask: the most that the kernel can have.
-const MOST_NODES: usize = 1024;
+const MAX_NODES: usize = 1024;
 const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 const MPOL_DEFAULT: libc::c_int = 0;
 const MPOL_PREFERRED: libc::c_int = 1;
@@ -51,7 +51,7 @@ fn numbers(list: &str) -> Vec<usize> {
     ranges.flatten().collect()
 }
 
-type Mask = [libc::c_ulong; MOST_NODES / WORD_BITS];
+type Mask = [libc::c_ulong; MAX_NODES / WORD_BITS];
 
 /// The policy by which the kernel allocates memory for this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ struct MemoryPolicy {
 impl MemoryPolicy {
     fn preferring(node: u32) -> Option<Self> {
         let node = node as usize;
-        let mut nodes = [0; MOST_NODES / WORD_BITS];
+        let mut nodes = [0; MAX_NODES / WORD_BITS];
         *nodes.get_mut(node / WORD_BITS)? = 1 << (node % WORD_BITS);
         Some(Self {
             mode: MPOL_PREFERRED,
@@ -74,16 +74,16 @@ impl MemoryPolicy {
     fn of_this_thread() -> Option<Self> {
         let mut policy = Self {
             mode: MPOL_DEFAULT,
-            nodes: [0; MOST_NODES / WORD_BITS],
+            nodes: [0; MAX_NODES / WORD_BITS],
         };
-        // SAFETY: the kernel writes a number and a mask of `MOST_NODES` bits, which both have room for. It is asked for the
+        // SAFETY: the kernel writes a number and a mask of `MAX_NODES` bits, which both have room for. It is asked for the
         // policy of the thread, and so reads no address.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
                 &mut policy.mode,
                 policy.nodes.as_mut_ptr(),
-                MOST_NODES,
+                MAX_NODES,
                 0,
                 0,
             )
@@ -98,8 +98,8 @@ impl MemoryPolicy {
         } else {
             self.nodes.as_ptr()
         };
-        // SAFETY: the kernel reads a mask of `MOST_NODES` bits (it does not count the last), or none.
-        let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, MOST_NODES) };
+        // SAFETY: the kernel reads a mask of `MAX_NODES` bits (it does not count the last), or none.
+        let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, MAX_NODES) };
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
                 nix::sched::sched_setaffinity(Pid::from_raw(0), &only).unwrap();
                 assert_eq!(cpus_near(None), [cpu]);
                 // A node of which it may use none.
-                assert_eq!(cpus_near(Some(MOST_NODES as u32)), [cpu]);
+                assert_eq!(cpus_near(Some(MAX_NODES as u32)), [cpu]);
             }
         })
         .join()
@@ -157,7 +157,7 @@ mod tests {
         assert_ne!(during, Some(before));
         assert_eq!(MemoryPolicy::of_this_thread(), Some(before));
         // No device names such a node, and nothing is changed for it.
-        assert_eq!(on_node(Some(MOST_NODES as u32), || 7), 7);
+        assert_eq!(on_node(Some(MAX_NODES as u32), || 7), 7);
         assert_eq!(on_node(None, MemoryPolicy::of_this_thread), Some(before));
     }
 }

@@ -101,7 +101,7 @@ impl PortShape {
         let most = 1 << 24;
         if !FrameLayout::CHUNKS.contains(&self.chunk) {
             Some("a chunk has 2048 or 4096 octets")
-        } else if self.chunks == 0 || self.chunks > FrameLayout::MOST_CHUNKS {
+        } else if self.chunks == 0 || self.chunks > FrameLayout::MAX_CHUNKS {
             Some("a frame has 1 to 17 chunks")
         } else if rings
             .iter()

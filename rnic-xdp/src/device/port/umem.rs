@@ -36,7 +36,7 @@ impl FrameLayout {
     /// The sizes of a chunk, the smallest first. The kernel has none of more than a page.
     pub(crate) const CHUNKS: [u32; 2] = [2048, 4096];
     /// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17 fragments.
-    pub(super) const MOST_CHUNKS: u32 = 17;
+    pub(super) const MAX_CHUNKS: u32 = 17;
 
     /// Returns the smallest chunks for a link's MTU, and as many as it needs.
     pub(crate) fn for_mtu(mtu: u32) -> Self {
@@ -48,7 +48,7 @@ impl FrameLayout {
         Self {
             chunks: octets
                 .div_ceil(u64::from(small.chunk))
-                .min(u64::from(Self::MOST_CHUNKS)) as u32,
+                .min(u64::from(Self::MAX_CHUNKS)) as u32,
             ..small
         }
     }

@@ -19,9 +19,9 @@ use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
 
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
-const MOST_REQUESTS: usize = 1024;
+const MAX_REQUESTS: usize = 1024;
 /// Notices that may wait for a worker. Beyond that, changes wait where they come from.
-const MOST_NOTICES: usize = 256;
+const MAX_NOTICES: usize = 256;
 
 /// A request to the thread.
 pub(crate) enum Request {
@@ -149,7 +149,7 @@ impl ControlHandle {
         worker: usize,
         waker: Waker,
     ) -> Result<Receiver<WorkerNotice>, OpenError> {
-        let (notices, receiver) = bounded(MOST_NOTICES);
+        let (notices, receiver) = bounded(MAX_NOTICES);
         let (joined, answer) = bounded(1);
         let worker = FollowedWorker {
             number: worker,
@@ -171,7 +171,7 @@ impl ControlHandle {
 
     /// Returns whether there is room for another request.
     pub(crate) fn has_room(&self) -> bool {
-        self.requests.len() < MOST_REQUESTS
+        self.requests.len() < MAX_REQUESTS
     }
 
     /// Passes on what a worker's engine asks about next hops.
