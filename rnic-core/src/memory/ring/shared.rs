@@ -192,12 +192,14 @@ impl<T: Entry> Shared<T> {
     }
 
     fn at(memory: Memory, capacity: u32, stride: usize) -> Result<Self, RingError> {
+        // Where it stays: an address taken before a `Box` is moved must not be used behind that.
+        let memory = Arc::new(memory);
         let start = memory.start().ok_or_else(|| RingError::Map {
             len: memory.len(),
             source: io::ErrorKind::OutOfMemory.into(),
         })?;
         Ok(Self {
-            memory: Arc::new(memory),
+            memory,
             start,
             capacity,
             stride,
