@@ -16,11 +16,12 @@ use source::{Import, Token, imports, tokens};
 const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 
 /// What a protocol layer may import.
-const FOUNDATION: [&str; 7] = [
+const FOUNDATION: [&str; 8] = [
     "ids",
     "time",
     "counters",
     "fast_paths",
+    "sync",
     "wire",
     "memory",
     "verbs",
@@ -248,7 +249,7 @@ fn verbs_know_the_port_only_where_a_device_is_opened() {
 /// The floors of rnic-core, from the ground up. A module may import the floors below, and, unless it is a protocol
 /// layer, its own floor.
 const FLOORS: [&[&str]; 9] = [
-    &["ids", "time", "counters", "fast_paths"],
+    &["ids", "time", "counters", "fast_paths", "sync"],
     &["wire"],
     &["memory"],
     &["verbs"],
