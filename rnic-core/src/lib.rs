@@ -13,6 +13,7 @@ pub mod ids;
 pub mod memory;
 pub mod mpa;
 pub mod rdmap;
+mod sync;
 pub mod tcp;
 pub mod testing;
 pub mod time;

@@ -16,11 +16,12 @@ use source::{Import, Token, imports, tokens};
 const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 
 /// What a protocol layer may import.
-const FOUNDATION: [&str; 7] = [
+const FOUNDATION: [&str; 8] = [
     "ids",
     "time",
     "counters",
     "fast_paths",
+    "sync",
     "wire",
     "memory",
     "verbs",
@@ -282,7 +283,7 @@ type Floor = &'static [&'static str];
 /// The floors of rnic-core, from the ground up. The protocol layers share one, and do not know each
 /// other.
 const FLOORS: [Floor; 9] = [
-    &["ids", "time", "counters", "fast_paths"],
+    &["ids", "time", "counters", "fast_paths", "sync"],
     &["wire"],
     &["memory"],
     &["verbs"],

@@ -6,10 +6,10 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use super::table::StagTable;
 use super::workers::{WorkerEpoch, thread_of_batch};
+use crate::sync::atomic::{Ordering, fence};
 
 /// A worker's right to read the STag table. Each worker has one of its own.
 #[derive(Debug)]
@@ -110,3 +110,6 @@ impl Drop for Guard<'_> {
         self.worker.close();
     }
 }
+
+#[cfg(test)]
+mod models;

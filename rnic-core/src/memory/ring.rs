@@ -12,12 +12,12 @@
 
 use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 pub use self::shared::{Entry, MAX_CAPACITY, RingError};
 use self::shared::{Memory, Shared};
 use super::mapping::{Mapping, Pages};
 use super::prefetch::prefetch;
+use crate::sync::atomic::Ordering;
 
 /// Makes a ring of `capacity` entries, a power of two, whose ends both stay in this process.
 pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
@@ -319,6 +319,8 @@ impl<T> std::fmt::Debug for Consumer<T> {
 }
 
 pub mod level;
+#[cfg(test)]
+mod models;
 mod octets;
 mod shared;
 #[cfg(test)]

@@ -11,8 +11,7 @@ pub mod list;
 use std::collections::{HashMap, TryReserveError};
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 pub use self::binding::BindError;
 pub use super::access::{Access, Origin, Scope};
@@ -22,6 +21,8 @@ use super::region::Region;
 use super::target::Target;
 use super::workers::Workers;
 use crate::ids::{PdId, StreamId};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
 /// The most STags of a table.

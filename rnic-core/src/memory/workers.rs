@@ -1,11 +1,12 @@
 //! The workers of an STag table, and how revocation waits for them: see [`epoch`](super::epoch).
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::guarded;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{Mutex, MutexGuard, hint, thread, thread_local};
 
 /// The published state of one worker, on cache lines of its own.
 #[derive(Debug, Default)]
@@ -74,9 +75,9 @@ impl Workers {
             while epoch.count.load(Ordering::Acquire) == count {
                 tries += 1;
                 match tries {
-                    0..64 => std::hint::spin_loop(),
-                    64..1024 => std::thread::yield_now(),
-                    _ => std::thread::sleep(Duration::from_micros(50)),
+                    0..64 => hint::spin_loop(),
+                    64..1024 => thread::yield_now(),
+                    _ => thread::sleep(Duration::from_micros(50)),
                 }
             }
         }

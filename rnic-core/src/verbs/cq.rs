@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::task::Waker;
 
 use crate::ids::{CqId, QpNumber};
 use crate::memory::ring::Producer;
+use crate::sync::atomic::{AtomicU8, Ordering, fence};
 use crate::verbs::status::WcStatus;
 
 use super::wr::{Completion, WcOpcode};
@@ -339,5 +339,7 @@ impl CqTable {
     }
 }
 
+#[cfg(test)]
+mod models;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,7 @@
 //! How full a ring is, for observers that are neither of its ends.
 
-use std::sync::atomic::Ordering;
-
 use super::{Consumer, Entry, Producer, Shared};
+use crate::sync::atomic::Ordering;
 
 /// Reads how full a ring is. It changes nothing, and keeps the ring's memory.
 pub struct Level<T>(Shared<T>);

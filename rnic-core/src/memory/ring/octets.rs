@@ -1,8 +1,7 @@
 //! Entries that end in octets, of which there may be fewer than the entry has room for: only those are copied.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::{Consumer, Entry, Full, Producer};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 impl<T: Entry> Producer<T> {
     /// Adds an entry whose first `from` words are those of `entry`, with `octets` behind them, as many as it has room for. In

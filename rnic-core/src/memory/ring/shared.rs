@@ -19,11 +19,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::memory::mapping::Mapping;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: [u8; 8] = *b"rnicring";
 const VERSION: u32 = 1;
@@ -83,6 +83,7 @@ pub enum RingError {
 }
 
 /// A piece of a ring's memory, as much as one index takes; atomics, because both ends change them.
+#[derive(Default)]
 #[repr(C, align(128))]
 pub(super) struct Block([AtomicU64; 16]);
 
@@ -99,14 +100,13 @@ pub(super) enum Memory {
 impl Memory {
     /// Allocates zeroed memory, and writes to it, so that no page fault happens on the data path.
     pub(super) fn own(len: usize) -> io::Result<Self> {
-        let block = || Block([const { AtomicU64::new(0) }; 16]);
         let count = len.div_ceil(size_of::<Block>());
         let mut blocks = Vec::new();
         // A process with a limit must get an error: without memory for a `Vec`, it would be ended.
         blocks
             .try_reserve_exact(count)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
-        blocks.resize_with(count, block);
+        blocks.resize_with(count, Block::default);
         Ok(Self::Own(blocks.into_boxed_slice()))
     }
 
@@ -192,12 +192,14 @@ impl<T: Entry> Shared<T> {
     }
 
     fn at(memory: Memory, capacity: u32, stride: usize) -> Result<Self, RingError> {
+        // Where it stays: an address taken before a `Box` is moved must not be used behind that.
+        let memory = Arc::new(memory);
         let start = memory.start().ok_or_else(|| RingError::Map {
             len: memory.len(),
             source: io::ErrorKind::OutOfMemory.into(),
         })?;
         Ok(Self {
-            memory: Arc::new(memory),
+            memory,
             start,
             capacity,
             stride,

@@ -8,10 +8,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::ids::{PdId, StreamId};
 use crate::memory::{binding::Binding, error::TagError, region::Region, target::Target};
+use crate::sync::atomic::Ordering;
 use crate::wire::ddp::{Stag, TaggedOffset};
 
 use super::{Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Windows};
