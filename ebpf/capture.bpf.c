@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Shows what AF_XDP sockets send on a device that a process has for itself, to somebody who captures it: it passes none of our
- * programs. These stand ahead of or behind functions of the kernel, as long as somebody captures.
+ * Shows what AF_XDP sockets send on a device that a process has for itself, to somebody who
+ * captures it: it passes none of our programs. These stand ahead of or behind functions of the
+ * kernel, as long as somebody captures.
  */
 #include <linux/types.h>
 
-/* The first octets of a frame, from which its headers are read: an Ethernet header with a tag, the longest of IPv4, TCP's ports. */
+/*
+ * The first octets of a frame, from which its headers are read: an Ethernet header with a tag, the
+ * longest of IPv4, TCP's ports.
+ */
 #define COPY_LEN 96
 
 struct headers_copy {
@@ -30,7 +34,10 @@ static inline __attribute__((always_inline)) void *octets(struct headers_copy *c
 #define XDP_PKT_CONTD 1 /* in the options of a descriptor: the frame goes on in the next one */
 #define XSK_ADDRESS ((1ULL << 48) - 1) /* in a descriptor; the rest is an offset to add */
 
-/* As much of the kernel's structures as is read. The loader adjusts the offsets to the running kernel. */
+/*
+ * As much of the kernel's structures as is read. The loader adjusts the offsets to the running
+ * kernel.
+ */
 #define KERNEL_STRUCTURE __attribute__((preserve_access_index))
 
 struct ns_common {
@@ -141,7 +148,10 @@ static __always_inline int is_wanted_device(struct net_device *device)
 	       BPF_CORE_READ(device, nd_net.net, ns.inum) == capture_netns;
 }
 
-/* Makes the record of a frame that begins at `data`, with as many octets as `len` there. Returns whether it is wanted. */
+/*
+ * Makes the record of a frame that begins at `data`, with as many octets as `len` there. Returns
+ * whether it is wanted.
+ */
 static __always_inline int describe(struct capture_record *record, const void *data, __u64 len)
 {
 	struct headers_copy *copy = bpf_map_lookup_elem(&capture_headers, &ONLY);
@@ -166,7 +176,9 @@ static __always_inline int describe(struct capture_record *record, const void *d
 	return is_wanted(record, &to, from, headers.source_port);
 }
 
-/* Returns the device of the AF_XDP socket that sends a frame, or NULL if another socket sends it. */
+/*
+ * Returns the device of the AF_XDP socket that sends a frame, or NULL if another socket sends it.
+ */
 static __always_inline struct net_device *device_of(struct sk_buff *skb)
 {
 	struct xdp_sock *socket = (void *)BPF_CORE_READ(skb, sk);
@@ -176,7 +188,10 @@ static __always_inline struct net_device *device_of(struct sk_buff *skb)
 	return BPF_CORE_READ(socket, dev);
 }
 
-/* Copy mode: the frame goes to the driver, unless the queue is stopped. Then the socket tries again. */
+/*
+ * Copy mode: the frame goes to the driver, unless the queue is stopped. Then the socket tries
+ * again.
+ */
 SEC("?fentry/__dev_direct_xmit")
 int BPF_PROG(capture_copied, struct sk_buff *skb, __u16 queue)
 {

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What the programs write for those who capture, and are told by them, shared with rnic-xdp/src/capture/layout.rs. */
+/*
+ * What the programs write for those who capture, and are told by them, shared with
+ * rnic-xdp/src/capture/layout.rs.
+ */
 #ifndef RNIC_CAPTURE_H
 #define RNIC_CAPTURE_H
 
 #include <linux/types.h>
 
-/* The most octets of a frame that are captured: with its record they fit an entry of a perf ring, which has less than 64 KiB. */
+/*
+ * The most octets of a frame that are captured: with its record they fit an entry of a perf ring,
+ * which has less than 64 KiB.
+ */
 #define CAPTURE_MAX_SNAP 65280
 
 /* Values of capture_record.kind, and bits of capture_wanted.kinds. */

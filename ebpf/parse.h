@@ -31,8 +31,8 @@ struct tcp_ports {
 };
 
 /*
- * What the headers of a frame say besides its addresses. No pointer to it is handed to the kernel, so that what a program does
- * not use costs it nothing.
+ * What the headers of a frame say besides its addresses. No pointer to it is handed to the kernel,
+ * so that what a program does not use costs it nothing.
  */
 struct headers {
 	__be16 destination_mac[3];
@@ -50,8 +50,9 @@ struct headers {
 #define PARSE_SOURCE struct xdp_md
 
 /*
- * Returns octets of the frame from `at` on, in place or copied to `room`: only the first buffer of a frame can be read in place,
- * and a driver may put any number of octets there. Returns NULL if the frame is too short.
+ * Returns octets of the frame from `at` on, in place or copied to `room`: only the first buffer of
+ * a frame can be read in place, and a driver may put any number of octets there. Returns NULL if
+ * the frame is too short.
  */
 static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room, __u32 len)
 {
@@ -64,9 +65,9 @@ static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room
 #endif
 
 /*
- * Reads the VLAN and the MAC addresses of a frame, and moves on past the Ethernet header and a VLAN tag. Returns the
- * EtherType (host order), 0 if truncated. Frames with more tags, or with a provider's (802.1ad), are left to the kernel: they are
- * for devices on VLAN devices.
+ * Reads the VLAN and the MAC addresses of a frame, and moves on past the Ethernet header and a VLAN
+ * tag. Returns the EtherType (host order), 0 if truncated. Frames with more tags, or with a
+ * provider's (802.1ad), are left to the kernel: they are for devices on VLAN devices.
  */
 static __always_inline __u16 parse_ethernet(PARSE_SOURCE *context, __u32 *at, struct steer_key *key,
 					    struct headers *headers)
@@ -97,7 +98,10 @@ static __always_inline __u16 parse_ethernet(PARSE_SOURCE *context, __u32 *at, st
 	return bpf_ntohs(tag->ethertype);
 }
 
-/* Fills in family and addresses, and moves on to the TCP header. Returns STEER_REDIRECTED to go on, or why the frame passes. */
+/*
+ * Fills in family and addresses, and moves on to the TCP header. Returns STEER_REDIRECTED to go on,
+ * or why the frame passes.
+ */
 static __always_inline int parse_ipv4(PARSE_SOURCE *context, __u32 *at, struct steer_key *key, __be32 *peer,
 				      struct headers *headers)
 {
@@ -151,8 +155,8 @@ static __always_inline int parse_ipv6(PARSE_SOURCE *context, __u32 *at, struct s
 }
 
 /*
- * Reads the destination of a frame into the key (address, VLAN and port), the address of its source, and the rest of its headers.
- * Returns STEER_REDIRECTED if it is a TCP segment, or why not.
+ * Reads the destination of a frame into the key (address, VLAN and port), the address of its
+ * source, and the rest of its headers. Returns STEER_REDIRECTED if it is a TCP segment, or why not.
  */
 static __always_inline int parse(PARSE_SOURCE *context, struct steer_key *key, __be32 *peer, struct headers *headers)
 {

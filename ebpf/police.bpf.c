@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Stands on the host's end of each client's veth pair, and lets out only what this client may send. Frames for an address of this
- * host turn around to the client that leased it; all others go to the NIC. Passes none to the kernel. The only frames that it edits
- * are those that no client of this host accepts: they go back to their sender as the RST that answers them.
+ * Stands on the host's end of each client's veth pair, and lets out only what this client may send.
+ * Frames for an address of this host turn around to the client that leased it; all others go to the
+ * NIC. Passes none to the kernel. The only frames that it edits are those that no client of this
+ * host accepts: they go back to their sender as the RST that answers them.
  */
 #include <linux/tcp.h>
 
@@ -68,7 +69,10 @@ static __always_inline void count(__u32 port, __u32 verdict, __u32 len)
 	}
 }
 
-/* Reads the headers: the destination's address and port, and the source's. Returns POLICE_TO_NIC to go on. */
+/*
+ * Reads the headers: the destination's address and port, and the source's. Returns POLICE_TO_NIC to
+ * go on.
+ */
 static __always_inline int read(struct xdp_md *context, struct frame *frame, struct steer_key *to, struct steer_key *from)
 {
 	int verdict = parse(context, to, from->address, &frame->headers);
@@ -114,8 +118,9 @@ static __always_inline int check_frame(struct xdp_md *context, const struct fram
 }
 
 /*
- * Returns whether an address is one of many hosts, or of none: of 0.0.0.0/8, 224.0.0.0/4 or 240.0.0.0/4 (RFC 1122 section 3.2.1.3),
- * unspecified, multicast, or one of IPv4 in IPv6 (::ffff:0:0/96), which is none on a wire (RFC 4291).
+ * Returns whether an address is one of many hosts, or of none: of 0.0.0.0/8, 224.0.0.0/4 or
+ * 240.0.0.0/4 (RFC 1122 section 3.2.1.3), unspecified, multicast, or one of IPv4 in IPv6
+ * (::ffff:0:0/96), which is none on a wire (RFC 4291).
  */
 static __always_inline int is_of_no_host(__u8 family, const __be32 *address)
 {
@@ -127,7 +132,10 @@ static __always_inline int is_of_no_host(__u8 family, const __be32 *address)
 	return (address[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
-/* Returns what an address is to this host in its VLAN: POLICE_OWN, POLICE_BROADCAST, or 0 if it is another host's. */
+/*
+ * Returns what an address is to this host in its VLAN: POLICE_OWN, POLICE_BROADCAST, or 0 if it is
+ * another host's.
+ */
 static __always_inline __u32 look_up(const struct steer_key *key)
 {
 	struct police_address address = { .family = key->family, .vlan = key->vlan };
@@ -140,7 +148,10 @@ static __always_inline __u32 look_up(const struct steer_key *key)
 	return found ? *found : 0;
 }
 
-/* Returns whether a MAC address is one of a host or router that the kernel knows. Frames to others are flooded, or mislead a switch. */
+/*
+ * Returns whether a MAC address is one of a host or router that the kernel knows. Frames to others
+ * are flooded, or mislead a switch.
+ */
 static __always_inline int is_neighbour(const __be16 *mac)
 {
 	struct police_neighbour *found, neighbour = { .mac = { mac[0], mac[1], mac[2] } };
@@ -155,7 +166,10 @@ static __always_inline int is_neighbour(const __be16 *mac)
 	return found->others && bpf_map_lookup_elem(&police_more_neighbours, &neighbour);
 }
 
-/* Returns whether a client has leased an address of this host and port: its own entry, or one for any address. */
+/*
+ * Returns whether a client has leased an address of this host and port: its own entry, or one for
+ * any address.
+ */
 static __always_inline int has_leased(__u32 port, const struct steer_key *key)
 {
 	struct steer_key entry = *key;
@@ -164,7 +178,10 @@ static __always_inline int has_leased(__u32 port, const struct steer_key *key)
 	return find(&entry, 1, 1, &target) && target.port == port;
 }
 
-/* Returns the octets of an Ethernet wire that a frame takes: small ones cost a network more than they are long. */
+/*
+ * Returns the octets of an Ethernet wire that a frame takes: small ones cost a network more than
+ * they are long.
+ */
 static __always_inline __u32 on_the_wire(__u32 len)
 {
 	return (len > POLICE_SHORTEST ? len : POLICE_SHORTEST) + POLICE_FCS + POLICE_PREAMBLE + POLICE_GAP;
@@ -268,8 +285,9 @@ static __always_inline int swap(struct xdp_md *context, __u32 at, __u32 len)
 }
 
 /*
- * Turns a TCP header, which data follow, into that of the RST in answer (RFC 9293 section 3.10.7.1). The addresses do not change the
- * checksum, nor do the data, which RFC 9293 section 3.5.3 lets a RST have.
+ * Turns a TCP header, which data follow, into that of the RST in answer (RFC 9293 section
+ * 3.10.7.1). The addresses do not change the checksum, nor do the data, which RFC 9293 section
+ * 3.5.3 lets a RST have.
  */
 static __always_inline void make_reset(struct tcphdr *tcp, __u32 data_len)
 {
@@ -296,10 +314,12 @@ static __always_inline void make_reset(struct tcphdr *tcp, __u32 data_len)
 }
 
 /*
- * Turns a frame that goes to no client into its answer: else who connects to where nobody listens would wait in vain, and so would
- * the peer of a program that was killed. A RST is not answered, so that an answer never causes another. Of what a stranger sends, a
- * SYN alone is answered: the owner of the port may have a connection with it from before, which is the owner's to end. Returns
- * whether the frame is to go back. It is a function of its own so that other frames do not pay for it.
+ * Turns a frame that goes to no client into its answer: else who connects to where nobody listens
+ * would wait in vain, and so would the peer of a program that was killed. A RST is not answered, so
+ * that an answer never causes another. Of what a stranger sends, a SYN alone is answered: the owner
+ * of the port may have a connection with it from before, which is the owner's to end. Returns
+ * whether the frame is to go back. It is a function of its own so that other frames do not pay for
+ * it.
  */
 static __noinline int refuse(struct xdp_md *context, int verdict)
 {

@@ -26,8 +26,9 @@
 #define POLICE_NANO 1000000000ULL
 
 /*
- * What a frame takes of an Ethernet wire: its octets up to the shortest frame's, and behind them the frame check sequence; the preamble
- * ahead, and the gap to the next one. A frame has neither check sequence nor padding here.
+ * What a frame takes of an Ethernet wire: its octets up to the shortest frame's, and behind them
+ * the frame check sequence; the preamble ahead, and the gap to the next one. A frame has neither
+ * check sequence nor padding here.
  */
 #define POLICE_SHORTEST 60
 #define POLICE_FCS 4
@@ -35,9 +36,9 @@
 #define POLICE_GAP 12
 
 /*
- * Value of police_clients, by the index of the host's end of its veth pair. One NAPI context runs the program for a device, so
- * the tokens need no lock. In generic mode several CPUs can, if the client sends from several threads: the rate is not exact
- * then.
+ * Value of police_clients, by the index of the host's end of its veth pair. One NAPI context runs
+ * the program for a device, so the tokens need no lock. In generic mode several CPUs can, if the
+ * client sends from several threads: the rate is not exact then.
  */
 struct police_client {
 	__u32 port;      /* its number: index of steer_devices, 1 or more */
@@ -49,7 +50,10 @@ struct police_client {
 	__u64 refilled;  /* when the tokens were counted, in nanoseconds of CLOCK_MONOTONIC */
 };
 
-/* Key of police_addresses: an address of this host, or of a network of it. Loopback addresses need none. */
+/*
+ * Key of police_addresses: an address of this host, or of a network of it. Loopback addresses need
+ * none.
+ */
 struct police_address {
 	__be32 address[4]; /* as in steer_key */
 	__u32 family;      /* as in steer_key */
@@ -57,9 +61,10 @@ struct police_address {
 };
 
 /*
- * The MAC address of a host or router on a link of the device, as the kernel knows it. Value of police_neighbours, in the slot that the
- * last octets of the address say: one of the slot's addresses, with which the program compares, and whether there are others. Those are
- * keys of police_more_neighbours, with zero in that place.
+ * The MAC address of a host or router on a link of the device, as the kernel knows it. Value of
+ * police_neighbours, in the slot that the last octets of the address say: one of the slot's
+ * addresses, with which the program compares, and whether there are others. Those are keys of
+ * police_more_neighbours, with zero in that place.
  */
 struct police_neighbour {
 	__be16 mac[3];
@@ -75,8 +80,9 @@ struct police_peer {
 };
 
 /*
- * The verdict on a frame that a client sends, in the order of the checks. All but the first two drop it, but a SYN for nobody or from
- * a stranger goes back to its sender as the RST that answers it.
+ * The verdict on a frame that a client sends, in the order of the checks. All but the first two
+ * drop it, but a SYN for nobody or from a stranger goes back to its sender as the RST that answers
+ * it.
  */
 enum police_verdict {
 	POLICE_TO_NIC = 0,        /* sent to the network */

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* Puts all that arrives at the client's end of a veth pair into the client's AF_XDP socket, and drops what comes without one. */
+/*
+ * Puts all that arrives at the client's end of a veth pair into the client's AF_XDP socket, and
+ * drops what comes without one.
+ */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Steers the TCP segments of reserved local ports, and passes everything else to the kernel untouched. Never edits a frame. A process
- * that has the device for itself gets them in its AF_XDP sockets. If the device is shared, each client gets those of its ports on the
- * other end of a veth pair, or, if its port is a hardware queue, in its socket: it has only what arrives at that queue. What arrives for
- * it at another one is dropped, because the kernel would end the connection, and nothing else ever is.
+ * Steers the TCP segments of reserved local ports, and passes everything else to the kernel
+ * untouched. Never edits a frame. A process that has the device for itself gets them in its AF_XDP
+ * sockets. If the device is shared, each client gets those of its ports on the other end of a veth
+ * pair, or, if its port is a hardware queue, in its socket: it has only what arrives at that queue.
+ * What arrives for it at another one is dropped, because the kernel would end the connection, and
+ * nothing else ever is.
  */
 #include "parse.h"
 #include "tables.h"
@@ -43,10 +45,11 @@ static __always_inline void count(__u32 verdict)
 }
 
 /*
- * Completes the key of a frame with its VLAN, and returns what this host has there. Many NICs remove the tag ahead of the program, and
- * most do not tell it the VLAN (bpf_xdp_metadata_rx_vlan_tag is there for few, and only in a program that is bound to the device).
- * With such a NIC a frame without a tag is of the one VLAN that has its destination. With any other it was sent without one, and no
- * entry in a VLAN is for it.
+ * Completes the key of a frame with its VLAN, and returns what this host has there. Many NICs
+ * remove the tag ahead of the program, and most do not tell it the VLAN
+ * (bpf_xdp_metadata_rx_vlan_tag is there for few, and only in a program that is bound to the
+ * device). With such a NIC a frame without a tag is of the one VLAN that has its destination. With
+ * any other it was sent without one, and no entry in a VLAN is for it.
  */
 static __always_inline struct steer_link *find_vlan(struct steer_key *key)
 {
@@ -89,7 +92,10 @@ static __always_inline int judge(struct xdp_md *context, int shared, struct stee
 	return is_ours(link, headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
 }
 
-/* Sends a frame to the client of a shared device that has leased its destination. Returns the action. */
+/*
+ * Sends a frame to the client of a shared device that has leased its destination. Returns the
+ * action.
+ */
 static __always_inline int to_client(struct xdp_md *context, __u32 port)
 {
 	__u32 queue = port >> STEER_QUEUE_SHIFT;

@@ -27,8 +27,8 @@
 #define STEER_FIRST 2
 
 /*
- * Bits of steer_client.peers: with whom a client may speak, which bounds what it sends and what arrives for it. Without any it is
- * nobody.
+ * Bits of steer_client.peers: with whom a client may speak, which bounds what it sends and what
+ * arrives for it. Without any it is nobody.
  */
 #define STEER_EVERYBODY 1
 #define STEER_ON_LINK 2 /* hosts in the networks of the device (those of port 0 in police_peers), and this host */
@@ -37,7 +37,10 @@
 /* Local TCP ports. */
 #define STEER_PORTS 65536
 
-/* VLAN identifiers; 0 stands for frames without a tag, and for those whose tag names no VLAN (802.1p). */
+/*
+ * VLAN identifiers; 0 stands for frames without a tag, and for those whose tag names no VLAN
+ * (802.1p).
+ */
 #define STEER_VLANS 4096
 
 /* The most addresses in VLANs whose frames may arrive without their tag. */
@@ -53,14 +56,18 @@
 #define STEER_NIC 0
 
 /*
- * Who gets the frames of an entry, in the word "port": in the low bits the number of a client's port, which is an index of
- * steer_devices, or 0 for the socket of the receive queue. If the port is a hardware queue of the device, the bits above are the
- * number of that queue plus 1: an index of steer_sockets.
+ * Who gets the frames of an entry, in the word "port": in the low bits the number of a client's
+ * port, which is an index of steer_devices, or 0 for the socket of the receive queue. If the port
+ * is a hardware queue of the device, the bits above are the number of that queue plus 1: an index
+ * of steer_sockets.
  */
 #define STEER_PORT_MASK 0xffff
 #define STEER_QUEUE_SHIFT 16
 
-/* Key of steer_map. An all-zero address stands for any address of the family that is this host's own: one in steer_locals. */
+/*
+ * Key of steer_map. An all-zero address stands for any address of the family that is this host's
+ * own: one in steer_locals.
+ */
 struct steer_key {
 	__be32 address[4]; /* IPv4 in the first, the rest zero */
 	__u8 port[2];     /* local TCP port, network order */
@@ -83,9 +90,10 @@ struct steer_peer {
 };
 
 /*
- * Value of steer_ports, by local port: one of the port's entries in steer_map, and the number of others. A steered port seldom
- * has more than one, and comparing takes a fraction of the time of hashing. That entry is one for all peers: entries that are
- * limited to some peers are among the others.
+ * Value of steer_ports, by local port: one of the port's entries in steer_map, and the number of
+ * others. A steered port seldom has more than one, and comparing takes a fraction of the time of
+ * hashing. That entry is one for all peers: entries that are limited to some peers are among the
+ * others.
  */
 struct steer_port {
 	__be32 address[4]; /* as in the key; written while the family is 0 */
@@ -97,8 +105,8 @@ struct steer_port {
 };
 
 /*
- * Value of steer_links, by VLAN identifier: this host's MAC addresses in the VLAN. A VLAN has two, both of which the kernel
- * accepts: the VLAN device's, and that of the device below.
+ * Value of steer_links, by VLAN identifier: this host's MAC addresses in the VLAN. A VLAN has two,
+ * both of which the kernel accepts: the VLAN device's, and that of the device below.
  */
 struct steer_link {
 	__be16 mac[2][3];
@@ -110,9 +118,10 @@ struct steer_link {
 #define STEER_UNTAGS 2 /* of VLAN 0 only: also, the device removes tags ahead of the program, and steer_untagged has addresses */
 
 /*
- * Key of steer_untagged: an address that this host has in one VLAN of the device and nowhere else on it. The value is that VLAN. A
- * frame for it that arrives without a tag has had that VLAN's. Also key of steer_locals: an address that this host has on any device.
- * What it forwards or translates is for others.
+ * Key of steer_untagged: an address that this host has in one VLAN of the device and nowhere else
+ * on it. The value is that VLAN. A frame for it that arrives without a tag has had that VLAN's.
+ * Also key of steer_locals: an address that this host has on any device. What it forwards or
+ * translates is for others.
  */
 struct steer_address {
 	__be32 address[4]; /* as in steer_key */
@@ -125,8 +134,9 @@ struct steer_client {
 };
 
 /*
- * The one value of steer_host: addresses of this host and networks of the device that are looked for most, so that they are compared and
- * not looked up. steer_locals has all the addresses, police_peers all the networks. What there is not is all ones, or zero.
+ * The one value of steer_host: addresses of this host and networks of the device that are looked
+ * for most, so that they are compared and not looked up. steer_locals has all the addresses,
+ * police_peers all the networks. What there is not is all ones, or zero.
  */
 struct steer_host {
 	__be32 own_v4[STEER_FIRST];

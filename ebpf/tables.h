@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The tables of local addresses and ports, and how they are looked up: what steer.bpf.c and police.bpf.c have in common. */
+/*
+ * The tables of local addresses and ports, and how they are looked up: what steer.bpf.c and
+ * police.bpf.c have in common.
+ */
 #ifndef RNIC_TABLES_H
 #define RNIC_TABLES_H
 
@@ -170,9 +173,10 @@ static __always_inline int is_own(const struct steer_key *key)
 }
 
 /*
- * Finds the entry for an address and port, or for the port at any address; the key is that entry's then. It looks into steer_map
- * only if the port has more than the one entry of steer_ports. The target's port is set only if the device is shared. Entries are for
- * addresses that are this host's own now; where that is known already, `is_known` says so. Returns whether there is one.
+ * Finds the entry for an address and port, or for the port at any address; the key is that entry's
+ * then. It looks into steer_map only if the port has more than the one entry of steer_ports. The
+ * target's port is set only if the device is shared. Entries are for addresses that are this host's
+ * own now; where that is known already, `is_known` says so. Returns whether there is one.
  */
 static __always_inline int find(struct steer_key *key, int shared, int is_known, struct steer_target *target)
 {
@@ -221,8 +225,8 @@ static __always_inline struct steer_link *find_link(__u32 vlan)
 }
 
 /*
- * Returns whether a MAC address is this host's in a VLAN. Frames for other hosts arrive if a device is promiscuous or a switch
- * floods. Frames for a group are not TCP's.
+ * Returns whether a MAC address is this host's in a VLAN. Frames for other hosts arrive if a device
+ * is promiscuous or a switch floods. Frames for a group are not TCP's.
  */
 static __always_inline int is_ours(const struct steer_link *link, const __be16 *mac)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Which frames somebody captures, and where they go: what steer.bpf.c, police.bpf.c and capture.bpf.c have in common. */
+/*
+ * Which frames somebody captures, and where they go: what steer.bpf.c, police.bpf.c and
+ * capture.bpf.c have in common.
+ */
 #ifndef RNIC_WANTED_H
 #define RNIC_WANTED_H
 
@@ -12,7 +15,10 @@
 #define CAPTURE_ENOENT 2
 #define CAPTURE_ENOSPC 28
 
-/* In a section of its own, which is a map that the programs of a device share. Reading it takes one instruction. */
+/*
+ * In a section of its own, which is a map that the programs of a device share. Reading it takes one
+ * instruction.
+ */
 struct capture_wanted capture_wanted SEC(".data.capture") = {};
 
 /* Only the helpers that write to perf rings can copy frames of several buffers. */
@@ -62,8 +68,8 @@ static __always_inline __u32 number(const __u8 *port)
 }
 
 /*
- * Returns whether a frame is wanted, and says in its record how much of it. One that is no TCP segment has the family 0: neither
- * a TCP port nor a peer.
+ * Returns whether a frame is wanted, and says in its record how much of it. One that is no TCP
+ * segment has the family 0: neither a TCP port nor a peer.
  */
 static __always_inline int is_wanted(struct capture_record *record, const struct steer_key *to, const __be32 *from,
 				     const __u8 *source_port)

@@ -1,6 +1,7 @@
 //! What the fuzz targets share.
 
-/// Cuts `stream` into pieces; each octet of `lengths` is the length of one, the last takes the rest.
+/// Cuts `stream` into pieces; each octet of `lengths` is the length of one, the last takes the
+/// rest.
 pub fn cut<'a>(mut stream: &'a [u8], lengths: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut lengths = lengths.iter();
     let mut over = false;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Keeps the fuzz targets' corpora as text: fuzz/seeds/TARGET.txt has an input on each line, in base64.
+"""Keeps the fuzz targets' corpora as text: fuzz/seeds/TARGET.txt has an input on each line, in
+base64.
 
   fuzz/seeds.py unpack           puts them into fuzz/corpus/TARGET/, where cargo-fuzz looks for them
   fuzz/seeds.py pack TARGET...   writes them again, from a corpus that `cargo fuzz cmin TARGET` has
@@ -12,7 +13,8 @@ import sys
 from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent
-# The most octets of a file. The shortest inputs come first; those that do not fit contribute least for their length.
+# The most octets of a file. The shortest inputs come first; those that do not fit contribute least
+# for their length.
 ROOM = 100 * 1024
 
 

@@ -22,8 +22,8 @@ fn main() {
 fn build(ebpf: &Path, name: &str) {
     let output = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
-    // <asm/types.h> is found under the architecture's directory on Debian; libbpf's own headers come with
-    // libbpf-cargo, so that neither libbpf-dev nor vmlinux.h is needed.
+    // <asm/types.h> is found under the architecture's directory on Debian; libbpf's own headers
+    // come with libbpf-cargo, so that neither libbpf-dev nor vmlinux.h is needed.
     let built = SkeletonBuilder::new()
         .source(ebpf.join(format!("{name}.bpf.c")))
         .clang_args([

@@ -1,4 +1,5 @@
-//! Each stage of a segment's path by itself, for criterion, which keeps its results and tells a change from noise.
+//! Each stage of a segment's path by itself, for criterion, which keeps its results and tells a
+//! change from noise.
 
 use std::time::Duration;
 

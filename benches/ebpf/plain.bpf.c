@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * In the place of steer and police, to measure what these cost: redirects that check nothing. The way of the frames is the
- * same, and so are the maps.
+ * In the place of steer and police, to measure what these cost: redirects that check nothing. The
+ * way of the frames is the same, and so are the maps.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

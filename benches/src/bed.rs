@@ -1,4 +1,5 @@
-//! The test bed: two network namespaces joined by a veth pair, and threads on processors of their own.
+//! The test bed: two network namespaces joined by a veth pair, and threads on processors of their
+//! own.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -47,12 +48,14 @@ pub(crate) struct Host {
     pub(crate) netdev: &'static str,
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: MacAddr,
-    /// The socket of the rnicd that shares the device. `None`: no rnicd shares it, and the process that opens it has it alone.
+    /// The socket of the rnicd that shares the device. `None`: no rnicd shares it, and the process
+    /// that opens it has it alone.
     pub(crate) manager: Option<PathBuf>,
 }
 
 impl Host {
-    /// Runs a function on a thread in the host's namespace. Sockets that it opens stay in that namespace.
+    /// Runs a function on a thread in the host's namespace. Sockets that it opens stay in that
+    /// namespace.
     pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(body)
     }
@@ -165,7 +168,8 @@ impl Bed {
         self.processors.len() >= usize::from(cores.count())
     }
 
-    /// Switches the kernel's segmentation and checksum offloads, which let it send 64 KiB at once over a veth pair.
+    /// Switches the kernel's segmentation and checksum offloads, which let it send 64 KiB at once
+    /// over a veth pair.
     pub(crate) fn set_offloads(&self, on: bool) -> Result<(), Failure> {
         let state = if on { "on" } else { "off" };
         for host in [&self.client, &self.server] {
@@ -213,7 +217,8 @@ impl Bed {
         })
     }
 
-    /// Runs two functions at the same time, each pinned to a processor of its own. They begin together.
+    /// Runs two functions at the same time, each pinned to a processor of its own. They begin
+    /// together.
     pub(crate) fn on_two<A: Send, B: Send>(
         &self,
         one: impl FnOnce() -> Result<A, Failure> + Send,

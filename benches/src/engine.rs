@@ -222,7 +222,8 @@ fn receive_batch(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
     turn(receiver, sender, now);
 }
 
-/// Runs the sender's turn. Its arguments have another order, or the compiler would merge the two functions.
+/// Runs the sender's turn. Its arguments have another order, or the compiler would merge the two
+/// functions.
 #[inline(never)]
 fn transmit_batch(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
     turn(sender, receiver, now);

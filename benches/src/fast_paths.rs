@@ -1,4 +1,5 @@
-//! What each fast path of the engine is worth: instructions with all of them, with none, and with all but one.
+//! What each fast path of the engine is worth: instructions with all of them, with none, and with
+//! all but one.
 
 use rnic_core::fast_paths::{FastPath, FastPaths};
 
@@ -10,7 +11,8 @@ pub(crate) const USAGE: &str = "usage: rnic-bench fast-paths
   counts the instructions of the whole engine, for each kind of traffic, with all fast paths and with none; and how many
   more they are, in per cent of those with all, where all but one are taken";
 
-/// Returns the switches that a word of the command line asks for: `all`, `none`, or the path that is not taken.
+/// Returns the switches that a word of the command line asks for: `all`, `none`, or the path that
+/// is not taken.
 pub(crate) fn parse(word: &str) -> Result<FastPaths, Failure> {
     match word {
         "all" => Ok(FastPaths::ALL),

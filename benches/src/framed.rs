@@ -1,4 +1,5 @@
-//! The kernel's TCP with MPA, DDP and their CRCs above it in user space: what siw's data path costs.
+//! The kernel's TCP with MPA, DDP and their CRCs above it in user space: what siw's data path
+//! costs.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -54,7 +55,8 @@ impl Sender {
         })
     }
 
-    /// Writes FPDUs, of which it makes new ones if there are none. Returns whether the end of a message was written.
+    /// Writes FPDUs, of which it makes new ones if there are none. Returns whether the end of a
+    /// message was written.
     fn send(&mut self) -> Result<bool, Failure> {
         if self.written == self.filled {
             self.fill()?;

@@ -1,4 +1,5 @@
-//! Instructions for a segment, stage by stage, as callgrind counts them, compared with the kept counts.
+//! Instructions for a segment, stage by stage, as callgrind counts them, compared with the kept
+//! counts.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -36,7 +37,8 @@ const TOLERANCE: f64 = 0.03;
 /// Batches of the two runs. Their difference is counted, so that set-up is not.
 const RUNS: [usize; 2] = [40, 240];
 
-/// What is counted, the function whose instructions these are, with all that it calls, and how many a batch has.
+/// What is counted, the function whose instructions these are, with all that it calls, and how many
+/// a batch has.
 const COUNTED: [(&str, &str, usize); 21] = [
     ("parse", "stages::parse", BATCH),
     ("flow-lookup", "stages::look_up", BATCH),
@@ -267,8 +269,9 @@ fn output(command: &mut Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns what each function of a profile cost with all that it called, in the format of
-/// <https://valgrind.org/docs/manual/cl-format.html>. Functions that call themselves count more than once.
+/// Returns what each function of a profile cost with all that it called, in the format
+/// of <https://valgrind.org/docs/manual/cl-format.html>. Functions that call themselves count more
+/// than once.
 fn inclusive(profile: &str) -> HashMap<String, u64> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut costs: HashMap<&str, u64> = HashMap::new();
@@ -288,7 +291,8 @@ fn inclusive(profile: &str) -> HashMap<String, u64> {
     costs.map(|(name, cost)| (name.to_owned(), cost)).collect()
 }
 
-/// Resolves a name of the format: "(7) name" defines number 7, and "(7)" stands for that name from then on.
+/// Resolves a name of the format: "(7) name" defines number 7, and "(7)" stands for that name from
+/// then on.
 fn resolve<'a>(names: &mut HashMap<&'a str, &'a str>, text: &'a str) -> &'a str {
     match text.split_once(' ') {
         Some((number, name)) if number.starts_with('(') => {

@@ -84,8 +84,8 @@ pub(crate) fn bandwidth(
     }
 }
 
-/// One end of round trips: a message is read piece by piece, and written whole, because the socket's buffer is larger
-/// than any of them.
+/// One end of round trips: a message is read piece by piece, and written whole, because the
+/// socket's buffer is larger than any of them.
 struct TcpEnd {
     stream: TcpStream,
     message: Vec<u8>,

@@ -1,9 +1,10 @@
-//! Measures rnic beside what a user would pick instead, and beside the limits of the machine: raw AF_XDP, the
-//! kernel's TCP, and the copies and CRCs alone. All are measured in one run, in turn.
+//! Measures rnic beside what a user would pick instead, and beside the limits of the machine: raw
+//! AF_XDP, the kernel's TCP, and the copies and CRCs alone. All are measured in one run, in turn.
 
 // From the ground up; each file imports only from those below it:
-// failure, heap, plain, pool, rnicd, stats < bed, engine, pace, stages < effort, machine, memory, quiet < octets, pingpong, short
-// < kernel, packed, raw, rdma < framed, instructions, many, shared < fast_paths, plan < report; impaired stands on failure and stats
+// failure, heap, plain, pool, rnicd, stats < bed, engine, pace, stages < effort, machine, memory,
+// quiet < octets, pingpong, short < kernel, packed, raw, rdma < framed, instructions, many,
+// shared < fast_paths, plan < report; impaired stands on failure and stats
 mod bed;
 mod effort;
 mod engine;

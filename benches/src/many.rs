@@ -1,4 +1,5 @@
-//! Many connections at once over the veth pair: how fast they move messages together, and what an idle one costs.
+//! Many connections at once over the veth pair: how fast they move messages together, and what an
+//! idle one costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,8 @@ use crate::heap;
 use crate::pace::{Bandwidth, Pace};
 use crate::rdma::open_device;
 
-/// Octets of a message: less than a connection sends before others have their turn, so that all are served in a run.
+/// Octets of a message: less than a connection sends before others have their turn, so that all are
+/// served in a run.
 pub(crate) const SIZE: usize = 8 * 1024;
 /// The least number of messages in flight. Each connection has at least one.
 const UNDER_WAY: usize = 16;

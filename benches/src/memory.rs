@@ -35,8 +35,8 @@ pub(crate) fn registration() -> Result<f64, Failure> {
     Ok(kept as f64 / REGISTRATIONS as f64)
 }
 
-/// Returns the number of octets of heap for a queue pair without a connection beyond its rings, where there are 100,000 of
-/// them.
+/// Returns the number of octets of heap for a queue pair without a connection beyond its rings,
+/// where there are 100,000 of them.
 pub(crate) fn queue_pair() -> Result<f64, Failure> {
     let (rings, of_rings) = heap::kept_by(Queues::rings)?;
     drop(rings);

@@ -1,4 +1,5 @@
-//! Many short Writes, posted one after the other: the work of each of the two ends for one of them if 51 share a segment.
+//! Many short Writes, posted one after the other: the work of each of the two ends for one of them
+//! if 51 share a segment.
 
 use rnic_core::fast_paths::FastPaths;
 use rnic_verbs::{RemoteAddress, SendRequest};
@@ -55,13 +56,15 @@ fn transmit(client: &ShortEnd) {
     client.device.drive();
 }
 
-/// Runs the peer's engine, which places it. The last segment is acknowledged in the second turn (delayed ACK).
+/// Runs the peer's engine, which places it. The last segment is acknowledged in the second turn
+/// (delayed ACK).
 #[inline(never)]
 fn receive(server: &mut ShortEnd) {
     while server.device.drive() {}
 }
 
-/// Runs the engine, which handles the ACKs, and polls, as the application. Returns how many completions there were.
+/// Runs the engine, which handles the ACKs, and polls, as the application. Returns how many
+/// completions there were.
 #[inline(never)]
 fn complete(client: &mut ShortEnd) -> Result<usize, Failure> {
     let mut completed = 0;

@@ -1,4 +1,5 @@
-//! Redirects that check nothing, in the place of the programs of a shared device: what the kernel's chain costs alone.
+//! Redirects that check nothing, in the place of the programs of a shared device: what the kernel's
+//! chain costs alone.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -49,7 +50,8 @@ impl Plain {
         replace(netdev, &self.inwards)
     }
 
-    /// Replaces the programs of all ports that there are. To be called in the network namespace of their host ends.
+    /// Replaces the programs of all ports that there are. To be called in the network namespace of
+    /// their host ends.
     pub(crate) fn replace_police(&self) -> Result<(), Failure> {
         // The directory of the thread's namespace, not of the process's.
         let devices = fs::read_to_string("/proc/thread-self/net/dev")?;

@@ -1,7 +1,8 @@
 //! Whether the processors are ours alone.
 //!
-//! On a shared machine another user may compute on the same core, by its other hardware thread. Work that keeps a core busy
-//! takes up to twice as long then, for a moment or for seconds, and no counter of this machine shows it.
+//! On a shared machine another user may compute on the same core, by its other hardware thread.
+//! Work that keeps a core busy takes up to twice as long then, for a moment or for seconds, and no
+//! counter of this machine shows it.
 
 use std::hint::black_box;
 use std::thread::sleep;
@@ -58,7 +59,8 @@ impl Quiet {
         Ok(quiet)
     }
 
-    /// Measures, with a probe before and after. Repeats a measurement that was disturbed, and accepts the last one in any case.
+    /// Measures, with a probe before and after. Repeats a measurement that was disturbed, and
+    /// accepts the last one in any case.
     pub(crate) fn measure<T>(
         &mut self,
         bed: &Bed,
@@ -107,7 +109,8 @@ fn probe() -> f64 {
     parts.fold(f64::MAX, f64::min)
 }
 
-/// Computes six sums side by side: one hardware thread alone takes a cycle for what two on a core take two.
+/// Computes six sums side by side: one hardware thread alone takes a cycle for what two on a core
+/// take two.
 fn compute(seed: u64) -> u64 {
     let [mut a, mut b, mut c, mut d, mut e, mut f] = [seed; 6];
     for step in 0..STEPS {

@@ -38,10 +38,12 @@ pub(crate) enum Work {
     None,
     /// Copy on transmit; CRC, then copy, on receive.
     CopyAndCrc,
-    /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends, and room for their headers.
+    /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends,
+    /// and room for their headers.
     Everything,
-    /// All of that, and an ACK for each message, in a frame of its own. Until then the frames of the message are kept:
-    /// TCP might have to send them again. For one of 64 KiB TCP asks for many more ACKs, one for every second segment.
+    /// All of that, and an ACK for each message, in a frame of its own. Until then the frames of
+    /// the message are kept: TCP might have to send them again. For one of 64 KiB TCP asks for many
+    /// more ACKs, one for every second segment.
     Acknowledged,
 }
 
@@ -65,8 +67,8 @@ impl Work {
     }
 }
 
-/// Of a frame's octets behind a TCP header without options, those that are no payload of a Write: TCP's timestamps, MPA's
-/// length and CRC, the tagged DDP header.
+/// Of a frame's octets behind a TCP header without options, those that are no payload of a Write:
+/// TCP's timestamps, MPA's length and CRC, the tagged DDP header.
 const PROTOCOLS: usize = 12 + 2 + 4 + 14;
 
 /// Octets of the frames that a message fills: full ones, then the rest.
@@ -122,8 +124,8 @@ struct RawEnd {
 }
 
 impl RawEnd {
-    /// Opens a port whose frames are addressed to `peer`, and steers those for `host` to it. Frames are as large as
-    /// those of rnic: as the port allows.
+    /// Opens a port whose frames are addressed to `peer`, and steers those for `host` to it. Frames
+    /// are as large as those of rnic: as the port allows.
     fn open(host: &Host, peer: &Host, size: usize) -> Result<Self, Failure> {
         host.run(|| {
             let mut port = XdpPort::open(&PortConfig::new(host.netdev))?;

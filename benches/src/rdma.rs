@@ -78,8 +78,8 @@ impl RdmaEnd {
         }
     }
 
-    /// Posts Writes with these numbers of a stream of them, one behind the other in memory. Each `signal`th makes a
-    /// completion. Short ones are posted as a list.
+    /// Posts Writes with these numbers of a stream of them, one behind the other in memory. Each
+    /// `signal`th makes a completion. Short ones are posted as a list.
     fn write_messages(
         &mut self,
         to: RemoteAddress,
@@ -248,7 +248,8 @@ fn write_for(
     mut meanwhile: impl FnMut(),
 ) -> Result<Bandwidth, Failure> {
     let depth = (POSTED / size).clamp(2, SEND_QUEUE as usize);
-    // Of many short Writes, a completion for each would be a large part of the work, and tell nothing.
+    // Of many short Writes, a completion for each would be a large part of the work, and tell
+    // nothing.
     let signal = (depth / 4).clamp(1, 16);
     let (mut posted, mut complete) = (0, 0);
     let (mut pace, end) = (Pace::new(), Instant::now() + duration);

@@ -30,8 +30,8 @@ pub(crate) struct Rnicd {
 }
 
 impl Rnicd {
-    /// Starts one that shares a device of a network namespace, and waits until it serves. Must be called on the main thread:
-    /// it ends with the thread that starts it.
+    /// Starts one that shares a device of a network namespace, and waits until it serves. Must be
+    /// called on the main thread: it ends with the thread that starts it.
     pub(crate) fn start(namespace: &str, netdev: &str) -> Result<Self, Failure> {
         let directory = std::env::temp_dir().join(format!("rnic-bench-{}-{namespace}", id()));
         fs::create_dir(&directory)?;
@@ -66,7 +66,8 @@ impl Rnicd {
         self.directory.join("socket")
     }
 
-    /// Returns where the maps of the device are pinned. The file system of pins is mounted for rnicd alone.
+    /// Returns where the maps of the device are pinned. The file system of pins is mounted for
+    /// rnicd alone.
     pub(crate) fn maps(&self) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
         let pins = self.directory.join("bpf/pins");
@@ -88,7 +89,8 @@ impl Drop for Rnicd {
     }
 }
 
-/// Returns a command that starts another in a network namespace, and ends it when the calling thread ends.
+/// Returns a command that starts another in a network namespace, and ends it when the calling
+/// thread ends.
 pub(crate) fn command_in(namespace: &str) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/run/netns/{namespace}"));

@@ -1,5 +1,6 @@
-//! One short message at a time, there and back, between two devices that are driven inline: the work of both sides, from the
-//! call that posts a message to the call that finds it, without the device's rings.
+//! One short message at a time, there and back, between two devices that are driven inline: the
+//! work of both sides, from the call that posts a message to the call that finds it, without the
+//! device's rings.
 
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -222,7 +223,8 @@ impl ShortEnd {
     }
 }
 
-/// Posts a Write and runs the device to send it. Each of these is a function of its own, to be counted.
+/// Posts a Write and runs the device to send it. Each of these is a function of its own, to be
+/// counted.
 #[inline(never)]
 fn write(end: &mut ShortEnd, to: RemoteAddress, mark: u8) -> Result<(), Failure> {
     let write = SendRequest::write(to);
@@ -313,8 +315,8 @@ impl ShortMessages {
         self.write_both_ways_amid(|_| Ok(()))
     }
 
-    /// Does a Write there, and one back. Between the post of each and its arrival it calls `meanwhile` with the end that
-    /// posted.
+    /// Does a Write there, and one back. Between the post of each and its arrival it calls
+    /// `meanwhile` with the end that posted.
     pub(crate) fn write_both_ways_amid(
         &mut self,
         mut meanwhile: impl FnMut(usize) -> Result<(), Failure>,

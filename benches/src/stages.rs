@@ -1,5 +1,5 @@
-//! Each stage of a segment's path by itself: a function for each, which profilers find by its name. No stage reads a clock or
-//! gets the machine's time, so that each run does the same.
+//! Each stage of a segment's path by itself: a function for each, which profilers find by its name.
+//! No stage reads a clock or gets the machine's time, so that each run does the same.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};

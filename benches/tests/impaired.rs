@@ -1,5 +1,5 @@
-//! Our engine against the kernel's TCP through the impairment box: each direction, each role, every octet checked;
-//! then what tshark and the RFCs say of the captures.
+//! Our engine against the kernel's TCP through the impairment box: each direction, each role, every
+//! octet checked; then what tshark and the RFCs say of the captures.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, id};

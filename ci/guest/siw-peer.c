@@ -1,5 +1,5 @@
-// A peer for what rdma-core's tools cannot do with rnic-ctl's rping: rejections, private data, MPA revision 1. Runs in
-// the guest.
+// A peer for what rdma-core's tools cannot do with rnic-ctl's rping: rejections, private data, MPA
+// revision 1. Runs in the guest.
 //
 //   siw-peer connect HOST PORT [TEXT]     connect with private data TEXT, then disconnect
 //   siw-peer accept PORT [TEXT]           accept one connection with TEXT, wait for its end
@@ -123,8 +123,8 @@ static int send_completed(struct peer *peer) {
     return rdma_get_send_comp(peer->id, &wc) > 0 && wc.status == IBV_WC_SUCCESS;
 }
 
-// rping's protocol: what the client advertises in its first message is read, and written to where its second message
-// says. A message of ours, whose content means nothing, follows each.
+// rping's protocol: what the client advertises in its first message is read, and written to where
+// its second message says. A message of ours, whose content means nothing, follows each.
 static void pong(struct peer *peer) {
     char *data = peer->buffer + INFO_LENGTH;
     struct ibv_wc wc;

@@ -1,4 +1,5 @@
-"""Requests that the responder must refuse: the errors of each side, and the Terminate on the wire."""
+"""Requests that the responder must refuse: the errors of each side, and the Terminate on the
+wire."""
 
 from dataclasses import dataclass
 
@@ -50,8 +51,8 @@ ERRORS = [
     Error("send 5000 room=1500", "1/2/05", "1/2/02", partly=True),
     Error("send-inv 64 room=63", "1/2/05", "1/2/02"),
 ]
-# Requests that only ours refuses: siw checks neither the right to read nor wrapping, lets every STag of the domain be
-# invalidated, and sends no Terminate to a peer that names another one.
+# Requests that only ours refuses: siw checks neither the right to read nor wrapping, lets every
+# STag of the domain be invalidated, and sends no Terminate to a peer that names another one.
 OURS_ALONE = [
     Error("write 64 tagged-offset=-8", "1/1/03"),
     Error("read 64 tagged-offset=-8", "0/1/04"),
@@ -62,8 +63,8 @@ OURS_ALONE = [
     Error("send-inv 64 region=foreign", "0/1/09", partly=True),
     Error("send-se-inv 64 region=freed", "0/1/09", partly=True),
 ]
-# Requests that siw does not refuse. They are no errors, although they look so: nothing is placed, so no STag is
-# checked.
+# Requests that siw does not refuse. They are no errors, although they look so: nothing is placed,
+# so no STag is checked.
 ALLOWED = [
     "{side} write 0 stag=wrong", "{side} read 0 stag=wrong", "{side} write 0 region=freed", "{side} read 0 region=private",
     "{side} write 64 region=once", "{side} read 64 region=once", "{side} send-inv 64",
@@ -95,7 +96,8 @@ def expect_told(error, requester, played, number):
     asked = siw if requester == "siw" else ours
     if error.request.startswith("read"):
         expect(asked.completion[-1] not in ("success", "Success"), f"{about}: the Read completed:", asked)
-    # What was not delivered was flushed, and none of it is in memory. siw, though, places what it then refuses.
+    # What was not delivered was flushed, and none of it is in memory. siw, though, places what it
+    # then refuses.
     if responder == "ours":
         expect(error.partly or ours.untouched in ([], ["1"]), f"{about}: memory was changed:", ours)
         expect("Success" not in ours.received, f"{about}: a receive completed:", ours)

@@ -1,4 +1,5 @@
-"""Every operation that siw has, requested by either side: sizes, lists of pieces, many at a time."""
+"""Every operation that siw has, requested by either side: sizes, lists of pieces, many at a
+time."""
 
 from bench import OURS, SIW, case, expect
 from play import play
@@ -32,7 +33,8 @@ def sizes():
 
 
 def pieces():
-    """Gather and scatter lists. Only lists without octets have empty pieces: siw cannot send others with them."""
+    """Gather and scatter lists. Only lists without octets have empty pieces: siw cannot send others
+    with them."""
     for size in (0, 1, 5, 64, 1424, 1430, 4096, 65537):
         for side, other in (("siw", "ours"), ("ours", "siw")):
             for gather in range(1, PIECES[side] + 1):
@@ -96,7 +98,8 @@ for initiator, role in ROLES:
 
 @case("what a Send says of itself")
 def _(bench):
-    """siw does not report whether a message came with Solicited Event, so the capture is checked."""
+    """siw does not report whether a message came with Solicited Event, so the capture is
+    checked."""
     sends = [operation for operation in OPERATIONS if operation.startswith("send")]
     with bench.capture() as capture:
         play(bench, "siw", lines(["connection"], (f"{side} {operation} 77" for side in SIDES for operation in sends)))

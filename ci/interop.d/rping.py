@@ -156,7 +156,8 @@ def kernel_tcp(lan):
 
 
 def settled_kernel_tcp(lan):
-    """Returns that once it has not changed for a second: traffic that earlier cases left is over."""
+    """Returns that once it has not changed for a second: traffic that earlier cases left is
+    over."""
     deadline = time.monotonic() + 60
     before = kernel_tcp(lan)
     while time.monotonic() < deadline:

@@ -1,4 +1,5 @@
-"""MPA start-up with siw in all its forms: private data, read depths, CRC, revisions, peer-to-peer."""
+"""MPA start-up with siw in all its forms: private data, read depths, CRC, revisions,
+peer-to-peer."""
 
 import itertools
 
@@ -9,7 +10,8 @@ from siw import find
 
 # siw carries 251 octets of private data in each direction.
 PRIVATE_DATA = [*range(10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, *range(247, 252)]
-# (IRD, ORD) of siw and of ours. siw rounds its ORD up to a power of two, and so exceeds what was agreed on.
+# (IRD, ORD) of siw and of ours. siw rounds its ORD up to a power of two, and so exceeds what was
+# agreed on.
 DEPTHS = [
     ((16, 16), (16, 16)), ((1, 1), (1, 1)), ((2, 2), (16, 16)), ((16, 16), (2, 2)), ((128, 128), (128, 128)),
     ((128, 1), (1, 128)), ((1, 128), (128, 1)), ((3, 4), (8, 11)), ((128, 128), (1, 1)),

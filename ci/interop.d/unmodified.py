@@ -6,11 +6,13 @@ import subprocess
 from bench import CTL, OURS, SIW, case, expect
 
 RNIC = CTL.parent / "rnic"
-# perftest's server listens twice. A client that comes too early the second time is refused, and dies in its attempt to try again. Over
-# rnic the server makes up for it; siw's does not, and the machine is slow: such a client begins anew.
+# perftest's server listens twice. A client that comes too early the second time is refused, and
+# dies in its attempt to try again. Over rnic the server makes up for it; siw's does not, and the
+# machine is slow: such a client begins anew.
 TOO_EARLY, ATTEMPTS = "RDMA_CM_EVENT_REJECTED; error: -111", 12
-# siw looks whether the peer has closed each time it has sent a segment, and then takes the message for failed (siw_qp_sq_proc_tx). The last
-# message of perftest's client is answered by a server that closes at once: ours may have done so before the emulated machine gets there.
+# siw looks whether the peer has closed each time it has sent a segment, and then takes the message
+# for failed (siw_qp_sq_proc_tx). The last message of perftest's client is answered by a server that
+# closes at once: ours may have done so before the emulated machine gets there.
 SENT_YET_FAILED = "Bad wc status 2\n Unable to write to socket/rdma_cm"
 
 
@@ -35,8 +37,9 @@ def expect_success(code, ours, done, says):
 
 
 def both(name, server, client, says=("", ""), we_connect=True, server_first=False):
-    """A case for each role: `says` is what the server and the client must print. A server that speaks first must wait for its client's
-    first FPDU (RFC 5044 section 7.1), which comes by itself in the peer-to-peer start-up alone: siw has to be told to ask for it."""
+    """A case for each role: `says` is what the server and the client must print. A server that
+    speaks first must wait for its client's first FPDU (RFC 5044 section 7.1), which comes by itself
+    in the peer-to-peer start-up alone: siw has to be told to ask for it."""
 
     @case(f"{name}: siw connects")
     def _(bench):

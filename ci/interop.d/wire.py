@@ -1,4 +1,5 @@
-"""Errors that neither side can be made to send: fields of what it does send are changed, see ci/lib/mangle.py."""
+"""Errors that neither side can be made to send: fields of what it does send are changed, see
+ci/lib/mangle.py."""
 
 from dataclasses import dataclass
 
@@ -109,7 +110,8 @@ def rules(row, initiator, requester, responder):
 
 
 def noticed_by(row, requester, responder):
-    """Returns the side that has to detect it: the receiver of the FPDU, or the requester of a Read whose size was changed."""
+    """Returns the side that has to detect it: the receiver of the FPDU, or the requester of a Read
+    whose size was changed."""
     return requester if row.from_responder or "read-size" in row.change else responder
 
 
@@ -117,7 +119,8 @@ def expect_told(about, noticer, control, ours):
     [end] = ours.end
     layer, kind, code = control.split("/")
     word = "and sent" if noticer == "ours" else "the peer sent"
-    # In siw's order of the bits 0/2/05 looks like 2/0/05, which means something too: it can be read either way.
+    # In siw's order of the bits 0/2/05 looks like 2/0/05, which means something too: it can be read
+    # either way.
     readings = [control] if noticer == "ours" else [control, f"{kind}/{layer}/{code}"]
     expect(any(f"{word} Terminate ({reading} " in end for reading in readings),
            f"{about}: our side does not say that {word} {control}:", end)

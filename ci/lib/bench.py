@@ -1,4 +1,5 @@
-"""The tools of the cases in ci/interop.d: both sides, what they printed, and what was on the wire."""
+"""The tools of the cases in ci/interop.d: both sides, what they printed, and what was on the
+wire."""
 
 import contextlib
 import json
@@ -21,8 +22,8 @@ OURS, SIW = "10.78.0.1", "10.78.0.2"
 PATIENT = ["--first-fpdu-delay", "20"]
 CASES = []
 
-# The path of a case's frames: over a bridge, where both directions can be captured; to our AF_XDP socket on the guest's
-# tap itself; or through ci/lib/mangle.py, which changes some of them.
+# The path of a case's frames: over a bridge, where both directions can be captured; to our AF_XDP
+# socket on the guest's tap itself; or through ci/lib/mangle.py, which changes some of them.
 BRIDGE, TAP, MANGLED = "bridge", "tap", "mangled"
 
 
@@ -89,7 +90,8 @@ class Ours:
 
 
 class Bench:
-    """Both sides of a case: siw in its machine, ours on an interface, and a new port for each case."""
+    """Both sides of a case: siw in its machine, ours on an interface, and a new port for each
+    case."""
 
     def __init__(self, lan, interface, vm, port):
         self.lan = lan
@@ -146,7 +148,8 @@ class Bench:
 
     @contextlib.contextmanager
     def mangling(self, rules):
-        """Forwards frames for a while, and changes some: see ci/lib/mangle.py. Yields the program."""
+        """Forwards frames for a while, and changes some: see ci/lib/mangle.py. Yields the
+        program."""
         path = self.lan.directory / f"rules-{self.port}"
         path.write_text(json.dumps(rules))
         program = self.ours(sys.executable, ROOT / "ci" / "lib" / "mangle.py", f"{self.interface}-br", "tap0", path)
@@ -160,7 +163,8 @@ class Bench:
 
 
 def startup(capture):
-    """Returns the MPA start-up frames on the wire, in order: (sender, revision, CRC flag, private data)."""
+    """Returns the MPA start-up frames on the wire, in order: (sender, revision, CRC flag, private
+    data)."""
     frames = []
     for layers in capture.packets("iwarp_mpa.rev"):
         one = {key: next(siw.find(layers, f"iwarp_mpa.{key}"), None)
@@ -192,7 +196,8 @@ def expect_crcs(capture, used):
 
 
 def terminates(capture):
-    """Returns each Terminate on the wire, in order, as "sender layer/type/code", in the RFC's order of bits."""
+    """Returns each Terminate on the wire, in order, as "sender layer/type/code", in the RFC's order
+    of bits."""
     shown = []
     for sender, control in capture.terminates():
         layer, kind = control[0] >> 4, control[0] & 15

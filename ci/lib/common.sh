@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Functions that ci/demo and ci/test share. Sourced with `set -euo pipefail` on; $root is the source tree.
+# Functions that ci/demo and ci/test share. Sourced with `set -euo pipefail` on; $root is the source
+# tree.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=ci/deps
@@ -17,9 +18,9 @@ need_cargo() {
     command -v cargo >/dev/null || die "no cargo here: install a Rust toolchain (https://rustup.rs), 1.89 or newer"
 }
 
-# Builds the release binaries of packages. Cargo builds what packages depend on with the features that
-# those packages ask for, and anew for each selection of packages; ci/test, which needs most of them,
-# builds the whole workspace once, for all steps.
+# Builds the release binaries of packages. Cargo builds what packages depend on with the features
+# that those packages ask for, and anew for each selection of packages; ci/test, which needs most of
+# them, builds the whole workspace once, for all steps.
 build_release() { # -p PACKAGE..., and perhaps --bin NAME, the only one that is wanted
     local targets=(--lib --bins)
     if [[ -n ${RNIC_BUILD_ALL-} ]]; then
@@ -30,7 +31,8 @@ build_release() { # -p PACKAGE..., and perhaps --bin NAME, the only one that is 
     cargo build --release --locked "${targets[@]}" "$@" --manifest-path "$root/Cargo.toml"
 }
 
-# Installs a program of cargo into $tools. It runs for seconds, so that it is not optimised: that would take minutes.
+# Installs a program of cargo into $tools. It runs for seconds, so that it is not optimised: that
+# would take minutes.
 install_tool() { # crate, options of cargo
     # shellcheck disable=SC2154 # the caller has it
     CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked --root "$tools" "$@"
@@ -53,8 +55,8 @@ hugepages_restore() {
     hugepages_before=
 }
 
-# Deletes the network namespaces of tests and benchmarks that were killed: their names are rnic-WHAT-PID-NUMBER, and no
-# process has that PID any more.
+# Deletes the network namespaces of tests and benchmarks that were killed: their names are
+# rnic-WHAT-PID-NUMBER, and no process has that PID any more.
 namespaces_sweep() {
     local namespace pid
     for namespace in $(ip netns list 2>/dev/null | grep -oE '^rnic-[^ ]*-[0-9]+-[0-9]+'); do

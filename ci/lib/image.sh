@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# What ci/siw-image, ci/nic-image and ci/rdma-headers share. Sourced with `set -euo pipefail` on; $here is the directory ci, $work the
-# directory of the build, $recipe_of the files that an image is made by.
+# What ci/siw-image, ci/nic-image and ci/rdma-headers share. Sourced with `set -euo pipefail` on;
+# $here is the directory ci, $work the directory of the build, $recipe_of the files that an image is
+# made by.
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rnic
 
@@ -24,7 +25,8 @@ newest_image() { # of those whose names begin with $1 and that were built from t
     done
 }
 
-# Has apt-get read these suites of Debian alone, with lists and a record of installed packages of its own.
+# Has apt-get read these suites of Debian alone, with lists and a record of installed packages of
+# its own.
 use_own_apt() {
     local mirror suite apt=$work/apt
     # shellcheck disable=SC2016 # apt-get fills it in
@@ -82,7 +84,8 @@ pack_initramfs() { # the tree $1 into the file $2
     (cd "$1" && find . | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0 | gzip -1) >"$2"
 }
 
-# Builds one image at a time: what is to be built after this is built already if somebody else did it meanwhile.
+# Builds one image at a time: what is to be built after this is built already if somebody else did
+# it meanwhile.
 lock_builds() {
     mkdir -p "$cache"
     exec 9>"$cache/lock"

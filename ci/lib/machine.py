@@ -1,6 +1,8 @@
-"""A virtual machine that runs shell scripts for the host, and the processes around it: what ci/siw and ci/nic share.
+"""A virtual machine that runs shell scripts for the host, and the processes around it: what ci/siw
+and ci/nic share.
 
-A subclass of `Guest` says which command starts the machine. In the guest ci/guest/agent runs the scripts.
+A subclass of `Guest` says which command starts the machine. In the guest ci/guest/agent runs the
+scripts.
 """
 
 import base64
@@ -34,7 +36,8 @@ def leave_nothing_behind():
 
 
 def die_with_parent():
-    """Between fork and exec: the child gets SIGKILL when this process dies; Ctrl-C is ours alone."""
+    """Between fork and exec: the child gets SIGKILL when this process dies; Ctrl-C is ours
+    alone."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     os.setsid()
@@ -113,7 +116,8 @@ class Job:
 
 
 class Guest:
-    """A virtual machine with ci/guest/agent in it. `with` boots it; it is gone when the `with` ends."""
+    """A virtual machine with ci/guest/agent in it. `with` boots it; it is gone when the `with`
+    ends."""
 
     # Seconds from the start to the agent's first word.
     patience = 60
@@ -128,7 +132,8 @@ class Guest:
         self._sending = threading.Lock()
 
     def _command(self, port, console):
-        """The command that starts the machine: its console goes to a file, the agent's port to a Unix socket."""
+        """The command that starts the machine: its console goes to a file, the agent's port to a
+        Unix socket."""
         raise NotImplementedError
 
     def __enter__(self):

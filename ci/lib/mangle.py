@@ -1,13 +1,16 @@
-"""Stands between ours and siw in place of a switch, and changes fields of what one sends to the other.
+"""Stands between ours and siw in place of a switch, and changes fields of what one sends to the
+other.
 
 
-Neither siw nor rnic can be made to send protocol errors. So single fields of what they do send are changed here,
-and CRC and checksum are corrected, so that the other side must detect the error by the field itself.
+Neither siw nor rnic can be made to send protocol errors. So single fields of what they do send are
+changed here, and CRC and checksum are corrected, so that the other side must detect the error by
+the field itself.
 
     python3 mangle.py OURS-INTERFACE SIW-INTERFACE RULES      in the network namespace; RULES: a
                                                               JSON file
 
-The rules are a list of lists: those of the first connection, of the second, and so on. Each one is an object:
+The rules are a list of lists: those of the first connection, of the second, and so on. Each one is
+an object:
 
     from      "ours" or "siw"
     frame     "request" or "reply" of the MPA start-up, or "fpdu"
@@ -26,7 +29,8 @@ import struct
 import sys
 
 ETH_P_ALL, PACKET_OUTGOING = 3, 4
-# A frame lost here can be a RST, which nobody sends again: the other side would wait in vain. Bursts wait while the machine is busy.
+# A frame lost here can be a RST, which nobody sends again: the other side would wait in vain.
+# Bursts wait while the machine is busy.
 RECEIVE_BUFFER = 64 << 20
 SO_RCVBUFFORCE = 33
 SYN, ACK = 0x02, 0x10
@@ -94,7 +98,8 @@ def changed_startup(frame, change):
 
 
 class Direction:
-    """What one side sends in one connection. Its segments are taken in order only: TCP retransmits the others."""
+    """What one side sends in one connection. Its segments are taken in order only: TCP retransmits
+    the others."""
 
     def __init__(self, rules, number):
         self._rules = rules

@@ -3,8 +3,8 @@
     with Bed("igb") as bed:
         print(bed.run("east", "rnic-ctl doctor --netdev nic0").output)
 
-In the guest each NIC lies in a network namespace of its own: nic0 in "east", nic1 in "west". The guest's file system is the
-host's, read-only, so that it runs the programs that the host has built.
+In the guest each NIC lies in a network namespace of its own: nic0 in "east", nic1 in "west". The
+guest's file system is the host's, read-only, so that it runs the programs that the host has built.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ def igb(number):
 
 
 def virtio(number, iommu="on"):
-    # Zero-copy needs DMA by addresses that the driver maps (iommu_platform). No hash=on: with it QEMU spreads by itself, after it
-    # has read a frame from another queue's tap. A frame for a full queue then stops that tap until the guest kicks the other
-    # queue, which may be never.
+    # Zero-copy needs DMA by addresses that the driver maps (iommu_platform). No hash=on: with it
+    # QEMU spreads by itself, after it has read a frame from another queue's tap. A frame for a full
+    # queue then stops that tap until the guest kicks the other queue, which may be never.
     return ["-device", f"virtio-net-pci,netdev=net{number},mac=52:54:00:79:00:0{number + 1},romfile=,mq=on,vectors=10,"
                        f"rss=on,iommu_platform={iommu},disable-legacy=on"]
 
@@ -72,7 +72,8 @@ class Guest(machine.Guest):
             "-L", qemu / "share/qemu", "-L", qemu / "share/seabios",
             "-accel", "tcg,thread=multi", "-cpu", "max", "-machine", "q35", "-smp", self._cpus, "-m", 2048,
             "-nodefaults", "-display", "none", "-no-reboot",
-            # A busy host lets timer interrupts wait so long that the kernel would panic: no_timer_check.
+            # A busy host lets timer interrupts wait so long that the kernel would panic:
+            # no_timer_check.
             "-kernel", files / "vmlinux", "-initrd", files / "initramfs.gz",
             "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check", "-serial", f"file:{console}",
             "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
@@ -108,7 +109,8 @@ class Bed:
         self._things.close()
 
     def _boot(self):
-        # Emulated machines hang at boot now and then, or their NICs do: the second try has not been seen to.
+        # Emulated machines hang at boot now and then, or their NICs do: the second try has not been
+        # seen to.
         for attempt in (1, 2):
             try:
                 with contextlib.ExitStack() as tried:
@@ -123,7 +125,8 @@ class Bed:
                 print(f"{self.kind}: the machine is booted again: {error}", flush=True)
 
     def _make_taps(self):
-        """Taps with several queues in one bridge, in a namespace: virtio has no other wire of several queues."""
+        """Taps with several queues in one bridge, in a namespace: virtio has no other wire of
+        several queues."""
         call("ip", "netns", "add", self.netns)
         self._things.callback(call, "ip", "netns", "delete", self.netns, check=False)
         ip = ("ip", "-n", self.netns)
@@ -159,12 +162,14 @@ class Bed:
         return f"exec ip netns exec {side} sh -c '{script.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}'"
 
     def wait_for_carrier(self):
-        """The two NICs reach each other. igb loses its link for a moment whenever its queues are set up anew."""
+        """The two NICs reach each other. igb loses its link for a moment whenever its queues are
+        set up anew."""
         ping = f"ping -q -c 1 -W 1 {WEST}"
         self.wait(lambda: self.run("east", ping).code == 0, "the kernel's ping passes from NIC to NIC", seconds=60)
 
     def bind_again(self, side):
-        """Brings a NIC back whose driver was bound again: the kernel puts it into its first namespace."""
+        """Brings a NIC back whose driver was bound again: the kernel puts it into its first
+        namespace."""
         self.guest.run("set -e\n" + place(1 + list(SIDES).index(side), side)).checked()
 
     def kernel_log(self):
@@ -181,7 +186,8 @@ class Bed:
 
 
 def place(number, side):
-    """The script that brings a NIC into its namespace, with its address; it has carrier some time later."""
+    """The script that brings a NIC into its namespace, with its address; it has carrier some time
+    later."""
     name, address = SIDES[side]
     return f"""
 for path in /sys/class/net/*; do

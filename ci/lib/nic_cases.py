@@ -82,7 +82,8 @@ class Nics:
         return listening(self.bed, side, f"{self.ctl} {what} --netdev {interface} {options}", timeout)
 
     def perf(self, test, options="", server="", host=nic.WEST, timeout=60, netdev="nic0"):
-        """A measurement of the client in the east with the server in the west; its report, as JSON."""
+        """A measurement of the client in the east with the server in the west; its report, as
+        JSON."""
         serving = self.serve(f"perf {test}", server, timeout)
         done = self.east(f"{self.ctl} -j perf {test} --netdev {netdev} {options} {host}", timeout)
         served = self.end(serving) if done.code else serving.wait()

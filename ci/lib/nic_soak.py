@@ -1,6 +1,7 @@
 """Mixed traffic between two emulated NICs for some minutes: `ci/nic soak`.
 
-A step is one program of rnic with verification, at an MTU, and often the kernel's TCP beside it. A seed decides all of it.
+A step is one program of rnic with verification, at an MTU, and often the kernel's TCP beside it. A
+seed decides all of it.
 """
 
 import random
@@ -20,7 +21,8 @@ ATOMIC = ("atomic-bw", "atomic-lat")
 OCTETS = 6_000_000
 # Round trips of a bandwidth test: on a busy host each takes up to 50 ms.
 ROUND_TRIPS = 400
-# Octets of memory of a bandwidth test on a side: a page takes the guest up to 0.2 ms, and a connection is waited for 10 s.
+# Octets of memory of a bandwidth test on a side: a page takes the guest up to 0.2 ms, and a
+# connection is waited for 10 s.
 MEMORY = 16_000_000
 PATIENCE = 300
 
@@ -31,7 +33,8 @@ def some_size(chance):
 
 
 def some_program(chance):
-    """The server's and the client's command lines, behind `rnic-ctl`. The client's ends ahead of the server's address."""
+    """The server's and the client's command lines, behind `rnic-ctl`. The client's ends ahead of
+    the server's address."""
     kind = chance.choice(("bandwidth", "bandwidth", "bandwidth", "latency", "atomic", "rping"))
     threads = chance.choice(("", "--thread"))
     if kind == "rping":
@@ -76,7 +79,8 @@ def run_programs(nics, server, client, beside):
 
 
 def counters(bed):
-    """The counters of both NICs, as the kernel and their driver count; those that are 0 are left out."""
+    """The counters of both NICs, as the kernel and their driver count; those that are 0 are left
+    out."""
     found = {}
     for side, (interface, _) in nic.SIDES.items():
         script = f"cd /sys/class/net/{interface}/statistics; grep . *; ethtool -S {interface}"

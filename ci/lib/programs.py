@@ -1,6 +1,8 @@
-"""What the cases of ci/programs run on: two network namespaces, joined by a veth pair, and the programs of a case at both ends.
+"""What the cases of ci/programs run on: two network namespaces, joined by a veth pair, and the
+programs of a case at both ends.
 
-A program runs in one of these ways (see `Way`): as root with the interface for itself, or without any right, with a port of rnicd.
+A program runs in one of these ways (see `Way`): as root with the interface for itself, or without
+any right, with a port of rnicd.
 """
 
 import contextlib
@@ -27,7 +29,8 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-
 SIDES = {"west": ("10.77.8.1", "fd77:8::1"), "east": ("10.77.8.2", "fd77:8::2")}
 CASES = []
 
-# How a case is run. On one host both programs have ports of the same rnicd, and their frames never leave it.
+# How a case is run. On one host both programs have ports of the same rnicd, and their frames never
+# leave it.
 ALONE, SHARED, ONE_HOST = "alone", "over rnicd", "on one host, over rnicd"
 WAYS = (ALONE, SHARED, ONE_HOST)
 
@@ -43,10 +46,12 @@ def expect(holds, what, *seen):
 
 @dataclass
 class Case:
-    """A server and a client. In their command lines `{server}` and `{server6}` stand for the server's addresses, `{client}` for the
-    client's, `{device}` for the side's RDMA device, `{place}` for a directory that both can write to, `{own}` for that of our own
-    programs, `{newest}` for the same compiled with the newest headers, `{files}` for one that has the C programs and the other files of
-    ci/programs.d, `{other_host}` for the server's namespace, its interface and the command `rnic`."""
+    """A server and a client. In their command lines `{server}` and `{server6}` stand for the
+    server's addresses, `{client}` for the client's, `{device}` for the side's RDMA device,
+    `{place}` for a directory that both can write to, `{own}` for that of our own programs,
+    `{newest}` for the same compiled with the newest headers, `{files}` for one that has the C
+    programs and the other files of ci/programs.d, `{other_host}` for the server's namespace, its
+    interface and the command `rnic`."""
 
     name: str
     client: str

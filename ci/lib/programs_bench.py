@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Unmodified RDMA programs over rnic: perftest beside rnic-ctl perf, and qperf beside its own tests of the kernel's TCP.
+"""Unmodified RDMA programs over rnic: perftest beside rnic-ctl perf, and qperf beside its own tests
+of the kernel's TCP.
 
     ci/bench programs                      some minutes
     ci/bench programs --repetitions N      N rounds (5)
     ci/bench programs --quick              one short round: only whether it runs
 
-Two network namespaces, joined by a veth pair; each end has its interface for itself, and one CPU where there are two. The tests of a
-round alternate, and a ratio is the median of the rounds' own ratios. What was aimed at stands beside it. Needs root and the packages of
-`ci/deps programs`.
+Two network namespaces, joined by a veth pair; each end has its interface for itself, and one CPU
+where there are two. The tests of a round alternate, and a ratio is the median of the rounds' own
+ratios. What was aimed at stands beside it. Needs root and the packages of `ci/deps programs`.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from programs import ALONE, SIDES, Failed, Process, expect  # noqa: E402
 WEST, EAST = SIDES
 SERVER = SIDES[WEST][0]
 PERF_PORT, PERFTEST_PORT, QPERF_PORT = 18515, 18515, 19765
-# The most that perftest may take of what rnic-ctl perf takes, and that it may give less; the most that a round trip by RDMA may take of one
-# by the kernel's TCP.
+# The most that perftest may take of what rnic-ctl perf takes, and that it may give less; the most
+# that a round trip by RDMA may take of one by the kernel's TCP.
 WITHIN, LATENCY = 1.1, 0.6
 UNITS = {"ns": 1e-3, "us": 1, "ms": 1e3, "sec": 1e6, "bytes/sec": 8e-9, "KB/sec": 8e-6, "MB/sec": 8e-3, "GB/sec": 8}
 
@@ -104,7 +105,8 @@ def bandwidth(millions, size):
 
 
 def rows():
-    """What is measured: a title, the two measurements, and what their ratio may be, at most or at least."""
+    """What is measured: a title, the two measurements, and what their ratio may be, at most or at
+    least."""
     for operation in ("write", "read", "send"):
         for kind, size in (("lat", "64"), ("bw", "65536")):
             test = f"{operation}_{kind}"
@@ -112,7 +114,8 @@ def rows():
             yield f"ib_{test} -s {size}", "rnic-ctl perf", ("perftest", test, size), ("perf", test, size), limit
     for test, kernel in (("rc_lat", "tcp_lat"), ("rc_rdma_write_lat", "tcp_lat")):
         yield f"qperf {test}", f"qperf {kernel}", ("qperf", test), ("qperf", kernel), ("at most", LATENCY)
-    # Both ends wait by reading their memory, so that the thread that stands by has to share their CPU.
+    # Both ends wait by reading their memory, so that the thread that stands by has to share their
+    # CPU.
     yield "qperf rc_rdma_write_poll_lat", "qperf tcp_lat", ("qperf", "rc_rdma_write_poll_lat"), ("qperf", "tcp_lat"), None
     yield "qperf rc_bw", "qperf tcp_bw", ("qperf", "rc_bw"), ("qperf", "tcp_bw"), None
 

@@ -70,8 +70,8 @@ class Lan:
             self.ip("link", "set", "lo", "up")
             self.ip("link", "add", "bridge", "type", "bridge", "stp_state", 0, "forward_delay", 0,
                     "mcast_snooping", 0)
-            # The bridge stands for a switch: it must not reply to ARP for the host's address, which the kernel would
-            # do.
+            # The bridge stands for a switch: it must not reply to ARP for the host's address, which
+            # the kernel would do.
             self.ip("link", "set", "bridge", "arp", "off", "addrgenmode", "none")
             self._up("bridge")
             self._things = self._things.pop_all()
@@ -112,8 +112,8 @@ class Lan:
 
     def _join(self, interface, bridged):
 
-        """Makes an interface a port of the bridge, or of the program in its place. The kernel itself sends nothing
-        on either."""
+        """Makes an interface a port of the bridge, or of the program in its place. The kernel
+        itself sends nothing on either."""
         self.ip("link", "set", interface, "addrgenmode", "none", *(["master", "bridge"] if bridged else ["arp", "off"]))
 
     def tap_with_address(self, name, address):
@@ -165,8 +165,8 @@ class Guest(machine.Guest):
         )
 
     def switch(self, name, value):
-        """Sets a module parameter of siw: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer, rtr_type.
-        Returns its value before."""
+        """Sets a module parameter of siw: mpa_version, mpa_crc_required, mpa_crc_strict,
+        peer_to_peer, rtr_type. Returns its value before."""
         file = f"/sys/module/siw/parameters/{name}"
         return self.run(f"cat {file} && echo {value} >{file}").checked().strip()
 
@@ -202,14 +202,17 @@ class Capture:
         stop(self._tcpdump, signal.SIGINT)
 
     def packets(self, display_filter):
-        """Returns the frames that match, each as tshark's tree of layers with the raw octets beside it."""
-        # tshark recognises iWARP by its content; a port number that belongs to another protocol must not prevent that.
+        """Returns the frames that match, each as tshark's tree of layers with the raw octets beside
+        it."""
+        # tshark recognises iWARP by its content; a port number that belongs to another protocol
+        # must not prevent that.
         text = call("tshark", "-r", self.path, "-o", "tcp.try_heuristic_first:TRUE",
                     "-Y", display_filter, "-T", "json", "-x", "--no-duplicate-keys")
         return [packet["_source"]["layers"] for packet in json.loads(text or "[]")]
 
     def terminates(self):
-        """Returns each Terminate on the wire: (sender's address, its control word's first two octets)."""
+        """Returns each Terminate on the wire: (sender's address, its control word's first two
+        octets)."""
         found = []
         for layers in self.packets("iwarp_rdma.opcode == 7"):
             control = next(find(layers, "iwarp_rdma.term_ctrl_raw"))[0]

@@ -1,4 +1,5 @@
-"""`rnic-ctl capture` of a process that has its NIC for itself, both ways: in zero-copy, and in copy mode."""
+"""`rnic-ctl capture` of a process that has its NIC for itself, both ways: in zero-copy, and in copy
+mode."""
 
 import json
 
@@ -7,8 +8,8 @@ from nic_cases import EACH, case, expect
 
 
 def captured(nics, way):
-    """Captures one way in the east, whose server has its NIC before. Returns how many frames were captured, and what the server says
-    of its frames."""
+    """Captures one way in the east, whose server has its NIC before. Returns how many frames were
+    captured, and what the server says of its frames."""
     serving = nics.serve("-j perf send-bw", "--counters", side="east")
     capture = nics.bed.spawn("east", f"exec {nics.ctl} -j capture -i nic0 -Q {way} -w /tmp/capture.pcapng 2>&1", 120)
     nics.wait(lambda: nics.east("test -s /tmp/capture.pcapng").code == 0, "it captures", 40)

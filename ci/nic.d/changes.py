@@ -36,7 +36,8 @@ def _(nics):
     serving, client = traffic(nics)
     said = nics.west("ethtool -L nic1 combined 1; sleep 1; ethtool -L nic1 combined 2").output
     done, served = client.wait(), serving.wait()
-    # The kernel refuses to take a queue away that has a socket; where the driver does it, nothing may hang.
+    # The kernel refuses to take a queue away that has a socket; where the driver does it, nothing
+    # may hang.
     expect(done.code in (0, 1) and served.code in (0, 1), "it hangs or crashes:", said, done, served)
     nics.west("ethtool -L nic1 combined 2")
     nics.wait_for_carrier()
@@ -101,7 +102,8 @@ def unbind(nics):
 
 @case("the driver is unbound")
 def _(nics):
-    # Longer than the unbinding takes on a busy machine; the sides end as soon as the device is gone.
+    # Longer than the unbinding takes on a busy machine; the sides end as soon as the device is
+    # gone.
     serving, client = traffic(nics, seconds=60)
     bind_again = unbind(nics)
     done, served = client.wait(), serving.wait()

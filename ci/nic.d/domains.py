@@ -1,4 +1,5 @@
-"""A NIC in a VRF: its addresses, routes and TCP ports are those of the VRF, and sockets outside have ports of their own."""
+"""A NIC in a VRF: its addresses, routes and TCP ports are those of the VRF, and sockets outside
+have ports of their own."""
 
 import contextlib
 
@@ -50,7 +51,8 @@ def both_roles(nics, east, west, check=lambda report: None):
 
 @contextlib.contextmanager
 def kernel_listens(nics, device="", address=""):
-    """A listener of the kernel's on rnic-ctl's port, for sockets of a VRF if stated. Yields what came of it."""
+    """A listener of the kernel's on rnic-ctl's port, for sockets of a VRF if stated. Yields what
+    came of it."""
     script = f"""exec python3 -c '
 import signal, socket, sys
 listener = socket.socket()
@@ -100,7 +102,8 @@ def expect_taken(nics, address):
 
 
 def ports_are_of_the_vrf(nics, address):
-    """While rnic listens in the VRF, the kernel refuses the port there, and nowhere else; and the other way around."""
+    """While rnic listens in the VRF, the kernel refuses the port there, and nowhere else; and the
+    other way around."""
     with rnic_listens(nics):
         for wanted in ("", address):
             expect_taken(nics, wanted)

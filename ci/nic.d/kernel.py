@@ -7,7 +7,8 @@ TALK = ROOT / "ci/nic.d/kernel-tcp"
 
 
 def kernel_talks(nics, when):
-    """The kernel's TCP moves 300,000 octets each way through the NICs, and its ping a full frame."""
+    """The kernel's TCP moves 300,000 octets each way through the NICs, and its ping a full
+    frame."""
     serving = nics.bed.spawn("west", f"{TALK} serve", 60)
     nics.wait(lambda: "listening" in serving.output() or not serving.running(), "the kernel's server listens")
     client = nics.east(f"{TALK} {WEST}", 50)

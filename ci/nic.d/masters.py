@@ -1,4 +1,5 @@
-"""Devices on others: their frames arrive on the NIC below, so rnic works in the kernel's stack, and says so."""
+"""Devices on others: their frames arrive on the NIC below, so rnic works in the kernel's stack, and
+says so."""
 
 import contextlib
 

@@ -1,11 +1,13 @@
-"""Every operation over zero-copy, at MTUs that need one chunk of UMEM, two sizes of it, or several chunks."""
+"""Every operation over zero-copy, at MTUs that need one chunk of UMEM, two sizes of it, or several
+chunks."""
 
 import contextlib
 
 from nic import EAST, WEST
 from nic_cases import EACH, case, expect
 
-# Frames that fill the smallest chunk of each driver just and just not; jumbo frames. igb and virtio take 9216 at most.
+# Frames that fill the smallest chunk of each driver just and just not; jumbo frames. igb and virtio
+# take 9216 at most.
 MTUS = (1280, 1500, 1771, 3000, 9000)
 
 
@@ -14,8 +16,9 @@ def set_mtu(nics, mtu):
 
 
 def post_old_buffers(nics):
-    """Lets virtio_net post buffers of a page each in all its receive rings, without a program: it does so once each queue has seen
-    long frames. Under a program it drops what begins in such a buffer and does not end there."""
+    """Lets virtio_net post buffers of a page each in all its receive rings, without a program: it
+    does so once each queue has seen long frames. Under a program it drops what begins in such a
+    buffer and does not end there."""
     for side, peer in ((nics.east, WEST), (nics.west, EAST)):
         side(f"{LONG_DATAGRAMS} {peer}").checked()
     nics.both("ethtool -G {nic} rx 128 && ethtool -G {nic} rx 256")
@@ -32,8 +35,9 @@ for _ in range(64):
 
 
 def expect_whole_frames(report, mtu):
-    """Full frames arrive, one message at a time. A frame that the NIC cannot take shows as a smaller path MTU; where many are in
-    flight, so does a queue that has overflowed again and again."""
+    """Full frames arrive, one message at a time. A frame that the NIC cannot take shows as a
+    smaller path MTU; where many are in flight, so does a queue that has overflowed again and
+    again."""
     tcp = [worker["tcp"] for worker in report["workers"]]
     reductions = sum(each["mtu_reductions"] for each in tcp)
     expect(reductions == 0, f"frames of MTU {mtu} are lost: the path MTU was reduced {reductions} times", tcp)
@@ -100,7 +104,8 @@ def _(nics):
 
 @contextlib.contextmanager
 def vlan(nics):
-    """A VLAN on both NICs; yields the address of the west there. igb removes tags before the XDP program sees the frame."""
+    """A VLAN on both NICs; yields the address of the west there. igb removes tags before the XDP
+    program sees the frame."""
     nics.both("ip link add link {nic} name {nic}.7 type vlan id 7 && ip link set dev {nic}.7 up")
     try:
         nics.east("ip address add 10.80.0.1/24 dev nic0.7").checked()
@@ -111,7 +116,8 @@ def vlan(nics):
 
 
 def each_rxvlan(nics):
-    """Sets the offload that removes tags ahead of the XDP program, and yields it. virtio-net has none, and leaves the tags."""
+    """Sets the offload that removes tags ahead of the XDP program, and yields it. virtio-net has
+    none, and leaves the tags."""
     for state in ("on", "off") if nics.kind == "igb" else ():
         nics.both("ethtool -K {nic} rxvlan " + state)
         yield state

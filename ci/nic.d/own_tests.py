@@ -49,7 +49,8 @@ def own_tests(name):
         unknown = [each for each in SKIPPED.get(name, ()) if f"fn {each}()" not in source]
         expect(not unknown, f"ci/nic.d/own_tests.py skips what {name} does not have:", *unknown)
         skipped = " ".join(f"--skip {each}" for each in SKIPPED.get(name, ()))
-        # Two at once would wait for each other's processor, and for the kernel's lock of its network configuration.
+        # Two at once would wait for each other's processor, and for the kernel's lock of its
+        # network configuration.
         done = nics.bed.guest.run(f"exec {program} --test-threads=1 --exact {skipped}", timeout=600)
         expect(done.code == 0, f"they end with {done.code}:", done.output)
         expect("SKIPPED" not in done.output, "some were skipped:", done.output)

@@ -1,4 +1,5 @@
-"""rnicd shares the NICs: users without any right get ports, for which the drivers must send what XDP programs redirect to them."""
+"""rnicd shares the NICs: users without any right get ports, for which the drivers must send what
+XDP programs redirect to them."""
 
 import contextlib
 import json
@@ -11,7 +12,8 @@ from operations import each_rxvlan, set_mtu, vlan
 
 # Of the guest, for the sockets, configurations, records and pins of both sides.
 DIRECTORY = "/tmp/sharing"
-# Runs rnic-ctl as nobody, with rnicd of the side on which it is called. The directories above the program may be closed to nobody.
+# Runs rnic-ctl as nobody, with rnicd of the side on which it is called. The directories above the
+# program may be closed to nobody.
 CLIENT = f"{DIRECTORY}/client"
 PREPARE = f"""set -e
     [ ! -e {CLIENT} ] || exit 0
@@ -61,7 +63,8 @@ class Sharing(Nics):
         expect(job.running(), "rnicd ended early:", job.wait().output if not job.running() else "")
 
     def stop(self, side):
-        """Ends rnicd and all that it leaves for the next one. Returns what the removal printed, and what is left."""
+        """Ends rnicd and all that it leaves for the next one. Returns what the removal printed, and
+        what is left."""
         self.end(self._rnicd[side])
         return self.bed.run(side, f"""{RNICD} --unshare {self.options(side)}
             ip -o link show | grep -e 'rnic[0-9]*-' -e xdp
@@ -91,7 +94,8 @@ class Sharing(Nics):
 
 @contextlib.contextmanager
 def shared(nics, mtu=1500, rules=""):
-    """Both NICs shared, at an MTU, with more lines of the configuration. Nothing of it is left behind."""
+    """Both NICs shared, at an MTU, with more lines of the configuration. Nothing of it is left
+    behind."""
     nics.bed.guest.run(PREPARE).checked()
     sharing = Sharing(nics.bed, rules)
     set_mtu(nics, mtu)
@@ -118,7 +122,8 @@ def operations(sharing, options="-s 20000 -n 40", host=nic.WEST):
 
 @contextlib.contextmanager
 def two_clients(sharing):
-    """Two servers and their clients, each a port. The clients verify each message until the `with` ends."""
+    """Two servers and their clients, each a port. The clients verify each message until the `with`
+    ends."""
     tests = {"read-bw": "-p 7001", "send-bw": "-p 7002"}
     jobs = [sharing.serve(f"perf {test}", port, 300) for test, port in tests.items()]
     try:
@@ -211,7 +216,8 @@ def _(nics):
 
 
 def queue_client(sharing):
-    """A client of the west's server on TCP port 7002, which has queue 1 of nic0 and verifies until it is ended; and its port."""
+    """A client of the west's server on TCP port 7002, which has queue 1 of nic0 and verifies until
+    it is ended; and its port."""
     before = {port["port"] for port in sharing.ask("east", "port show")}
     job = sharing.bed.spawn("east", f"exec {sharing.ctl} perf send-bw --netdev nic0 --queue 1 --verify -s 4096 -D 600 -p 7002 {nic.WEST}", 300)
     sharing.wait(lambda: "#bytes" in job.output() or not job.running(), "the client with the queue connects", 60)

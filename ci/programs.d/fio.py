@@ -1,4 +1,5 @@
-"""fio's rdma engine. Its server is a job that reads, its client one that writes; the verb says what moves the data."""
+"""fio's rdma engine. Its server is a job that reads, its client one that writes; the verb says what
+moves the data."""
 
 from programs import ALONE, SHARED, Case, table
 
@@ -14,7 +15,8 @@ def fio(verb, client="", server="", name=""):
 table(
     fio("write"),
     fio("read"),
-    # The server must have as many receives as the client can send ahead of it: iWARP knows no "receiver not ready".
+    # The server must have as many receives as the client can send ahead of it: iWARP knows no
+    # "receiver not ready".
     fio("send", "", "--iodepth=256"),
     # The client writes checksums into its blocks, the server verifies them.
     fio("send", "--verify=crc32c --do_verify=0", "--iodepth=256 --verify=crc32c", ", verified"),

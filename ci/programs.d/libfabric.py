@@ -1,4 +1,5 @@
-"""libfabric's verbs provider: messages (MSG), and datagrams that it makes of them (`verbs;ofi_rxm`). The transfers are checked."""
+"""libfabric's verbs provider: messages (MSG), and datagrams that it makes of them
+(`verbs;ofi_rxm`). The transfers are checked."""
 
 from programs import Case, table
 

@@ -1,4 +1,5 @@
-"""valgrind's memcheck over programs: what our libraries do with the memory of the program is judged too."""
+"""valgrind's memcheck over programs: what our libraries do with the memory of the program is judged
+too."""
 
 from programs import Case, table
 

@@ -1,4 +1,5 @@
-/* Two ranks: each tells its name, then messages of growing size go to and fro and are compared, then many go one way. */
+/* Two ranks: each tells its name, then messages of growing size go to and fro and are compared,
+ * then many go one way. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

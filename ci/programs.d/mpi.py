@@ -1,9 +1,11 @@
-"""Open MPI over libfabric. Its data can go over rnic only: no other component for messages is allowed."""
+"""Open MPI over libfabric. Its data can go over rnic only: no other component for messages is
+allowed."""
 
 from programs import ALONE, ONE_HOST, Case, table
 
 ONLY_RNIC = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs\\;ofi_rxm"
-# mpirun wants to be told that root means it. Without rights nobody enters the other namespace: hence as root only.
+# mpirun wants to be told that root means it. Without rights nobody enters the other namespace:
+# hence as root only.
 TWO_HOSTS = ("--allow-run-as-root --host {server},{client} --mca plm rsh "
              "--mca plm_rsh_agent '{files}/mpi-agent {other_host}'")
 

@@ -1,4 +1,5 @@
-"""Programs of our own in C, of kinds that the distribution has none of. They are in ci/programs.d/c."""
+"""Programs of our own in C, of kinds that the distribution has none of. They are in
+ci/programs.d/c."""
 
 from programs import ALONE, ONE_HOST, SHARED, Case, table
 
@@ -13,7 +14,8 @@ table(
     pair("forking with a connection", "forking", port=7471),
     pair("forking first, a device for each child", "forking", "servers", "clients", port=7471, ways=(SHARED, ONE_HOST)),
     Case("loaded by dlopen", "{own}/loaded client {server} {device}", "{own}/loaded server {server} {device}", port=7471),
-    # Compiled with the newest headers, whose inline functions and structures are not those of the distribution.
+    # Compiled with the newest headers, whose inline functions and structures are not those of the
+    # distribution.
     pair("compiled anew: cancelled while it posts and polls", "cancelled", place="newest", port=7481,
          says=(r"300 threads were cancelled",), ways=(ALONE, SHARED)),
     pair("compiled anew: forking with a connection", "forking", place="newest", port=7471, ways=(ALONE, SHARED)),

@@ -25,14 +25,16 @@ table(
       for operation in ("write", "read", "send")),
     *(perftest(", all sizes", f"ib_{operation}_lat", "-a -n 20", r"^ 8388608 +\d", ways=(ALONE,), seconds=60)
       for operation in ("write", "read", "send")),
-    # No more Sends than the server has receives: with more, the client may wait for credits, which come without an event.
+    # No more Sends than the server has receives: with more, the client may wait for credits, which
+    # come without an event.
     *(perftest(", events", f"ib_{operation}_bw", f"-s 4096 -n {count} -e", BW) for operation, count in (("read", 1000), ("send", 500))),
     *(perftest(", events", f"ib_{operation}_lat", "-s 4096 -n 1000 -e", LAT, ways=(ALONE, SHARED))
       for operation in ("read", "send")),
     *(perftest(", 8 queue pairs", f"ib_{operation}_bw", "-s 16384 -n 500 -q 8", BW, ways=(ALONE, SHARED))
       for operation in ("write", "read", "send")),
     *(perftest(", both directions", f"ib_{operation}_bw", "-s 16384 -n 1000 -b", BW) for operation in ("write", "read", "send")),
-    # With more queue pairs it counts the credits of iWARP by the wrong one: by the receive that a message took.
+    # With more queue pairs it counts the credits of iWARP by the wrong one: by the receive that a
+    # message took.
     perftest(", a shared receive queue", "ib_send_bw", "-s 4096 -n 1000 --use-srq", BW),
     perftest(", a shared receive queue", "ib_send_lat", "-s 64 -n 1000 --use-srq", LAT, ways=(ALONE,)),
     perftest(", inline", "ib_write_lat", "-s 200 -I 220 -n 1000", LAT, ways=(ALONE,)),

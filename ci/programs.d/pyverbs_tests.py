@@ -1,4 +1,5 @@
-"""The tests that rdma-core has for pyverbs, its module for Python. Their rdma_cm tests connect two processes on one host."""
+"""The tests that rdma-core has for pyverbs, its module for Python. Their rdma_cm tests connect two
+processes on one host."""
 
 from programs import ONE_HOST, Case, table
 

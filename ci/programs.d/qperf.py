@@ -1,4 +1,5 @@
-"""qperf over rdma_cm (-cm1): its server forks for each client, and has a connection of the kernel's TCP beside."""
+"""qperf over rdma_cm (-cm1): its server forks for each client, and has a connection of the kernel's
+TCP beside."""
 
 from programs import ALONE, SHARED, Case, table
 

@@ -1,6 +1,6 @@
-//! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the host buffers
-//! stays within its window, all that it sends is right, every work request completes once, and nothing of the connection
-//! is left.
+//! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the
+//! host buffers stays within its window, all that it sends is right, every work request completes
+//! once, and nothing of the connection is left.
 #![no_main]
 
 #[path = "../../rnic-core/tests/support/decoder/mod.rs"]

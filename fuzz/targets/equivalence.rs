@@ -1,8 +1,8 @@
-//! Engines with and without fast paths, on the same input: frames, completions, memory, counters and state are the same. And
-//! on an honest network all that is asked is done in the end.
+//! Engines with and without fast paths, on the same input: frames, completions, memory, counters
+//! and state are the same. And on an honest network all that is asked is done in the end.
 //!
-//! A long run: `cargo +nightly fuzz run -s none --no-trace-compares equivalence -- -max_len=400 -len_control=0`. One core
-//! takes some 700 inputs a second; most of them take most fast paths.
+//! A long run: `cargo +nightly fuzz run -s none --no-trace-compares equivalence -- -max_len=400
+//! -len_control=0`. One core takes some 700 inputs a second; most of them take most fast paths.
 #![no_main]
 
 #[path = "../../rnic-core/tests/support/equivalence/mod.rs"]

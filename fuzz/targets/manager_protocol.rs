@@ -1,5 +1,5 @@
-//! A datagram from any client, or from any daemon: reading it does not panic, and a message that is read, written and read again
-//! is the same.
+//! A datagram from any client, or from any daemon: reading it does not panic, and a message that is
+//! read, written and read again is the same.
 #![no_main]
 
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
-//! Any frame: reading it does not panic, and a segment that is read, written and read again is the same.
+//! Any frame: reading it does not panic, and a segment that is read, written and read again is the
+//! same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

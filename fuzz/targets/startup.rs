@@ -1,4 +1,5 @@
-//! The start-up exchange with a peer that sends anything, in any pieces: no panic, and the pieces do not matter.
+//! The start-up exchange with a peer that sends anything, in any pieces: no panic, and the pieces
+//! do not matter.
 #![no_main]
 
 use arbitrary::Arbitrary;

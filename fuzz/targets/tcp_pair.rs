@@ -1,7 +1,8 @@
-//! Two ends of a TCP connection and a link in the hands of an adversary, who drops, holds back, duplicates, damages
-//! and forges segments, and decides how time passes. Nothing panics; each stream is what was sent; windows are kept
-//! to and never taken back; a timer runs while anything is in flight; no frame is lost. While the adversary only
-//! drops, duplicates and reorders, both streams arrive whole in the end, or the connection has failed by a timeout.
+//! Two ends of a TCP connection and a link in the hands of an adversary, who drops, holds back,
+//! duplicates, damages and forges segments, and decides how time passes. Nothing panics; each
+//! stream is what was sent; windows are kept to and never taken back; a timer runs while anything
+//! is in flight; no frame is lost. While the adversary only drops, duplicates and reorders, both
+//! streams arrive whole in the end, or the connection has failed by a timeout.
 #![no_main]
 
 use std::collections::VecDeque;
@@ -90,7 +91,8 @@ fn octet(end: usize, offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ end as u8
 }
 
-/// The window of a segment. It is scaled if both ends have stated a shift count, but never in a SYN (RFC 7323 section 2.2).
+/// The window of a segment. It is scaled if both ends have stated a shift count, but never in a SYN
+/// (RFC 7323 section 2.2).
 fn scaled(header: &TcpHeader, shift: Option<u8>, of_peer: Option<u8>) -> u32 {
     let scales = of_peer.is_some() && !header.flags.syn();
     u32::from(header.window) << shift.filter(|_| scales).unwrap_or(0)
@@ -483,8 +485,8 @@ impl World {
     }
 }
 
-/// Writes the octets of a segment anew, as those of the place that its header states. A place that no stream reaches
-/// keeps none: a forger who guesses octets there is believed by any TCP.
+/// Writes the octets of a segment anew, as those of the place that its header states. A place that
+/// no stream reaches keeps none: a forger who guesses octets there is believed by any TCP.
 fn restore(octets: &mut Vec<u8>, from: usize, isn: Seq) {
     let Ok(segment) = TcpSegment::parse(octets) else {
         return;

@@ -1,4 +1,5 @@
-//! Any ULPDU: reading its DDP and RDMAP headers does not panic, and what is written again reads the same.
+//! Any ULPDU: reading its DDP and RDMAP headers does not panic, and what is written again reads the
+//! same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -32,7 +32,8 @@ counters! {
         frames_received,
         /// Frames handed to the device.
         frames_sent,
-        /// Frames that came here and belong to a connection of another engine of this device, which got a copy.
+        /// Frames that came here and belong to a connection of another engine of this device, which
+        /// got a copy.
         handed_over,
         /// Frames of connections of this engine that came to another.
         taken_over,
@@ -42,7 +43,8 @@ counters! {
         syn_cookies_received,
         /// Timers of connections that went off.
         timers_expired,
-        /// Times a connection could not go on sending because the device had no room or no frame was free.
+        /// Times a connection could not go on sending because the device had no room or no frame
+        /// was free.
         no_transmit_frame,
     }
 }
@@ -94,7 +96,8 @@ counters! {
         resets_received,
         /// RST segments sent.
         resets_sent,
-        /// Segments whose octets moved to ordinary memory, because the peer was silent and others needed the frames.
+        /// Segments whose octets moved to ordinary memory, because the peer was silent and others
+        /// needed the frames.
         segments_spilled,
     }
 }
@@ -102,7 +105,8 @@ counters! {
 counters! {
     /// MPA, DDP and RDMAP, summed over connections.
     RdmaCounters {
-        /// Connections reset because their first octets were no MPA Request of a supported revision.
+        /// Connections reset because their first octets were no MPA Request of a supported
+        /// revision.
         requests_refused,
         /// FPDUs received with a good CRC (or with CRC off).
         fpdus_received,
@@ -112,9 +116,11 @@ counters! {
         crc_errors,
         /// Octets placed into registered memory.
         octets_placed,
-        /// Octets of those that were placed before an earlier octet of the stream had arrived, as markers allow.
+        /// Octets of those that were placed before an earlier octet of the stream had arrived, as
+        /// markers allow.
         octets_placed_early,
-        /// Octets copied to memory of the engine's own: parts of FPDUs that crossed segments, and all that came out of order.
+        /// Octets copied to memory of the engine's own: parts of FPDUs that crossed segments, and
+        /// all that came out of order.
         octets_buffered,
         /// Terminate messages sent.
         terminates_sent,
@@ -130,7 +136,8 @@ pub struct Counters {
     pub engine: EngineCounters,
     /// Frames that were dropped, by the reason.
     pub drops: DropCounters,
-    /// TCP, summed over connections that are gone; a [`Snapshot`](crate::engine::Snapshot) adds those that are there.
+    /// TCP, summed over connections that are gone; a [`Snapshot`](crate::engine::Snapshot) adds
+    /// those that are there.
     pub tcp: TcpCounters,
     /// MPA, DDP and RDMAP, summed over connections.
     pub rdma: RdmaCounters,

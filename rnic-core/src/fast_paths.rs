@@ -1,7 +1,8 @@
 //! The switches of the fast paths.
 //!
-//! A fast path has the outcome of the ordinary way in fewer steps, in a case that is common. The ordinary way is the
-//! specification: tests run an engine without fast paths beside one that has them, on the same input, and compare.
+//! A fast path has the outcome of the ordinary way in fewer steps, in a case that is common. The
+//! ordinary way is the specification: tests run an engine without fast paths beside one that has
+//! them, on the same input, and compare.
 
 /// A fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,8 @@ pub struct FastPaths {
     pub whole_message: bool,
     /// Receive: further segments of a Write, behind one that header prediction has taken.
     pub coalesced_run: bool,
-    /// Receive: the ACK of the only segment in flight, in a segment that header prediction has taken.
+    /// Receive: the ACK of the only segment in flight, in a segment that header prediction has
+    /// taken.
     pub sole_ack: bool,
     /// Transmit: segments of new data that leave one behind the other while nothing else is due.
     pub tx_burst: bool,
@@ -56,7 +58,8 @@ pub struct FastPaths {
     pub idle_send: bool,
     /// Transmit: messages whose octets stand in their requests, from the ring into the frame.
     pub inline_messages: bool,
-    /// Transmit: segments of one long message in a burst, whose source is checked once for all of them.
+    /// Transmit: segments of one long message in a burst, whose source is checked once for all of
+    /// them.
     pub tx_template: bool,
 }
 
@@ -124,7 +127,8 @@ impl FastPaths {
     }
 }
 
-/// How often each fast path was taken on this thread, for tests. Builds without debug assertions do not count.
+/// How often each fast path was taken on this thread, for tests. Builds without debug assertions do
+/// not count.
 pub mod taken {
     use super::FastPath;
     #[cfg(debug_assertions)]
@@ -146,7 +150,8 @@ pub mod taken {
         let _ = path;
     }
 
-    /// Returns how often a fast path was taken on this thread; `None` in a build that does not count.
+    /// Returns how often a fast path was taken on this thread; `None` in a build that does not
+    /// count.
     pub fn times(path: FastPath) -> Option<u64> {
         #[cfg(debug_assertions)]
         return Some(TAKEN.with(|taken| taken[path as usize].get()));

@@ -1,8 +1,8 @@
 //! The iWARP protocol engine.
 //!
-//! Everything here runs on frames, time and randomness that the caller passes in: the engine makes no system
-//! call, reads no clock and starts no thread. (Creating a [`memory`] region or ring is the one place that asks
-//! the kernel for something, and it happens before any traffic.)
+//! Everything here runs on frames, time and randomness that the caller passes in: the engine makes
+//! no system call, reads no clock and starts no thread. (Creating a [`memory`] region or ring is
+//! the one place that asks the kernel for something, and it happens before any traffic.)
 
 pub mod connection;
 pub mod counters;

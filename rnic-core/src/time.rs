@@ -6,7 +6,8 @@ use core::time::Duration;
 
 /// A point on the caller's monotonic clock, in nanoseconds. Its zero has no meaning.
 ///
-/// One more than the nanoseconds, so that an optional one, of which each connection has many, takes no more octets.
+/// One more than the nanoseconds, so that an optional one, of which each connection has many, takes
+/// no more octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(NonZeroU64);
 
@@ -66,7 +67,8 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// A length of time in nanoseconds: what is computed with for each segment takes the form that is computed with fastest.
+/// A length of time in nanoseconds: what is computed with for each segment takes the form that is
+/// computed with fastest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span(u64);
 

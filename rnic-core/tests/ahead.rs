@@ -1,5 +1,5 @@
-//! Data that arrive out of order on a stream without markers. Nothing shows there where an FPDU begins, so the data
-//! wait in the out-of-order queue.
+//! Data that arrive out of order on a stream without markers. Nothing shows there where an FPDU
+//! begins, so the data wait in the out-of-order queue.
 
 mod common;
 
@@ -66,8 +66,8 @@ fn inner_fpdus(stag: Stag) -> [(&'static str, Vec<u8>); 6] {
     ]
 }
 
-/// A Send has a whole FPDU among its octets, and is cut into three segments around it, of which the middle one comes
-/// first. The FPDU inside must be treated as payload.
+/// A Send has a whole FPDU among its octets, and is cut into three segments around it, of which the
+/// middle one comes first. The FPDU inside must be treated as payload.
 #[test]
 fn an_fpdu_inside_a_payload_stays_payload() {
     // rfc: 5044-45, 5044-46a, 5044-46b, 5044-47
@@ -141,7 +141,8 @@ fn part_of_fpdu(ends: &[usize], front: usize) -> usize {
     front - last.unwrap_or(&0)
 }
 
-/// Returns the SACK blocks that host 0 sent last, as octets behind those acknowledged to the peer so far.
+/// Returns the SACK blocks that host 0 sent last, as octets behind those acknowledged to the peer
+/// so far.
 fn sack_blocks(sim: &mut Simulation, peer: usize) -> Rc<RefCell<Vec<Range<usize>>>> {
     let said = Rc::new(RefCell::new(Vec::new()));
     let front = sim.raw[peer].isn + 1 + sim.raw[peer].acknowledged;
@@ -159,8 +160,9 @@ fn sack_blocks(sim: &mut Simulation, peer: usize) -> Rc<RefCell<Vec<Range<usize>
     said
 }
 
-/// Segments cut anywhere, in any order, twice, overlapping. Each octet that has come is queued once, SACK reports just
-/// those, and when the missing ones are sent again, everything is delivered.
+/// Segments cut anywhere, in any order, twice, overlapping. Each octet that has come is queued
+/// once, SACK reports just those, and when the missing ones are sent again, everything is
+/// delivered.
 #[test]
 fn segments_in_any_order_make_up_the_stream() {
     // rfc: 5041-14, 5044-43, 5044-92
@@ -204,8 +206,8 @@ fn segments_in_any_order_make_up_the_stream() {
             {
                 sim.raw[raw.peer].send_ahead(range.start as u32, &octets[range.clone()]);
                 sim.run_now();
-                // A segment that begins with queued octets is cut in front; one that goes on behind queued octets is
-                // cut there.
+                // A segment that begins with queued octets is cut in front; one that goes on behind
+                // queued octets is cut there.
                 let first = here[range.clone()].iter().take_while(|here| **here).count();
                 let new = &mut here[range][first..];
                 let free = new.iter().take_while(|here| !**here).count();
@@ -239,7 +241,8 @@ fn segments_in_any_order_make_up_the_stream() {
     }
 }
 
-/// A whole window of octets behind a hole is queued, and nothing beyond. It is freed when the connection ends.
+/// A whole window of octets behind a hole is queued, and nothing beyond. It is freed when the
+/// connection ends.
 #[test]
 fn a_window_is_kept_and_freed() {
     let (mut sim, raw) = with_small_window(1);
@@ -258,8 +261,8 @@ fn a_window_is_kept_and_freed() {
     assert_nothing_left(&mut sim);
 }
 
-/// On a long path that holds far more than the first window, little more than what was lost is retransmitted, because
-/// everything behind it is queued.
+/// On a long path that holds far more than the first window, little more than what was lost is
+/// retransmitted, because everything behind it is queued.
 #[test]
 fn a_loss_costs_no_more_than_what_was_lost() {
     let link = Impairments {

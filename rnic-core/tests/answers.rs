@@ -1,6 +1,6 @@
-//! Answers: a peer's segments with data that acknowledge all that was in flight, as each message gets where a sender
-//! waits for the other side's. The fast path `whole_message` handles them, and must have the outcome of the ordinary
-//! way.
+//! Answers: a peer's segments with data that acknowledge all that was in flight, as each message
+//! gets where a sender waits for the other side's. The fast path `whole_message` handles them, and
+//! must have the outcome of the ordinary way.
 
 mod common;
 
@@ -315,8 +315,8 @@ impl Talk {
     }
 }
 
-/// Programs free what belongs to a request when its answer comes: what the answer acknowledges completes first, on every way that an
-/// answer takes.
+/// Programs free what belongs to a request when its answer comes: what the answer acknowledges
+/// completes first, on every way that an answer takes.
 #[test]
 fn a_request_completes_before_its_answer() {
     for opcode in [Opcode::Send, Opcode::SendSolicited, Opcode::Immediate] {
@@ -504,7 +504,8 @@ fn the_last_answer_lets_a_connection_end() {
     assert_eq!(sink.content(), b"answered");
 }
 
-/// A side that ends closes behind the last answer that it waits for. It does not carry out a request that came with it.
+/// A side that ends closes behind the last answer that it waits for. It does not carry out a
+/// request that came with it.
 #[test]
 fn a_request_behind_the_last_answer_does_not_delay_the_end() {
     let mut scene = Scene::new();

@@ -1,4 +1,5 @@
-//! Captured traffic between two hosts with Linux's siw: everything in it is parsed, written again and compared.
+//! Captured traffic between two hosts with Linux's siw: everything in it is parsed, written again
+//! and compared.
 
 mod support;
 
@@ -94,8 +95,8 @@ fn in_capture(name: &str, mut check: impl FnMut([&Spoken<'_>; 2])) {
     assert!(found, "there is no capture {name}");
 }
 
-/// Every frame is written again from what was read. Only the IP identification, which Linux counts up and we leave
-/// zero, and the IP checksum over it may differ.
+/// Every frame is written again from what was read. Only the IP identification, which Linux counts
+/// up and we leave zero, and the IP checksum over it may differ.
 #[test]
 fn every_frame_is_read_with_its_checksums_and_written_again() {
     let mut frames = 0;
@@ -256,8 +257,8 @@ fn the_deframer_finds_the_same_ulpdus_in_the_segments_as_they_came() {
     });
 }
 
-/// Describes what was negotiated, and how many segments of each kind followed: "> " by the initiator, "< " by the
-/// responder.
+/// Describes what was negotiated, and how many segments of each kind followed: "> " by the
+/// initiator, "< " by the responder.
 fn describe(
     capture: &Capture,
     connection: &Connection,
@@ -308,7 +309,8 @@ fn the_captures_hold_what_they_are_said_to() {
     assert_eq!(contents.trim(), CONTENTS.trim(), "\n{contents}");
 }
 
-/// Describes the Terminates of a capture: their meaning, the order of their bits, and the length that was quoted.
+/// Describes the Terminates of a capture: their meaning, the order of their bits, and the length
+/// that was quoted.
 fn terminates(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     in_capture(name, |spoken| {

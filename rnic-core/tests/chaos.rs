@@ -1,6 +1,6 @@
-//! Two hosts that do anything at any time over a bad link: connect, accept, reject, post, bind windows and invalidate
-//! them, disconnect, abort, destroy, revoke. Whatever they do, every request completes once and in order, every event
-//! fits those before it, and in the end nothing is left.
+//! Two hosts that do anything at any time over a bad link: connect, accept, reject, post, bind
+//! windows and invalidate them, disconnect, abort, destroy, revoke. Whatever they do, every request
+//! completes once and in order, every event fits those before it, and in the end nothing is left.
 
 mod common;
 
@@ -62,7 +62,8 @@ impl Queues {
         }
     }
 
-    /// Checks that completions come once, in order, and only with a connection. Receives of a shared queue have no order.
+    /// Checks that completions come once, in order, and only with a connection. Receives of a
+    /// shared queue have no order.
     fn poll(&mut self, shared: Option<&mut Shared>, seed: u64) {
         let mut shared = shared;
         for completion in self.qp.poll() {

@@ -1,4 +1,5 @@
-//! Coalesced runs: segments of a Write in a row. The outcome of any frames must be the same as if each had come alone.
+//! Coalesced runs: segments of a Write in a row. The outcome of any frames must be the same as if
+//! each had come alone.
 
 mod common;
 
@@ -165,7 +166,8 @@ impl Scene {
             sent: peer.received.clone(),
             acknowledged: peer.acknowledged,
             reset: peer.reset,
-            // Data behind the end of a stream may or may not be queued, depending on when the end is processed.
+            // Data behind the end of a stream may or may not be queued, depending on when the end
+            // is processed.
             rdma: RdmaCounters {
                 octets_buffered: 0,
                 ..snapshot.rdma
@@ -230,8 +232,8 @@ fn outcome(twists: &[Option<Twist>], at_once: bool) -> Outcome {
     scene.outcome()
 }
 
-/// Returns the outcome of pieces of which the one in the middle has a twist. It must be the same if they come one by
-/// one.
+/// Returns the outcome of pieces of which the one in the middle has a twist. It must be the same if
+/// they come one by one.
 fn with_twist(twist: Option<Twist>) -> Outcome {
     let mut twists = vec![None; PIECES];
     twists[PIECES / 2] = twist;
@@ -338,8 +340,8 @@ fn what_tcp_must_know_it_hears() {
     }
 }
 
-/// Returns the outcome of three messages of four segments, the last of which is shorter. The second goes to this STag,
-/// at this offset.
+/// Returns the outcome of three messages of four segments, the last of which is shorter. The second
+/// goes to this STag, at this offset.
 fn messages(at_once: bool, second: impl Fn(&mut Scene) -> (Stag, u64)) -> Outcome {
     let mut scene = Scene::new();
     let second = second(&mut scene);

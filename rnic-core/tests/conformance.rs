@@ -1,4 +1,5 @@
-//! The conformance register (`rnic-core/conformance/`) against the `rfc:` comments in code and tests.
+//! The conformance register (`rnic-core/conformance/`) against the `rfc:` comments in code and
+//! tests.
 //!
 //! `ci/conformance` prints the table that [`table`] makes.
 
@@ -20,8 +21,8 @@ const CRATES: [&str; 6] = [
 /// The directory of the programs in the kernel, which are code as well.
 const PROGRAMS: &str = "ebpf";
 
-/// A number of the register: `5041-58`, `5041-s3` for what an RFC only recommends, `5041-72b` for the second point of a
-/// list that stands under one MUST.
+/// A number of the register: `5041-58`, `5041-s3` for what an RFC only recommends, `5041-72b` for
+/// the second point of a list that stands under one MUST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Id {
     rfc: u16,
@@ -76,7 +77,8 @@ enum Exception {
     Deviation,
     /// It is required of others: the application, the administrator, another protocol.
     OtherParty,
-    /// It requires nothing that can be observed: terms, headings, or what other requirements state in detail.
+    /// It requires nothing that can be observed: terms, headings, or what other requirements state
+    /// in detail.
     NotTestable,
 }
 
@@ -113,7 +115,8 @@ impl Register {
         register
     }
 
-    /// Adds the lines of a file: a requirement in each, an exception indented below what it excepts.
+    /// Adds the lines of a file: a requirement in each, an exception indented below what it
+    /// excepts.
     fn add(&mut self, file: &str, text: &str) {
         let mut last = None;
         for (index, line) in text.lines().enumerate() {
@@ -249,8 +252,9 @@ impl Citations {
     }
 }
 
-/// Reads the numbers that a line cites: in a comment, behind `rfc:`, with commas between them, and then, without a comma, what they
-/// require in a few words: `rfc: 1000-1, 1000-2 each segment has a checksum`. `None` if the line is written otherwise.
+/// Reads the numbers that a line cites: in a comment, behind `rfc:`, with commas between them, and
+/// then, without a comma, what they require in a few words:
+/// `rfc: 1000-1, 1000-2 each segment has a checksum`. `None` if the line is written otherwise.
 fn cited(line: &str) -> Option<Vec<Id>> {
     let comment = line.find("//").map_or("", |at| &line[at..]);
     let Some((_, list)) = comment.split_once("rfc: ") else {

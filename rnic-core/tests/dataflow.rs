@@ -1,4 +1,5 @@
-//! Data under way: invalidation and revocation, full completion queues, frames and windows that run out, sizes.
+//! Data under way: invalidation and revocation, full completion queues, frames and windows that run
+//! out, sizes.
 
 mod common;
 
@@ -286,7 +287,8 @@ fn a_host_with_few_frames_gets_by() {
     }
 }
 
-/// Segments that are new, retransmitted, sent in part or without payload: the device computes the checksums of all.
+/// Segments that are new, retransmitted, sent in part or without payload: the device computes the
+/// checksums of all.
 #[test]
 fn a_device_may_complete_checksums() {
     let link = Impairments {
@@ -403,7 +405,8 @@ fn what_arrives_ahead_of_order_is_delivered_in_order() {
     assert_eq!(outcomes(&mut raw.qp), [received(4)]);
 }
 
-/// So many connections that their state is prefetched, on a network that loses and duplicates frames.
+/// So many connections that their state is prefetched, on a network that loses and duplicates
+/// frames.
 #[test]
 fn a_hundred_connections_take_turns() {
     let link = Impairments {

@@ -1,4 +1,5 @@
-//! Our own traffic, read by Wireshark's iWARP dissector: every FPDU is found, every CRC is good, nothing is malformed.
+//! Our own traffic, read by Wireshark's iWARP dissector: every FPDU is found, every CRC is good,
+//! nothing is malformed.
 //!
 //! Needs tshark.
 
@@ -49,7 +50,8 @@ struct Verdict {
     complaints: String,
 }
 
-/// Dissects a capture with tshark: the streams of the initiator and of the responder, which listens on port 7174.
+/// Dissects a capture with tshark: the streams of the initiator and of the responder, which listens
+/// on port 7174.
 fn dissect(path: &Path) -> [Verdict; 2] {
     let output = Process::new("tshark")
         .args(["-r", path.to_str().unwrap(), "-T", "pdml"])
@@ -118,11 +120,11 @@ fn dissect(path: &Path) -> [Verdict; 2] {
 /// A frame and the microsecond at which it was sent.
 type Frame = (u64, Vec<u8>);
 
-/// Traffic of every kind between two hosts of which the first and the second require markers or do not: the frames,
-/// and how many FPDUs each host sent.
+/// Traffic of every kind between two hosts of which the first and the second require markers or do
+/// not: the frames, and how many FPDUs each host sent.
 fn traffic(markers: [bool; 2]) -> (Vec<Frame>, [u64; 2]) {
-    // Where an FPDU ends right in front of a marker, tshark takes that marker for a part of the FPDU, and loses the
-    // boundaries.
+    // Where an FPDU ends right in front of a marker, tshark takes that marker for a part of the
+    // FPDU, and loses the boundaries.
     (2..500)
         .map(|first| exchange(markers, first))
         .find(|(frames, _)| !ends_at_a_marker(frames, markers))
@@ -200,8 +202,8 @@ fn verdicts(frames: &[Frame], markers: [bool; 2]) -> [Verdict; 2] {
         dissect(&File::new(&pcap::write(frames)).0)
     };
     let [initiator, responder] = taken(frames);
-    // As soon as one side requires markers, tshark expects them of both. So the side that sends none is dissected
-    // again, without the M bit.
+    // As soon as one side requires markers, tshark expects them of both. So the side that sends
+    // none is dissected again, without the M bit.
     let unaware: Vec<_> = frames.iter().cloned().map(without_m).collect();
     let [initiator_unaware, responder_unaware] = taken(&unaware);
     match markers {
@@ -219,7 +221,8 @@ fn without_m((at, mut frame): Frame) -> Frame {
         && frame[start + FLAGS_AT] & 0x80 != 0
     {
         frame[start + FLAGS_AT] &= 0x7f;
-        // TCP's checksum is the complement of a sum that is 0x8000 less, or 0x80 if the octet is the second of its word.
+        // TCP's checksum is the complement of a sum that is 0x8000 less, or 0x80 if the octet is
+        // the second of its word.
         let checksum_at = 14 + 20 + 16;
         let less: u32 = if (start + FLAGS_AT).is_multiple_of(2) {
             0x8000
@@ -258,7 +261,8 @@ fn a_wrong_crc_or_marker_is_complained_of() {
     let (frames, _) = traffic(markers);
     let good = &verdicts(&frames, markers)[0];
     let seq = |frame: &[u8]| u32::from_be_bytes(frame[38..42].try_into().unwrap());
-    // A full segment of the initiator, and the first marker in it. Its FPDUs begin behind its SYN and its Request.
+    // A full segment of the initiator, and the first marker in it. Its FPDUs begin behind its SYN
+    // and its Request.
     let start = seq(&frames[0].1).wrapping_add(1 + 24);
     let is_full = |(_, frame): &Frame| frame.len() > 1500;
     let full = frames.iter().position(is_full).unwrap();

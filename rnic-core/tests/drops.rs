@@ -1,4 +1,5 @@
-//! Every frame that is dropped has a reason, which is counted once: each is reached by a frame of its own.
+//! Every frame that is dropped has a reason, which is counted once: each is reached by a frame of
+//! its own.
 
 mod common;
 
@@ -300,7 +301,8 @@ fn each_reason_is_reached_by_a_frame_of_its_own() {
     let mut scene = Scene::connected();
     of_a_connection(&mut scene);
     reached.extend(scene.reached);
-    // What happens between the engines of a device has its tests beside them: engine/owners/moving.rs.
+    // What happens between the engines of a device has its tests beside them:
+    // engine/owners/moving.rs.
     reached.extend([DropReason::HandOverFull, DropReason::Moving].map(DropReason::name));
     let all: BTreeSet<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
     assert_eq!(reached, all);

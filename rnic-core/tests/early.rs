@@ -1,5 +1,5 @@
-//! With markers payload is placed out of order, and without them it is not. The tests look at memory while octets in
-//! front are missing.
+//! With markers payload is placed out of order, and without them it is not. The tests look at
+//! memory while octets in front are missing.
 
 mod common;
 
@@ -89,7 +89,8 @@ impl Arrivals {
     }
 }
 
-/// Returns place and length of the payload of an FPDU that fills a segment: at a Write's TO, or in a Send's buffer.
+/// Returns place and length of the payload of an FPDU that fills a segment: at a Write's TO, or in
+/// a Send's buffer.
 fn place_of(segment: &[u8]) -> Option<(usize, usize)> {
     let field = |at: usize, len: usize| -> Option<usize> {
         let octets = segment.get(at..at + len)?;
@@ -113,7 +114,8 @@ fn place_of(segment: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Sends messages with a loss of 1 %. Returns how many octets could have been placed ahead of order, and how many were.
+/// Sends messages with a loss of 1 %. Returns how many octets could have been placed ahead of
+/// order, and how many were.
 fn run(sends: bool, markers: bool, crc: bool) -> (usize, usize) {
     let options = ConnectionOptions {
         markers,

@@ -1,4 +1,5 @@
-//! An engine that takes fast paths and one that does not: on the same input, nothing that can be seen of them differs.
+//! An engine that takes fast paths and one that does not: on the same input, nothing that can be
+//! seen of them differs.
 
 #[path = "support/equivalence/mod.rs"]
 mod equivalence;
@@ -45,8 +46,9 @@ fn each_fast_path_alone_has_the_outcome_of_the_ordinary_way() {
     }
 }
 
-/// Whatever the network has lost, reordered, duplicated or cut, and however small windows, queues and paths were: when it is
-/// whole again, each request is completed, or its connection has ended and flushed it.
+/// Whatever the network has lost, reordered, duplicated or cut, and however small windows, queues
+/// and paths were: when it is whole again, each request is completed, or its connection has ended
+/// and flushed it.
 #[test]
 fn all_that_is_asked_is_done_when_nothing_is_lost_any_more() {
     for seed in 0..cases(3000) {

@@ -16,7 +16,8 @@ use rnic_core::wire::tcp::Seq;
 
 const PORT: u16 = 4420;
 
-/// Makes two hosts, of which host 1 has received `count` forged SYNs on the port that [`Simulation::connect`] uses.
+/// Makes two hosts, of which host 1 has received `count` forged SYNs on the port that
+/// [`Simulation::connect`] uses.
 fn flooded(count: u32) -> Simulation {
     const PORT: u16 = 7174;
     let mut sim = simulation();
@@ -131,8 +132,8 @@ fn peers_that_are_there_and_do_not_ask_are_bounded_too() {
     assert_nothing_left(&mut sim);
 }
 
-/// One source connects as often as it can, and sends nothing; others still get in. Forged SYNs are not counted against the
-/// source that they name.
+/// One source connects as often as it can, and sends nothing; others still get in. Forged SYNs are
+/// not counted against the source that they name.
 #[test]
 fn one_source_does_not_shut_out_newcomers() {
     // 64 places: half of them for anybody, and then 4 for each source.

@@ -1,5 +1,5 @@
-//! Memory of the program that it takes away while it is registered: the connection that touches it ends with a protection error,
-//! and no other.
+//! Memory of the program that it takes away while it is registered: the connection that touches it
+//! ends with a protection error, and no other.
 
 mod common;
 
@@ -64,7 +64,8 @@ impl Rig {
         self.sim.run_for(SECOND);
     }
 
-    /// Checks that the pair has ended with a Terminate of this side, and that the other one goes on.
+    /// Checks that the pair has ended with a Terminate of this side, and that the other one goes
+    /// on.
     fn assert_ended(&mut self, by: usize, numbers: (u8, u8, u8)) {
         let ends = [&self.pair.0, &self.pair.1];
         match self.sim.hosts[by].end_of(ends[by].number) {
@@ -213,7 +214,8 @@ fn an_atomic_on_memory_that_is_gone_is_an_access_violation() {
     }
 }
 
-/// One work request has as many Read Requests as its sink has pieces, of which the peer takes four at once.
+/// One work request has as many Read Requests as its sink has pieces, of which the peer takes four
+/// at once.
 #[test]
 fn a_read_into_many_pieces_makes_one_completion() {
     let mut rig = Rig::new(0, TakeAway::Unmap);

@@ -1,5 +1,6 @@
-//! A peer cannot take all transmit frames from others, whether it vanishes, stops acknowledging, closes its window for
-//! good or has its segments cut. A connection that ends gives its frames back at once.
+//! A peer cannot take all transmit frames from others, whether it vanishes, stops acknowledging,
+//! closes its window for good or has its segments cut. A connection that ends gives its frames back
+//! at once.
 
 mod common;
 

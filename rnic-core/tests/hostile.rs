@@ -1,4 +1,5 @@
-//! Hostile or strange peers: memory stays bounded, nothing panics, other connections are not affected.
+//! Hostile or strange peers: memory stays bounded, nothing panics, other connections are not
+//! affected.
 
 mod common;
 
@@ -89,14 +90,16 @@ fn the_window_shrinks_by_the_out_of_order_queue() {
         sim.run_for(SECOND / 10);
         sent += piece.len();
         let peer = &sim.raw[raw.peer];
-        // What is acknowledged and what may still come, together: no more than before the FPDU began.
+        // What is acknowledged and what may still come, together: no more than before the FPDU
+        // began.
         let right = peer.acknowledged + peer.offered;
         if edge == 0 {
             edge = right;
         }
         if sent < large.len() {
-            // Windows are in units of 256 octets, and rounded up so that the edge does not move back: by less than one of
-            // them for each ACK, where it would be 1000 if nothing were kept.
+            // Windows are in units of 256 octets, and rounded up so that the edge does not move
+            // back: by less than one of them for each ACK, where it would be 1000 if nothing were
+            // kept.
             assert!(
                 right < edge + 256 * (sent as u32 / 1000),
                 "the window did not shrink"
@@ -115,7 +118,8 @@ fn the_window_shrinks_by_the_out_of_order_queue() {
     );
 }
 
-/// A peer without window scaling may send FPDUs larger than the window: the window must stay open for the rest.
+/// A peer without window scaling may send FPDUs larger than the window: the window must stay open
+/// for the rest.
 #[test]
 fn an_fpdu_larger_than_the_window_gets_through() {
     let mut config = EngineConfig::default();
@@ -165,8 +169,8 @@ fn octets_that_leave_gaps_cost_little() {
     assert!(buffered(&mut sim) <= WINDOW as usize);
 }
 
-/// An old segment, by its sequence number, does not open a window that a later one has closed (SND.WL1). Only the window
-/// probe is sent.
+/// An old segment, by its sequence number, does not open a window that a later one has closed
+/// (SND.WL1). Only the window probe is sent.
 #[test]
 fn a_window_in_an_old_segment_counts_for_nothing() {
     let mut sim = simulation();
@@ -191,7 +195,8 @@ fn a_window_in_an_old_segment_counts_for_nothing() {
     assert_nothing_left(&mut sim);
 }
 
-/// A message that the peer never finishes, and FIN in the middle of an FPDU of it, or behind one that is not its last.
+/// A message that the peer never finishes, and FIN in the middle of an FPDU of it, or behind one
+/// that is not its last.
 #[test]
 fn a_stream_that_ends_inside_a_message_was_cut_off() {
     // rfc: 5041-11

@@ -154,7 +154,8 @@ fn ten_thousand_idle_connections_start_no_timer() {
     assert!(rig.pass(HOUR) <= 3);
 }
 
-/// The segment that ends the handshake may take a fast path, because its frame is like the one before.
+/// The segment that ends the handshake may take a fast path, because its frame is like the one
+/// before.
 #[test]
 fn an_established_connection_makes_room_for_another_handshake() {
     let table = Arc::new(StagTable::new(16, [1; 32]));

@@ -42,8 +42,8 @@ const UNSAFE: [&str; 10] = [
     "rnic-xdp/src/shared/reservation",
 ];
 
-/// Where the state of all connections is asked for, which takes the longer the more there are: for administrators and reports,
-/// and never to wait for the engine.
+/// Where the state of all connections is asked for, which takes the longer the more there are: for
+/// administrators and reports, and never to wait for the engine.
 const SNAPSHOTS: [&str; 10] = [
     "rnic-core/src/engine/command",
     "rnic-core/src/engine/commands",
@@ -83,8 +83,8 @@ const LOGS: &[&str] = &[
     "rnicd/src",
 ];
 
-/// The files that know what carries the frames of a device: in rnic-verbs only those that open it. rnicd gives out the devices.
-/// What of rnic-ctl speaks with rnicd alone is not among them.
+/// The files that know what carries the frames of a device: in rnic-verbs only those that open it.
+/// rnicd gives out the devices. What of rnic-ctl speaks with rnicd alone is not among them.
 const PORTS: [&str; 14] = [
     "rnic-ctl/src/capture",
     "rnic-ctl/src/device",
@@ -214,7 +214,8 @@ fn only_the_connection_knows_all_protocol_layers() {
     }
 }
 
-/// Fails where any of `words` stands outside of `places`: files, or directories with all that is in them.
+/// Fails where any of `words` stands outside of `places`: files, or directories with all that is in
+/// them.
 fn confined(words: &[&str], places: &[&str]) {
     let mut seen = 0;
     for member in [
@@ -324,7 +325,8 @@ const XDP_FLOORS: [Floor; 8] = [
     &["shared", "testing", "lib"],
 ];
 
-/// The roots of the crates of every package; each test, benchmark, example and fuzz target is a crate of its own.
+/// The roots of the crates of every package; each test, benchmark, example and fuzz target is a
+/// crate of its own.
 fn roots() -> Vec<PathBuf> {
     let packages = [
         "rnic-core",
@@ -608,7 +610,8 @@ mod search {
             ],
         );
         assert_eq!(found, [["B", "C", "a"]]);
-        // Through a re-export, a group, another name and a glob of a test, which counts for nothing.
+        // Through a re-export, a group, another name and a glob of a test, which counts for
+        // nothing.
         let found = ties(
             "exported",
             &[

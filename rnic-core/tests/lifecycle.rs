@@ -1,5 +1,5 @@
-//! How connections end, and that nothing is left of them: every request completes once, and no connection, frame or
-//! port stays behind.
+//! How connections end, and that nothing is left of them: every request completes once, and no
+//! connection, frame or port stays behind.
 
 mod common;
 
@@ -414,7 +414,8 @@ fn a_disconnect_from_a_vanished_peer_ends() {
     assert_nothing_left(&mut sim);
 }
 
-/// A message that is partly sent when the peer closes is not sent further: the application has its memory back.
+/// A message that is partly sent when the peer closes is not sent further: the application has its
+/// memory back.
 #[test]
 fn a_message_is_not_sent_on_after_the_peer_closed() {
     // rfc: 5041-69, 5041-s4

@@ -1,4 +1,5 @@
-//! What stands between two hosts, or happens to one, and must not end a connection: data arrive whole, both ways.
+//! What stands between two hosts, or happens to one, and must not end a connection: data arrive
+//! whole, both ways.
 
 mod common;
 
@@ -70,7 +71,8 @@ impl Scene {
             let done = completions(&mut self.sim, &mut self.pair[host], 1, PATIENCE);
             assert_eq!(done[0].status(), WcStatus::Success, "of host {host}");
         }
-        // Completed is what the peer has acknowledged; the answer to a Read is behind its placement.
+        // Completed is what the peer has acknowledged; the answer to a Read is behind its
+        // placement.
         for host in [0, 1] {
             let request = read(2, &self.sinks[host], self.sources[1 - host].stag, 1);
             self.sim.hosts[host].post_send(&mut self.pair[host], request);
@@ -92,7 +94,8 @@ fn link(loss: u32) -> Impairments {
     }
 }
 
-/// A middlebox that changes TCP headers, given the end to which they go and how much payload follows.
+/// A middlebox that changes TCP headers, given the end to which they go and how much payload
+/// follows.
 fn changing(
     mut change: impl FnMut(usize, usize, &mut TcpHeader) + 'static,
 ) -> impl FnMut(Instant, usize, &mut Vec<u8>) -> bool + 'static {
@@ -140,8 +143,9 @@ fn shifted(sack: &SackBlocks, by: u32) -> SackBlocks {
     shifted
 }
 
-/// A SYN proxy answers the SYN itself, and so has sequence numbers of its own: it translates those of the server ever after. Its
-/// SYN-ACK promises no window. Some do not translate the blocks of SACK options.
+/// A SYN proxy answers the SYN itself, and so has sequence numbers of its own: it translates those
+/// of the server ever after. Its SYN-ACK promises no window. Some do not translate the blocks of
+/// SACK options.
 #[test]
 fn a_syn_proxy_translates_sequence_numbers_with_selective_acknowledgments_or_without() {
     const SHIFT: u32 = 0x8765_4321;
@@ -215,7 +219,8 @@ fn a_process_is_stopped_and_goes_on() {
     }
 }
 
-/// What a firewall has seen of one end, as Linux's connection tracking counts it (`tcp_in_window` of nf_conntrack_proto_tcp.c).
+/// What a firewall has seen of one end, as Linux's connection tracking counts it (`tcp_in_window`
+/// of nf_conntrack_proto_tcp.c).
 #[derive(Clone, Copy, Debug, Default)]
 struct Tracked {
     /// The end of what it has sent, and of what it may send.

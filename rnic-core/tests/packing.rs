@@ -133,7 +133,8 @@ fn a_message_of_any_size_goes_with_others_only_if_it_fits_whole() {
 #[test]
 fn what_is_behind_a_long_message_goes_with_its_end() {
     let (mut sim, [mut active, _passive], regions, segments) = scene(Impairments::default());
-    // The second one ends a segment, the next is too long for the rest of another, and keeps its own size.
+    // The second one ends a segment, the next is too long for the rest of another, and keeps its
+    // own size.
     let lengths = [3000, 40, 20_000, 8];
     let len = post_writes(&mut sim, &mut active, &regions, &lengths);
     completions(&mut sim, &mut active, lengths.len(), SECOND);

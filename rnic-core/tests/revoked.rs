@@ -1,4 +1,5 @@
-//! When an administrator revokes the lease of a local port, what uses it ends at once, and nothing else.
+//! When an administrator revokes the lease of a local port, what uses it ends at once, and nothing
+//! else.
 
 mod common;
 

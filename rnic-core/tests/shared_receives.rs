@@ -1,5 +1,5 @@
-//! Shared receive queues: which stream gets which receive, what happens to the receives of a stream that ends, and limit
-//! events.
+//! Shared receive queues: which stream gets which receive, what happens to the receives of a stream
+//! that ends, and limit events.
 
 mod common;
 
@@ -25,7 +25,8 @@ use rnic_core::wire::rdmap::Opcode;
 /// Octets of each receive.
 const ROOM: usize = 1024;
 
-/// Host 0 with a shared receive queue, whose receives are pieces of one region, and raw peers that connect to it.
+/// Host 0 with a shared receive queue, whose receives are pieces of one region, and raw peers that
+/// connect to it.
 struct Scene {
     sim: Simulation,
     srq: TestSrq,
@@ -52,8 +53,8 @@ impl Scene {
         }
     }
 
-    /// Connects a raw peer whose stream takes its receives from the shared queue. It sends markers: FPDUs that they
-    /// show are placed, and take a receive, out of order.
+    /// Connects a raw peer whose stream takes its receives from the shared queue. It sends markers:
+    /// FPDUs that they show are placed, and take a receive, out of order.
     fn join(&mut self) -> RawConnection {
         self.join_with(QpSettings::default())
     }
@@ -133,7 +134,8 @@ fn receives_are_taken_in_the_order_in_which_messages_begin() {
     let mut scene = Scene::new(8);
     scene.post(0..6);
     let (mut a, mut b) = (scene.join(), scene.join());
-    // The second and third message of one peer overtake its first, and a message of the other comes between.
+    // The second and third message of one peer overtake its first, and a message of the other comes
+    // between.
     let texts = ["first", "second", "third"].map(long);
     let first = scene.message(&a, 1, &texts[0]);
     let ahead = first.len() as u32;
@@ -250,7 +252,8 @@ fn the_requests_of_a_destroyed_queue_pair_complete() {
     assert_eq!(received(&mut next.qp), [done(1)]);
 }
 
-/// A message ahead of order for which no receive is left waits, and gets one that is posted meanwhile.
+/// A message ahead of order for which no receive is left waits, and gets one that is posted
+/// meanwhile.
 #[test]
 fn a_message_ahead_of_order_without_a_receive_waits() {
     let mut scene = Scene::new(8);
@@ -342,7 +345,8 @@ fn a_peer_that_takes_more_than_its_share_is_found_and_stopped() {
     assert_eq!(scene.news().len(), 2);
 }
 
-/// A queue pair whose completions are not polled ends, and the others of its shared queue are not affected.
+/// A queue pair whose completions are not polled ends, and the others of its shared queue are not
+/// affected.
 #[test]
 fn a_completion_queue_that_overflows_ends_its_own_stream_only() {
     // rfc: 5040-114, 5042-20
@@ -468,7 +472,8 @@ fn run(seed: u64) {
     check(&senders, &memory, seed);
 }
 
-/// Each message is where its completion says, in the order of its stream, and no receive was used twice.
+/// Each message is where its completion says, in the order of its stream, and no receive was used
+/// twice.
 fn check(senders: &[Sender], memory: &SharedRegion, seed: u64) {
     let content = memory.content();
     let mut used = [false; SENDERS * MESSAGES];
@@ -490,7 +495,8 @@ fn messages_of_several_streams_arrive_whole_whatever_the_link_does() {
     (0..150).for_each(run);
 }
 
-/// Messages are in the order of the stream: octets outside of any message do not concern a shared queue.
+/// Messages are in the order of the stream: octets outside of any message do not concern a shared
+/// queue.
 #[test]
 fn a_later_segment_of_a_message_goes_to_its_receive() {
     let mut scene = Scene::new(8);

@@ -1,7 +1,9 @@
-//! Two engines over a link that loses, reorders, duplicates, damages and re-segments, on virtual time.
+//! Two engines over a link that loses, reorders, duplicates, damages and re-segments, on virtual
+//! time.
 //!
-//! Whatever the link does: every octet arrives where it belongs, every request completes once and in order,
-//! every Send and all Immediate Data are delivered once and in order, every atomic is carried out once and in order.
+//! Whatever the link does: every octet arrives where it belongs, every request completes once and
+//! in order, every Send and all Immediate Data are delivered once and in order, every atomic is
+//! carried out once and in order.
 
 mod common;
 
@@ -124,8 +126,8 @@ fn post_receives(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) {
     }
 }
 
-/// The atomics among some operations: where they stand, what they do, what they find, and what they leave. One in three
-/// adds, one swaps, one compares unequal.
+/// The atomics among some operations: where they stand, what they do, what they find, and what they
+/// leave. One in three adds, one swaps, one compares unequal.
 fn atomics(operations: &[(Kind, usize)]) -> Vec<(usize, AtomicOperation, u64, u64)> {
     let mut value = 0;
     let slots = operations
@@ -300,8 +302,8 @@ impl Asked {
     }
 }
 
-/// Connects two hosts with these options, and runs them. Returns what the decoder has seen, and how many octets each host has
-/// placed ahead of order.
+/// Connects two hosts with these options, and runs them. Returns what the decoder has seen, and how
+/// many octets each host has placed ahead of order.
 fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     let mut rng = Rng::with_seed(seed);
     let config = EngineConfig {
@@ -355,7 +357,8 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     (decoder.borrow().heard, early)
 }
 
-/// Runs many seeds in parallel. Returns how many octets each host has placed ahead of order in all of them.
+/// Runs many seeds in parallel. Returns how many octets each host has placed ahead of order in all
+/// of them.
 fn run_all(seeds: u64, asked: Asked) -> [u64; 2] {
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     let share = move |thread: u64| {
@@ -431,8 +434,8 @@ fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
     assert_eq!(run_all(SEEDS, Asked::NOTHING), [0; 2], "placed early");
 }
 
-/// On links that lose, reorder and cut segments, what comes ahead of order is placed at once where markers show it, and
-/// only there.
+/// On links that lose, reorder and cut segments, what comes ahead of order is placed at once where
+/// markers show it, and only there.
 #[test]
 fn markers_required_by_either_side_or_both() {
     // rfc: 5044-17, 5044-43, 5044-46a, 5044-46b, 5044-47, 5044-59

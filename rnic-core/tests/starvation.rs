@@ -1,6 +1,7 @@
-//! Many connections on few frames, while the link fails for a time and peers vanish, close their windows, or have their
-//! segments cut by routers. Whatever happens, the others make progress, everything that a peer may still take arrives,
-//! and everything ends: no frame and no connection is left.
+//! Many connections on few frames, while the link fails for a time and peers vanish, close their
+//! windows, or have their segments cut by routers. Whatever happens, the others make progress,
+//! everything that a peer may still take arrives, and everything ends: no frame and no connection
+//! is left.
 //!
 //! `STARVATION_SEEDS` is the number of seeds to try, from `STARVATION_FROM` on.
 
@@ -32,8 +33,8 @@ const MOST: usize = 60_000;
 /// Outages in a run, together shorter than the time after which a connection gives up.
 const OUTAGES: u32 = 2;
 
-/// The time until a connection finds out that the link is up again: the longest timeouts in a row that an outage
-/// causes.
+/// The time until a connection finds out that the link is up again: the longest timeouts in a row
+/// that an outage causes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The time until the frames of a silent peer are freed.
@@ -233,7 +234,8 @@ impl World {
         assert!(moved, "seed {}: {in_use} frames in use", self.seed);
     }
 
-    /// Checks that, with the link up, connections to healthy peers make progress and the others end in time.
+    /// Checks that, with the link up, connections to healthy peers make progress and the others end
+    /// in time.
     fn finish(mut self) {
         let seed = self.seed;
         self.sim.link.set_impairments(Impairments {

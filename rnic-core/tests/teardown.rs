@@ -9,7 +9,8 @@ use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
-/// A request posted after the orderly end was asked for fails, although the stream still works on earlier ones.
+/// A request posted after the orderly end was asked for fails, although the stream still works on
+/// earlier ones.
 #[test]
 fn requests_posted_behind_a_disconnect_are_flushed() {
     // rfc: 5041-67
@@ -83,7 +84,8 @@ fn messages_are_received_until_the_peer_closes_too() {
     assert_nothing_left(&mut sim);
 }
 
-/// The MTU of the route shrinks: DDP does not segment again what TCP has, and makes smaller segments from then on.
+/// The MTU of the route shrinks: DDP does not segment again what TCP has, and makes smaller
+/// segments from then on.
 #[test]
 fn segments_follow_a_route_that_takes_less() {
     // rfc: 5041-3, 5041-4, 5044-5, 5044-58

@@ -1,4 +1,5 @@
-//! Memory windows between two engines over a link that loses and reorders: memory does not change once its window is closed.
+//! Memory windows between two engines over a link that loses and reorders: memory does not change
+//! once its window is closed.
 
 mod common;
 
@@ -66,8 +67,8 @@ fn ids(completions: &[Completion]) -> Vec<u64> {
         .collect()
 }
 
-/// In each round one side opens another part of its memory and announces it, and the other writes there and closes it.
-/// What the side itself writes to the part after that stays.
+/// In each round one side opens another part of its memory and announces it, and the other writes
+/// there and closes it. What the side itself writes to the part after that stays.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
 fn windows_open_and_close_over_a_bad_link() {
@@ -199,8 +200,8 @@ fn a_local_invalidate_stops_a_read_in_the_middle() {
     }
 }
 
-/// The sink of a Read is registered by a request, and invalidated while the response comes. Nothing more is placed, and
-/// this side, which invalidated it, ends the connection.
+/// The sink of a Read is registered by a request, and invalidated while the response comes. Nothing
+/// more is placed, and this side, which invalidated it, ends the connection.
 // rfc: 5040-110, 5041-91
 #[test]
 fn a_read_stops_whose_sink_is_invalidated() {

@@ -1,4 +1,5 @@
-//! How words come into memory: whole, in order, and the last one of a piece last, whatever way its octets take.
+//! How words come into memory: whole, in order, and the last one of a piece last, whatever way its
+//! octets take.
 
 #![cfg(target_arch = "x86_64")]
 

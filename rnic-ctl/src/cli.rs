@@ -24,15 +24,17 @@ use crate::steering::SteeringArgs;
 
 /// RDMA in user space: administer, measure and diagnose it.
 ///
-/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients, steer the kernel; all but top print
-/// a line for each object, as `rdma` and `ip` do; metrics puts their counters in the form of Prometheus. Objects and verbs can be
-/// abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
+/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients, steer
+/// the kernel; all but top print a line for each object, as `rdma` and `ip` do; metrics puts their
+/// counters in the form of Prometheus. Objects and verbs can be abbreviated: `rnic-ctl p s` is
+/// `rnic-ctl port show`.
 ///
-/// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
-/// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
+/// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks
+/// something (root, XDP, an interface), 130 interrupted, 141 nobody reads the output any more (as
+/// `| head` does).
 ///
-/// RUST_LOG=rnic=debug in the environment logs on standard error what happens to connections, listeners and the device, and
-/// why.
+/// RUST_LOG=rnic=debug in the environment logs on standard error what happens to connections,
+/// listeners and the device, and why.
 #[derive(Debug, Parser)]
 #[command(name = "rnic-ctl", version, infer_subcommands = true)]
 pub(crate) struct Cli {

@@ -32,8 +32,8 @@ pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<S
         .ok_or_else(|| Failure::operation(what(), "it has no address of that family"))
 }
 
-/// Reads a local address. A link-local one may have its scope (`fe80::1%eth1`), which must be an interface; that of the connection is
-/// --netdev, or a VLAN on it that has the address.
+/// Reads a local address. A link-local one may have its scope (`fe80::1%eth1`), which must be an
+/// interface; that of the connection is --netdev, or a VLAN on it that has the address.
 pub(crate) fn local_address(text: &str) -> Result<IpAddr, String> {
     let (address, scope) = match text.split_once('%') {
         Some((address, scope)) => (address, Some(scope)),
@@ -53,7 +53,8 @@ pub(crate) fn local_address(text: &str) -> Result<IpAddr, String> {
 /// How often to look for Ctrl-C.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Connects, and waits for the outcome. `rejected` makes a failure of the private data of a rejection.
+/// Connects, and waits for the outcome. `rejected` makes a failure of the private data of a
+/// rejection.
 pub(crate) fn connect(
     qp: &mut Qp,
     server: SocketAddr,

@@ -21,21 +21,23 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "IF")]
     pub netdev: Option<String>,
 
-    /// Have this receive queue of the interface for oneself, as a port of rnicd: without copying if the driver can. An administrator
-    /// must have granted it (`queues` in rnicd.toml)
+    /// Have this receive queue of the interface for oneself, as a port of rnicd: without copying if
+    /// the driver can. An administrator must have granted it (`queues` in rnicd.toml)
     #[arg(long, value_name = "N", conflicts_with = "busy_poll", value_parser = clap::value_parser!(u32).range(..=65_534))]
     pub queue: Option<u32>,
 
-    /// Drive the device by threads of its own instead of the thread that waits: better where cores are free
+    /// Drive the device by threads of its own instead of the thread that waits: better where cores
+    /// are free
     #[arg(long)]
     pub thread: bool,
 
-    /// Drive the device by the thread that waits, and by one of its own while that does not poll: as libibverbs does it
+    /// Drive the device by the thread that waits, and by one of its own while that does not poll:
+    /// as libibverbs does it
     #[arg(long, hide = true, conflicts_with = "thread")]
     pub standby: bool,
 
-    /// With --thread: the most threads; they share the receive queues of the interface. The default is one for each queue, but
-    /// no more than there are CPUs
+    /// With --thread: the most threads; they share the receive queues of the interface. The default
+    /// is one for each queue, but no more than there are CPUs
     #[arg(long, value_name = "N", requires = "thread", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 
@@ -47,12 +49,13 @@ pub(crate) struct DeviceArgs {
     #[arg(long, requires = "thread")]
     pub pin: bool,
 
-    /// Poll the interface instead of using its interrupts, if its driver can: for threads that never sleep
+    /// Poll the interface instead of using its interrupts, if its driver can: for threads that
+    /// never sleep
     #[arg(long)]
     pub busy_poll: bool,
 
-    /// Server: let only peers with an address in this prefix connect. May be given several times. The host's firewall does not
-    /// apply
+    /// Server: let only peers with an address in this prefix connect. May be given several times.
+    /// The host's firewall does not apply
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
 
@@ -176,7 +179,8 @@ impl DeviceArgs {
         }
     }
 
-    /// Opens two devices of this process that are joined in memory. Returns them and the address of the second.
+    /// Opens two devices of this process that are joined in memory. Returns them and the address of
+    /// the second.
     pub(crate) fn open_in_memory(&self) -> Outcome<([Device; 2], IpAddr)> {
         let (first, second) = in_memory::pair_with(&self.engine(), [secret()?, secret()?]);
         let address = second.address;

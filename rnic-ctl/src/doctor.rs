@@ -12,7 +12,8 @@ use crate::out;
 
 mod sharing;
 
-/// Checks what this host and an interface can do, and says how to mend what fails. The exit code is 1 if a check fails.
+/// Checks what this host and an interface can do, and says how to mend what fails. The exit code is
+/// 1 if a check fails.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// The network interface

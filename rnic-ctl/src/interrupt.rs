@@ -1,4 +1,5 @@
-//! Ctrl-C: a flag that every loop checks. A part of the program that has failed stops the others by it too.
+//! Ctrl-C: a flag that every loop checks. A part of the program that has failed stops the others by
+//! it too.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,8 @@ pub(crate) struct Interrupt {
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Interrupt {
-    /// Installs the signal handlers: the first SIGINT, SIGTERM or SIGHUP sets the flag, the second ends the process.
+    /// Installs the signal handlers: the first SIGINT, SIGTERM or SIGHUP sets the flag, the second
+    /// ends the process.
     pub(crate) fn install() -> io::Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {

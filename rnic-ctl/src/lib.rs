@@ -1,10 +1,12 @@
-//! The commands rnic-ctl, which administers, measures and diagnoses rnic, and rnic, which runs unmodified RDMA programs.
+//! The commands rnic-ctl, which administers, measures and diagnoses rnic, and rnic, which runs
+//! unmodified RDMA programs.
 
 // These macros panic if the output has no reader; `out` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 // From the ground up; each file imports only from those below it:
-// failure < out, interrupt, device < capture, completion, connect, listen, log, doctor, steering, objects < perf, programs, rping < cli
+// failure < out, interrupt, device < capture, completion, connect, listen, log, doctor, steering,
+// objects < perf, programs, rping < cli
 mod capture;
 mod cli;
 mod completion;
@@ -125,7 +127,8 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints help to standard output, which is no error, or what is wrong with the command line, as JSON if that was asked for.
+/// Prints help to standard output, which is no error, or what is wrong with the command line, as
+/// JSON if that was asked for.
 fn usage(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().any(|arg| arg == "-j" || arg == "--json");
     if error.use_stderr() && wants_json {

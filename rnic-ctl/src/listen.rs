@@ -19,8 +19,8 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Listens on a port of an address, or of all addresses: of IPv4, and of IPv6 if the host has it. Only these peers may
-    /// connect.
+    /// Listens on a port of an address, or of all addresses: of IPv4, and of IPv6 if the host has
+    /// it. Only these peers may connect.
     pub(crate) fn on(
         device: &Device,
         address: Option<IpAddr>,

@@ -1,4 +1,5 @@
-//! Standard output and standard error. If the reader of standard output is gone, the command ends quietly, as in `yes | head`.
+//! Standard output and standard error. If the reader of standard output is gone, the command ends
+//! quietly, as in `yes | head`.
 
 use std::fmt::Display;
 use std::fmt::Write as _;
@@ -6,7 +7,8 @@ use std::io::{ErrorKind, Write, stderr, stdout};
 
 use crate::failure::{Failure, Outcome};
 
-/// Returns text of a peer in a form that is safe on a terminal and in JSON: control characters and invisible ones are escaped.
+/// Returns text of a peer in a form that is safe on a terminal and in JSON: control characters and
+/// invisible ones are escaped.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

@@ -7,7 +7,8 @@ use serde_json::{Map, json};
 use crate::failure::{Failure, Outcome};
 use crate::out;
 
-/// Explains what became of the frames that an interface has received, and lists which local ports are steered to rnic.
+/// Explains what became of the frames that an interface has received, and lists which local ports
+/// are steered to rnic.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SteeringArgs {
     /// The network interface

@@ -1,4 +1,5 @@
-//! The command as its users run it, both sides in one process over a link in memory: needs no rights.
+//! The command as its users run it, both sides in one process over a link in memory: needs no
+//! rights.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""An iWARP peer over an ordinary kernel TCP socket: MPA, DDP and RDMAP straight from the RFC figures.
+"""An iWARP peer over an ordinary kernel TCP socket: MPA, DDP and RDMAP straight from the RFC
+figures.
 
-It speaks the protocol of rping in either role, so that rnic's rping can be tested against the kernel's TCP
-and against an encoder and decoder that share no code with it.
+It speaks the protocol of rping in either role, so that rnic's rping can be tested against the
+kernel's TCP and against an encoder and decoder that share no code with it.
 
     kernel_peer.py client ADDRESS PORT COUNT SIZE [PAYLOAD]
     kernel_peer.py server ADDRESS PORT COUNT SIZE [PAYLOAD]
@@ -38,7 +39,8 @@ def crc32c(octets):
 
 
 class Peer:
-    """One connection. Memory that the other side may reach is one bytearray per STag, addressed from zero."""
+    """One connection. Memory that the other side may reach is one bytearray per STag, addressed
+    from zero."""
 
     def __init__(self, connection):
         self.connection = connection

@@ -1,5 +1,5 @@
-//! rnic's rping against the kernel's TCP: a small script over an ordinary socket plays the other side
-//! (`kernel_peer.py`), in both roles, through real XDP and AF_XDP on a veth pair.
+//! rnic's rping against the kernel's TCP: a small script over an ordinary socket plays the other
+//! side (`kernel_peer.py`), in both roles, through real XDP and AF_XDP on a veth pair.
 
 mod common;
 
@@ -12,7 +12,8 @@ const ROUNDS: &str = "20";
 const PORT: &str = "7174";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel_peer.py");
 
-/// Two namespaces: rnic has the first, the kernel's TCP the second, with the offloads that a veth has by default.
+/// Two namespaces: rnic has the first, the kernel's TCP the second, with the offloads that a veth
+/// has by default.
 fn hosts(name: &str, mtu: u16) -> (Namespace, Namespace) {
     let (ours, kernels) = link(name, "kernels");
     for (namespace, netdev) in [(&ours, "ours"), (&kernels, "kernels")] {
@@ -85,8 +86,8 @@ fn the_kernels_tcp_as_responder() {
     kernel_listens("fd77::2", "64", 1500, "1300");
 }
 
-/// Frames of several chunks: with an FPDU each, with many that begin and end anywhere in them, and with FPDUs that cross
-/// from one to the next.
+/// Frames of several chunks: with an FPDU each, with many that begin and end anywhere in them, and
+/// with FPDUs that cross from one to the next.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn the_kernels_tcp_with_a_large_mtu() {

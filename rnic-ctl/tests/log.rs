@@ -1,5 +1,5 @@
-//! The log: with `RUST_LOG=rnic=debug`, standard error says why a connection was not established, on both sides. Through real
-//! XDP and AF_XDP on a veth pair.
+//! The log: with `RUST_LOG=rnic=debug`, standard error says why a connection was not established,
+//! on both sides. Through real XDP and AF_XDP on a veth pair.
 
 mod common;
 
@@ -100,7 +100,8 @@ fn both_sides_log_a_rejection() {
     }
 }
 
-/// A client that does not speak MPA makes no connection request, so that the application gets no event of it.
+/// A client that does not speak MPA makes no connection request, so that the application gets no
+/// event of it.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_server_logs_a_client_that_fails_before_its_request() {

@@ -1,4 +1,5 @@
-//! `rnic-ctl metrics --listen` as local users reach it, honest ones and others. No rnicd runs here: `rnic_up` is 0.
+//! `rnic-ctl metrics --listen` as local users reach it, honest ones and others. No rnicd runs here:
+//! `rnic_up` is 0.
 
 mod common;
 

@@ -92,8 +92,8 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, late: Duration) {
     });
 }
 
-/// A relay of the kernel's TCP between two links. It acknowledges at once what it passes on later, but for the first connection, in which
-/// the two ends speak of the test.
+/// A relay of the kernel's TCP between two links. It acknowledges at once what it passes on later,
+/// but for the first connection, in which the two ends speak of the test.
 fn relay(listener: TcpListener, server: SocketAddr, late: Duration) {
     for (number, client) in listener.incoming().enumerate() {
         let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
@@ -104,7 +104,8 @@ fn relay(listener: TcpListener, server: SocketAddr, late: Duration) {
     }
 }
 
-/// A Write completes when TCP has delivered it, and a relay may have it still: it is not placed yet (RFC 5040 section 5.5).
+/// A Write completes when TCP has delivered it, and a relay may have it still: it is not placed yet
+/// (RFC 5040 section 5.5).
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_a_relay_has_still_is_not_taken_for_corrupt() {
@@ -196,8 +197,8 @@ fn a_client_learns_why_it_is_refused() {
     assert!(text(&nobody.stderr).contains("nobody listens"));
 }
 
-/// Runs a test without end until `what` has happened to the client's interface. Returns the output of both sides, the server's
-/// first.
+/// Runs a test without end until `what` has happened to the client's interface. Returns the output
+/// of both sides, the server's first.
 fn perf_until(name: &str, options: &str, what: impl FnOnce(&Namespace, &Running)) -> [Output; 2] {
     let (one, other) = link(name, "theirs");
     let server = rnic_ctl(&one, "ours", &format!("perf {options}"));
@@ -225,7 +226,8 @@ fn perf_ends_at_once_on_both_sides_when_the_interfaces_are_removed() {
     }
 }
 
-/// Seconds of processor time that a process has used: fields 14 and 15 of its status, in hundredths.
+/// Seconds of processor time that a process has used: fields 14 and 15 of its status, in
+/// hundredths.
 fn processor_time(process: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields = status.rsplit_once(')').unwrap().1.split_whitespace();
@@ -271,7 +273,8 @@ fn a_signal_ends_perf_without_a_link() {
         other.ip("link set dev theirs down").unwrap();
         sides.extend([(server, one), (client, other)]);
     }
-    // Long enough for every message to be waiting for its acknowledgment. The connections time out after 30 s.
+    // Long enough for every message to be waiting for its acknowledgment. The connections time out
+    // after 30 s.
     std::thread::sleep(Duration::from_secs(10));
     for (side, _) in &sides {
         side.interrupt();

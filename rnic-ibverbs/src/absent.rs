@@ -1,7 +1,9 @@
-//! Symbols that no program with an iWARP device calls. They exist because programs and libraries need them to be loaded.
+//! Symbols that no program with an iWARP device calls. They exist because programs and libraries
+//! need them to be loaded.
 //!
-//! perftest and libfabric load the libraries of rdma-core's drivers, which need what drivers use. None of these finds a device of its
-//! own, so none calls it. The rest are verbs that iWARP lacks. All of them fail.
+//! perftest and libfabric load the libraries of rdma-core's drivers, which need what drivers use.
+//! None of these finds a device of its own, so none calls it. The rest are verbs that iWARP lacks.
+//! All of them fail.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
@@ -60,7 +62,8 @@ none! {
     ibv_create_ah_from_wc
 }
 
-// What rdma-core has since version 59: completion counters, buffers and handles of the device's memory.
+// What rdma-core has since version 59: completion counters, buffers and handles of the device's
+// memory.
 absent! {
     _ibv_query_comp_cntr_caps
     ibv_dealloc_dmah
@@ -170,7 +173,8 @@ idle! {
     verbs_uninit_context
 }
 
-/// Returns the number of attributes of a command and of those that are linked to it: nothing is linked.
+/// Returns the number of attributes of a command and of those that are linked to it: nothing is
+/// linked.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __ioctl_final_num_attrs(attributes: u32, _link: *mut c_void) -> u32 {
     attributes

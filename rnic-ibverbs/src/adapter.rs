@@ -1,4 +1,5 @@
-//! The network interfaces that programs see as RDMA devices, and the devices that are opened on them.
+//! The network interfaces that programs see as RDMA devices, and the devices that are opened on
+//! them.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ struct Opened {
     dispatcher: Waker,
 }
 
-/// Returns all adapters: those that the environment names, or else those that rnicd offers to this user.
+/// Returns all adapters: those that the environment names, or else those that rnicd offers to this
+/// user.
 pub(crate) fn adapters() -> &'static [Adapter] {
     static ADAPTERS: OnceLock<Box<[Adapter]>> = OnceLock::new();
     if let Some(known) = ADAPTERS.get() {
@@ -137,7 +139,8 @@ impl Adapter {
         }
     }
 
-    /// Returns the device. The first call in a process opens it. It stays open until the process ends.
+    /// Returns the device. The first call in a process opens it. It stays open until the process
+    /// ends.
     pub(crate) fn device(&'static self) -> Result<Device, Errno> {
         let mut opened = lock(&self.opened);
         let process = std::process::id();

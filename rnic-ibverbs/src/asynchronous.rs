@@ -1,4 +1,5 @@
-//! Asynchronous events: from the engine and the kernel to the contexts whose objects they are about.
+//! Asynchronous events: from the engine and the kernel to the contexts whose objects they are
+//! about.
 
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;
@@ -92,7 +93,8 @@ fn hand_on(adapter: &Adapter, event: Event) {
             });
         }
         Event::DeviceFatal => of_port(adapter, IBV_EVENT_DEVICE_FATAL),
-        // The kernel tells of the port also where no device is open, and verbs know no shares of a queue.
+        // The kernel tells of the port also where no device is open, and verbs know no shares of a
+        // queue.
         Event::PortError
         | Event::PortActive
         | Event::SrqShareExceeded { .. }
@@ -179,7 +181,8 @@ pub(crate) unsafe fn watch_cq(cq: *mut ibv_cq) {
     CQS.add(cq.adapter, cq.id.0, cq);
 }
 
-/// Ends to tell of a completion queue, and waits until the program has acknowledged the events that it has read.
+/// Ends to tell of a completion queue, and waits until the program has acknowledged the events that
+/// it has read.
 ///
 /// # Safety
 /// It exists.
@@ -202,7 +205,8 @@ pub(crate) unsafe fn watch_qp(qp: *mut ibv_qp) {
     QPS.add(qp.adapter, qp.number.0, qp);
 }
 
-/// Ends to tell of a queue pair, and waits until the program has acknowledged the events that it has read.
+/// Ends to tell of a queue pair, and waits until the program has acknowledged the events that it
+/// has read.
 ///
 /// # Safety
 /// It exists.
@@ -225,7 +229,8 @@ pub(crate) unsafe fn watch_srq(srq: *mut ibv_srq) {
     SRQS.add(srq.adapter, srq.id.0, srq);
 }
 
-/// Ends to tell of a shared receive queue, and waits until the program has acknowledged the events that it has read.
+/// Ends to tell of a shared receive queue, and waits until the program has acknowledged the events
+/// that it has read.
 ///
 /// # Safety
 /// It exists.
@@ -245,7 +250,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> i32 {
-    // Under the lock of the queue, from which events are removed before what they are about is destroyed.
+    // Under the lock of the queue, from which events are removed before what they are about is
+    // destroyed.
     let count = |event: &AsyncEvent| {
         if let Some(count) = count_of(&event.0) {
             count.add();

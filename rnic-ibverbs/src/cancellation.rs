@@ -1,8 +1,9 @@
 //! Cancellation of the program's threads (`pthread_cancel`).
 //!
-//! A cancelled thread unwinds its stack from the system call where it is, which must not happen in the middle of the engine's work, nor
-//! in a function that is `extern "C"`. As the manual pages have it, the functions that wait are cancellation points. Those that do
-//! something put a cancellation off until they return.
+//! A cancelled thread unwinds its stack from the system call where it is, which must not happen in
+//! the middle of the engine's work, nor in a function that is `extern "C"`. As the manual pages
+//! have it, the functions that wait are cancellation points. Those that do something put a
+//! cancellation off until they return.
 
 use std::ffi::c_int;
 

@@ -88,7 +88,8 @@ pub(crate) unsafe fn on_notification(
 pub(crate) struct Notifier(Mutex<Notified>);
 
 struct Notified {
-    /// The channel, as long as the queue exists: the engine may keep its way for longer, and the program closes the descriptor.
+    /// The channel, as long as the queue exists: the engine may keep its way for longer, and the
+    /// program closes the descriptor.
     channel: Option<Arc<EventQueue<CqPointer>>>,
     /// The queue, once it exists.
     queue: Option<CqPointer>,

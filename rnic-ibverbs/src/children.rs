@@ -1,4 +1,5 @@
-//! What a forked process has of the library's lists: none of the objects there, so that it can make its own.
+//! What a forked process has of the library's lists: none of the objects there, so that it can make
+//! its own.
 
 use std::sync::atomic::AtomicBool;
 

@@ -25,12 +25,15 @@ pub(crate) struct Context {
 #[derive(Clone, Copy)]
 pub(crate) struct AsyncEvent(pub(crate) ibv_async_event);
 
-// SAFETY: the pointer in it is compared, given back to the program, or names an object that threads share.
+// SAFETY: the pointer in it is compared, given back to the program, or names an object that threads
+// share.
 unsafe impl Send for AsyncEvent {}
 
-// SAFETY: the pointers among the operations are to functions, and to a device that lives as long as the process.
+// SAFETY: the pointers among the operations are to functions, and to a device that lives as long as
+// the process.
 unsafe impl Send for Context {}
-// SAFETY: the library writes to `abi` only before anybody has the context; then it is the program's. The events have a lock.
+// SAFETY: the library writes to `abi` only before anybody has the context; then it is the
+// program's. The events have a lock.
 unsafe impl Sync for Context {}
 
 /// The contexts that are open.
@@ -51,8 +54,8 @@ impl Context {
     /// # Safety
     /// The pointer is that of an open context.
     pub(crate) unsafe fn of<'a>(pointer: *mut ibv_context) -> &'a Self {
-        // SAFETY: the context is open, says the caller. The pointer is to the member `context` of the `verbs_context` with which a
-        // Context begins.
+        // SAFETY: the context is open, says the caller. The pointer is to the member `context` of
+        // the `verbs_context` with which a Context begins.
         unsafe {
             &*pointer
                 .byte_sub(offset_of!(verbs_context, context))
@@ -60,7 +63,8 @@ impl Context {
         }
     }
 
-    /// Makes a context with these operations, which name neither the device nor the descriptor of events.
+    /// Makes a context with these operations, which name neither the device nor the descriptor of
+    /// events.
     pub(crate) fn open(
         adapter: &'static Adapter,
         device: *mut ibv_device,
@@ -81,13 +85,15 @@ impl Context {
         }));
         // A Context begins with it.
         let abi = context.cast::<verbs_context>();
-        // SAFETY: the structure was made above. The pointer to its member is derived from that to all of it, which `of` needs.
+        // SAFETY: the structure was made above. The pointer to its member is derived from that to
+        // all of it, which `of` needs.
         let pointer = unsafe { &raw mut (*abi).context };
         lock(&OPEN).push(Open(pointer));
         Ok(pointer)
     }
 
-    /// Closes a context. The one that rdma_cm gives out stays open for rdma_cm. Fails if it is not open.
+    /// Closes a context. The one that rdma_cm gives out stays open for rdma_cm. Fails if it is not
+    /// open.
     ///
     /// # Safety
     /// Nobody uses it any more.
@@ -106,7 +112,8 @@ impl Context {
         let mut open = lock(&OPEN);
         let place = open.iter().position(|known| known.0 == pointer);
         open.swap_remove(place.ok_or(Errno::EINVAL)?);
-        // SAFETY: `open` made it of a Box of this type, and it was in the list until now, so it is closed here for the only time.
+        // SAFETY: `open` made it of a Box of this type, and it was in the list until now, so it is
+        // closed here for the only time.
         drop(unsafe {
             Box::from_raw(
                 pointer
@@ -131,7 +138,8 @@ pub(crate) unsafe fn renew_lists() {
 pub(crate) fn with_open(pointer: *mut ibv_context, what: impl FnOnce(&Context)) {
     let open = lock(&OPEN);
     if open.contains(&Open(pointer)) {
-        // SAFETY: the list has open contexts. Who closes one removes it first, for which the list must be unlocked.
+        // SAFETY: the list has open contexts. Who closes one removes it first, for which the list
+        // must be unlocked.
         what(unsafe { Context::of(pointer) });
     }
 }
@@ -139,7 +147,8 @@ pub(crate) fn with_open(pointer: *mut ibv_context, what: impl FnOnce(&Context)) 
 /// Calls `each` for every open context of an adapter. None of them is closed meanwhile.
 pub(crate) fn for_each(adapter: &Adapter, mut each: impl FnMut(&Context)) {
     for open in &*lock(&OPEN) {
-        // SAFETY: the list has open contexts. Who closes one removes it first, for which the list must be unlocked.
+        // SAFETY: the list has open contexts. Who closes one removes it first, for which the list
+        // must be unlocked.
         let context = unsafe { Context::of(open.0) };
         if context.adapter.index == adapter.index {
             each(context);
@@ -147,7 +156,8 @@ pub(crate) fn for_each(adapter: &Adapter, mut each: impl FnMut(&Context)) {
     }
 }
 
-/// Returns the context that rdma_cm gives out for an adapter, which `open` opens at first. It stays open.
+/// Returns the context that rdma_cm gives out for an adapter, which `open` opens at first. It stays
+/// open.
 pub(crate) fn shared(
     adapter: &'static Adapter,
     open: impl FnOnce() -> *mut ibv_context,

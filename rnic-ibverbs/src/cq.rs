@@ -143,7 +143,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
     if entries == 0 {
         return 0;
     }
-    // Mostly there is none, or one. Looking for the first one drives the engine where nothing is there yet.
+    // Mostly there is none, or one. Looking for the first one drives the engine where nothing is
+    // there yet.
     let Some(first) = inner.poll_one() else {
         return 0;
     };
@@ -166,8 +167,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
 
 /// Returns a completion as programs read it.
 ///
-/// Of the 8 octets of Immediate Data on the wire, the first 4 are those of the verbs. The last 4 say the length of the Write: the
-/// engine has counted its octets, and the peer's word is not taken for it.
+/// Of the 8 octets of Immediate Data on the wire, the first 4 are those of the verbs. The last 4
+/// say the length of the Write: the engine has counted its octets, and the peer's word is not taken
+/// for it.
 #[inline]
 pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
     let mut wc = ibv_wc {

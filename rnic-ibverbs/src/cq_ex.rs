@@ -78,7 +78,8 @@ fn readers() -> ibv_cq_ex {
     }
 }
 
-/// Begins to read, unless there is nothing. The queue itself is not locked until `end_poll`: see `section`.
+/// Begins to read, unless there is nothing. The queue itself is not locked until `end_poll`: see
+/// `section`.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> i32 {
     let _whole = PutOff::new();
     if !attr.is_null() && (*attr).comp_mask != 0 {

@@ -23,8 +23,8 @@ use crate::watch;
 #[repr(C)]
 struct Device {
     abi: ibv_device,
-    /// Where the libraries of rdma-core's drivers look for operations of their own, to find out whether a device is theirs. Room for
-    /// the rest of their `verbs_device` follows.
+    /// Where the libraries of rdma-core's drivers look for operations of their own, to find out
+    /// whether a device is theirs. Room for the rest of their `verbs_device` follows.
     drivers: [*mut c_void; 8],
     adapter: &'static Adapter,
 }

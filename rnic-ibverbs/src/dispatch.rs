@@ -7,8 +7,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
 use crate::errno::{Errno, lock};
 
-/// Runs something that starts threads so that none of them takes the program's signals. Signals of a fault stay as they are: a
-/// thread gets its own.
+/// Runs something that starts threads so that none of them takes the program's signals. Signals of
+/// a fault stay as they are: a thread gets its own.
 pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
     let mut quiet = SigSet::all();
     for fault in [

@@ -35,7 +35,8 @@ pub(crate) fn pointer<T>(made: Result<*mut T, Errno>) -> *mut T {
     made.unwrap_or_else(fail_ptr)
 }
 
-/// Locks a mutex. What is behind one is consistent after every statement, so a thread that was cancelled with it spoils nothing.
+/// Locks a mutex. What is behind one is consistent after every statement, so a thread that was
+/// cancelled with it spoils nothing.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! A queue of events with a file descriptor that is readable while any waits: what a completion channel, the asynchronous events of a
-//! context and an event channel are.
+//! A queue of events with a file descriptor that is readable while any waits: what a completion
+//! channel, the asynchronous events of a context and an event channel are.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -73,7 +73,8 @@ impl<T> EventQueue<T> {
         {
             let mut events = lock(&self.events);
             events.push_back(event);
-            // Fails only if 2^64 - 2 events wait. Under the lock, so that nobody takes the event before it is counted.
+            // Fails only if 2^64 - 2 events wait. Under the lock, so that nobody takes the event
+            // before it is counted.
             let _ = self.fd.write(1);
         }
         if let Some(watcher) = self.watcher.0.get() {

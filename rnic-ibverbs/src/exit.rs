@@ -1,4 +1,5 @@
-//! The end of the process: peers are told that their connections are over, as the kernel tells them where it has the connections.
+//! The end of the process: peers are told that their connections are over, as the kernel tells them
+//! where it has the connections.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

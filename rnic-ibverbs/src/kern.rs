@@ -28,13 +28,15 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     *to = address_handle(&*from);
 }
 
-/// Copies all but the state to which the program moves the queue pair, and the rate limit, which the kernel's structure lacks.
+/// Copies all but the state to which the program moves the queue pair, and the rate limit, which
+/// the kernel's structure lacks.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     to: *mut ibv_qp_attr,
     from: *const ib_uverbs_qp_attr,
 ) {
-    // Member by member: those that are not copied may have no value, and older programs do not know the last.
+    // Member by member: those that are not copied may have no value, and older programs do not know
+    // the last.
     let from = &*from;
     (*to).cur_qp_state = from.cur_qp_state;
     (*to).path_mtu = from.path_mtu;

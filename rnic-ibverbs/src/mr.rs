@@ -29,8 +29,8 @@ struct Wanted {
     access: u32,
 }
 
-/// Returns the rights, of `IBV_ACCESS_*` bits. On-demand paging needs nothing: no memory is pinned. Relaxed ordering and large
-/// pages may be ignored.
+/// Returns the rights, of `IBV_ACCESS_*` bits. On-demand paging needs nothing: no memory is pinned.
+/// Relaxed ordering and large pages may be ignored.
 fn rights(access: u32) -> Result<Access, Errno> {
     let ignored = IBV_ACCESS_OPTIONAL_RANGE
         | IBV_ACCESS_ON_DEMAND
@@ -62,7 +62,8 @@ fn rights(access: u32) -> Result<Access, Errno> {
 /// Registers memory.
 ///
 /// # Safety
-/// The protection domain exists. While the memory is registered, the program has there what peers may access.
+/// The protection domain exists. While the memory is registered, the program has there what peers
+/// may access.
 unsafe fn register(wanted: Wanted) -> Result<rnic_verbs::Mr, Errno> {
     Pd::here(wanted.pd)?;
     let rights = rights(wanted.access)?;
@@ -201,7 +202,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fail_ptr(Errno::EOPNOTSUPP)
 }
 
-/// Registers anew what changes. The keys change too. The old registration is gone when this returns 0, and is as it was otherwise.
+/// Registers anew what changes. The keys change too. The old registration is gone when this returns
+/// 0, and is as it was otherwise.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -330,8 +332,8 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}
 
-/// Nothing is pinned, so that a fork changes nothing for the memory of either process. What is not memory, a child does not get: see
-/// `process`.
+/// Nothing is pinned, so that a fork changes nothing for the memory of either process. What is not
+/// memory, a child does not get: see `process`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> i32 {
     let _whole = PutOff::new();

@@ -1,4 +1,5 @@
-//! The objects behind the pointers of the program: each begins with the structure that the program knows.
+//! The objects behind the pointers of the program: each begins with the structure that the program
+//! knows.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -14,25 +15,30 @@ use crate::section::Section;
 /// Defines how the object is found that a pointer of the program names.
 macro_rules! behind {
     ($object:ident, $pointer:ident) => {
-        // SAFETY: its own members may go to other threads (`_SHARED` checks those of rnic-verbs). Raw pointers in it are only given
-        // back to the program, or name objects that are shared in the same way.
+        // SAFETY: its own members may go to other threads (`_SHARED` checks those of rnic-verbs).
+        // Raw pointers in it are only given back to the program, or name objects that are shared in
+        // the same way.
         unsafe impl Send for $object {}
-        // SAFETY: what changes is atomic or behind a lock. What lies in an UnsafeCell belongs to the program (`abi`), or to the thread
-        // of the program that is in the section (`polled`, `batch`).
+        // SAFETY: what changes is atomic or behind a lock. What lies in an UnsafeCell belongs to
+        // the program (`abi`), or to the thread of the program that is in the section (`polled`,
+        // `batch`).
         unsafe impl Sync for $object {}
 
         impl $object {
-            /// Returns the object that the program has a pointer to. It lives until it is destroyed.
+            /// Returns the object that the program has a pointer to. It lives until it is
+            /// destroyed.
             ///
             /// # Safety
             /// The pointer is that of such an object.
             pub(crate) unsafe fn of<'a>(pointer: *mut $pointer) -> &'a Self {
-                // SAFETY: the object is there, says the caller, and the structure that the program knows lies at its beginning.
-                // It is shared, and what the program writes lies in the UnsafeCell.
+                // SAFETY: the object is there, says the caller, and the structure that the program
+                // knows lies at its beginning. It is shared, and what the program writes lies in
+                // the UnsafeCell.
                 unsafe { &*pointer.cast::<Self>() }
             }
 
-            /// Returns the object as [`of`](Self::of) does. Fails in a process that was forked from the one that made it.
+            /// Returns the object as [`of`](Self::of) does. Fails in a process that was forked from
+            /// the one that made it.
             ///
             /// # Safety
             /// As of [`of`](Self::of).
@@ -45,7 +51,8 @@ macro_rules! behind {
                 Ok(object)
             }
 
-            /// Returns whether this process was forked from the one that made the object. Then it is not destroyed, but left.
+            /// Returns whether this process was forked from the one that made the object. Then it
+            /// is not destroyed, but left.
             ///
             /// # Safety
             /// As of [`of`](Self::of).
@@ -57,7 +64,8 @@ macro_rules! behind {
             /// Returns the pointer that the program has.
             #[allow(dead_code, reason = "not needed of every object")]
             pub(crate) fn pointer(&self) -> *mut $pointer {
-                // Not derived from `self`: the program may write to the object by it, and destroy the object.
+                // Not derived from `self`: the program may write to the object by it, and destroy
+                // the object.
                 std::ptr::with_exposed_provenance_mut((&raw const *self).addr())
             }
 
@@ -74,7 +82,8 @@ macro_rules! behind {
             /// # Safety
             /// The pointer came from `give`, and nobody uses it any more.
             pub(crate) unsafe fn take(pointer: *mut $pointer) -> Box<Self> {
-                // SAFETY: `give` made it of a Box of this type, and the caller has the last use of it.
+                // SAFETY: `give` made it of a Box of this type, and the caller has the last use of
+                // it.
                 unsafe { Box::from_raw(pointer.cast::<Self>()) }
             }
         }

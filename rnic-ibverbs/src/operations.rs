@@ -1,4 +1,5 @@
-//! The operations that the headers call through a context. One that is not here is answered by the headers with EOPNOTSUPP.
+//! The operations that the headers call through a context. One that is not here is answered by the
+//! headers with EOPNOTSUPP.
 
 use crate::abi::*;
 use crate::{cq, cq_ex, mr, mw, pd, post, qp, query, srq};

@@ -60,7 +60,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> i32 {
     0
 }
 
-/// A parent domain is its protection domain. Queues lie in rings of the engine, so an allocator is not asked.
+/// A parent domain is its protection domain. Queues lie in rings of the engine, so an allocator is
+/// not asked.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

@@ -139,8 +139,8 @@ fn address(atomic: ibv_send_wr_atomic) -> RemoteAddress {
     }
 }
 
-/// Makes a Write with Immediate Data. Verbs have 4 octets of them, and RFC 7306 has 8: the last 4 are the length of the Write,
-/// which earlier versions of rnic report.
+/// Makes a Write with Immediate Data. Verbs have 4 octets of them, and RFC 7306 has 8: the last 4
+/// are the length of the Write, which earlier versions of rnic report.
 fn write_with_immediate<'a>(peer: RemoteAddress, immediate: u32, length: u32) -> SendRequest<'a> {
     let mut octets = [0; 8];
     octets[..4].copy_from_slice(&immediate.to_ne_bytes());
@@ -162,8 +162,9 @@ fn flagged(request: SendRequest<'_>, wr_id: u64, flags: u32) -> SendRequest<'_> 
     }
 }
 
-/// A list of requests, each made when it is asked for. What one is made of lies in the scratch until the next is asked for: whoever
-/// takes one lets it go before. `post_sends` does, and is the only one.
+/// A list of requests, each made when it is asked for. What one is made of lies in the scratch
+/// until the next is asked for: whoever takes one lets it go before. `post_sends` does, and is the
+/// only one.
 struct Requests {
     next: *mut ibv_send_wr,
     scratch: *mut Scratch,
@@ -178,8 +179,8 @@ impl Iterator for Requests {
         if self.next.is_null() {
             return None;
         }
-        // SAFETY: `post_list` has a list of the program, in which each `next` is a request or NULL. It owns the scratch, which nothing
-        // borrows any more: the request before this is gone.
+        // SAFETY: `post_list` has a list of the program, in which each `next` is a request or NULL.
+        // It owns the scratch, which nothing borrows any more: the request before this is gone.
         match unsafe { request(&*self.next, &mut *self.scratch) } {
             Ok(request) => {
                 // SAFETY: it was read a moment ago.
@@ -242,7 +243,8 @@ pub(crate) unsafe fn post_whole(
     let all = || {
         let mut next = wr;
         std::iter::from_fn(move || {
-            // SAFETY: each `next` of the list is a request or NULL. Nothing borrows the scratch: the request before this is gone.
+            // SAFETY: each `next` of the list is a request or NULL. Nothing borrows the scratch:
+            // the request before this is gone.
             let wr = unsafe { next.as_ref() }?;
             next = wr.next;
             // SAFETY: as above.

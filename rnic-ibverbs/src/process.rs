@@ -1,5 +1,6 @@
-//! A process that was forked from the one that made an object: its threads are not there, nor its descriptors. Calls on the object do
-//! nothing, and say so. The process may open devices of its own.
+//! A process that was forked from the one that made an object: its threads are not there, nor its
+//! descriptors. Calls on the object do nothing, and say so. The process may open devices of its
+//! own.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -27,7 +28,8 @@ pub(crate) fn check(made_by: &Process) -> Result<(), Errno> {
 fn refuse() -> Errno {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        // In one piece, and without the lock of Rust's stderr: another thread may have held it at the fork.
+        // In one piece, and without the lock of Rust's stderr: another thread may have held it at
+        // the fork.
         let text = format!(
             "rnic: process {} uses RDMA objects of the process that it was forked from: they do nothing here (ENODEV); \
              call fork() or daemon() first, and open devices then\n",
@@ -39,8 +41,8 @@ fn refuse() -> Errno {
     Errno::ENODEV
 }
 
-/// Registers the handler that takes from children the descriptors that hold an interface or report events. Calls after the first
-/// do nothing.
+/// Registers the handler that takes from children the descriptors that hold an interface or report
+/// events. Calls after the first do nothing.
 pub(crate) fn keep_from_children() {
     static KEEPS: AtomicBool = AtomicBool::new(false);
     in_children(&KEEPS, replace_descriptors);
@@ -64,14 +66,15 @@ pub(crate) fn in_children(named: &AtomicBool, what: extern "C" fn()) {
     }
 }
 
-/// Puts a readable eventfd in the place of each noted descriptor. The numbers stay taken, a thread that waits for an event wakes up,
-/// and the call that is to return the event fails.
+/// Puts a readable eventfd in the place of each noted descriptor. The numbers stay taken, a thread
+/// that waits for an event wakes up, and the call that is to return the event fails.
 extern "C" fn replace_descriptors() {
     // SAFETY: the call takes numbers.
     let readable = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     take_private(|fd: RawFd| {
         match readable {
-            // SAFETY: the descriptor is of this library, whose calls use it no more in this process.
+            // SAFETY: the descriptor is of this library, whose calls use it no more in this
+            // process.
             0.. => unsafe { libc::dup3(readable, fd, libc::O_CLOEXEC) },
             // Without a descriptor to spare.
             // SAFETY: as above.
@@ -84,7 +87,8 @@ extern "C" fn replace_descriptors() {
     }
 }
 
-/// Makes a lock of a static new in a child. What was behind it stays where it is: it is the parent's.
+/// Makes a lock of a static new in a child. What was behind it stays where it is: it is the
+/// parent's.
 ///
 /// # Safety
 /// No other thread exists, and this one does not hold the lock.
@@ -93,7 +97,8 @@ pub(crate) unsafe fn renew<T: Default>(lock: &Mutex<T>) {
     unsafe { std::ptr::from_ref(lock).cast_mut().write(Mutex::default()) };
 }
 
-/// Makes a lock of a static new in a child, as [`renew`], and keeps what was behind it, unless another thread was about to change it.
+/// Makes a lock of a static new in a child, as [`renew`], and keeps what was behind it, unless
+/// another thread was about to change it.
 ///
 /// # Safety
 /// No other thread exists, and this one does not hold the lock.
@@ -102,7 +107,8 @@ pub(crate) unsafe fn renew_shared<T: Default>(lock: &RwLock<T>) {
         return;
     }
     let kept = lock.try_read().ok().map(|read| {
-        // SAFETY: readers alone held it, so that it is whole. The other one is overwritten below, and never dropped.
+        // SAFETY: readers alone held it, so that it is whole. The other one is overwritten below,
+        // and never dropped.
         unsafe { std::ptr::from_ref(&*read).read() }
     });
     // SAFETY: as in `renew`.

@@ -228,7 +228,8 @@ unsafe fn forget_completions(
     base: &ibv_qp,
 ) {
     if let Ok(device) = adapter.device() {
-        // Workers carry out commands in their order, so this one's answer comes behind the end of the queue pair.
+        // Workers carry out commands in their order, so this one's answer comes behind the end of
+        // the queue pair.
         let _ = device.barrier(LONGEST_END);
     }
     for cq in [base.send_cq, base.recv_cq] {
@@ -258,8 +259,8 @@ fn state(state: QpState) -> u32 {
     }
 }
 
-/// Changes a queue pair. Connections are made by rdma_cm, so the states between INIT and RTS are not entered here; INIT and RTS are
-/// accepted where it is in that state already.
+/// Changes a queue pair. Connections are made by rdma_cm, so the states between INIT and RTS are
+/// not entered here; INIT and RTS are accepted where it is in that state already.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     qp: *mut ibv_qp,
@@ -300,7 +301,8 @@ fn enter(qp: &Qp, wanted: u32) -> Result<(), Errno> {
         IBV_QPS_SQD if now == QpState::Rts => inner.disconnect().map_err(|why| why.errno()),
         IBV_QPS_RESET | IBV_QPS_INIT if now == QpState::Init => Ok(()),
         _ if wanted == state(now) => Ok(()),
-        // The engine may be further than the program knows, and a program that connects moves its queue pair to RTR before.
+        // The engine may be further than the program knows, and a program that connects moves its
+        // queue pair to RTR before.
         IBV_QPS_RTR if matches!(now, QpState::Init | QpState::Rts) => Ok(()),
         _ => Err(Errno::EINVAL),
     }

@@ -1,7 +1,8 @@
 //! `ibv_qp_ex`: requests that a program builds by one call for each part.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the requests wait in a list, which belongs to the thread that builds them. The queue
-//! pair is locked only while they are posted, all of them or none: see `section`.
+//! From `wr_start` to `wr_complete` or `wr_abort` the requests wait in a list, which belongs to the
+//! thread that builds them. The queue pair is locked only while they are posted, all of them or
+//! none: see `section`.
 
 use std::ffi::c_void;
 use std::slice;
@@ -32,7 +33,8 @@ pub(crate) fn none() -> ibv_qp_ex {
     unsafe { std::mem::zeroed() }
 }
 
-/// Returns a structure with these send operations, which fails where there is one that iWARP has not.
+/// Returns a structure with these send operations, which fails where there is one that iWARP has
+/// not.
 pub(crate) fn operations(asked: u64) -> Result<ibv_qp_ex, Errno> {
     if asked & !KNOWN != 0 {
         return Err(Errno::EOPNOTSUPP);
@@ -67,8 +69,8 @@ pub(crate) fn operations(asked: u64) -> Result<ibv_qp_ex, Errno> {
 /// Returns what was begun by `start`, if anything was.
 ///
 /// # Safety
-/// The queue pair exists, and the caller is the thread of the program that has begun it. It lets the reference go before it calls this
-/// again.
+/// The queue pair exists, and the caller is the thread of the program that has begun it. It lets
+/// the reference go before it calls this again.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
     Qp::of(qp.cast()).batch.inside()
 }
@@ -137,7 +139,8 @@ unsafe fn post_batch(batch: &mut Batch, qp: &mut rnic_verbs::Qp) -> Result<(), E
         inline_pieces,
         ..
     } = batch;
-    // The inline data of a request are one piece. There is room for all, so that none of them moves.
+    // The inline data of a request are one piece. There is room for all, so that none of them
+    // moves.
     inline_pieces.clear();
     inline_pieces.reserve(requests.len());
     for request in requests.iter_mut() {

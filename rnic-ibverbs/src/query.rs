@@ -20,8 +20,8 @@ pub(crate) const MAX_READS: u16 = 128;
 /// The most completion queues, and shared receive queues, of a process.
 const MAX_QUEUES: i32 = 1 << 16;
 
-/// The vendor, where others have an identifier of the IEEE: the one that the kernel's rxe has, which is nobody's. Programs expect that
-/// it is not 0.
+/// The vendor, where others have an identifier of the IEEE: the one that the kernel's rxe has,
+/// which is nobody's. Programs expect that it is not 0.
 const VENDOR: u32 = 0x00ff_ffff;
 
 /// The only port.
@@ -165,7 +165,8 @@ fn mtu(octets: u32) -> u32 {
     }
 }
 
-/// Returns the width and the speed of a lane, as InfiniBand counts them, that come closest to the speed of an interface.
+/// Returns the width and the speed of a lane, as InfiniBand counts them, that come closest to the
+/// speed of an interface.
 fn speed(netdev: &str) -> (u8, u8) {
     const WIDTH_1X: u8 = 1;
     const WIDTH_4X: u8 = 2;

@@ -1,6 +1,8 @@
-//! Rates of InfiniBand: numbers of an enumeration, megabits per second, and multiples of 2.5 gigabits per second.
+//! Rates of InfiniBand: numbers of an enumeration, megabits per second, and multiples of 2.5
+//! gigabits per second.
 
-/// Each rate of `enum ibv_rate`: its number, its megabits per second, and the multiple where it is one.
+/// Each rate of `enum ibv_rate`: its number, its megabits per second, and the multiple where it is
+/// one.
 const RATES: [(u32, i32, Option<i32>); 23] = [
     (2, 2_500, Some(1)),
     (5, 5_000, Some(2)),

@@ -20,7 +20,8 @@ pub(crate) struct Registry<T>(Mutex<BTreeMap<(usize, u32), Entry<T>>>);
 
 struct Entry<T>(*const T);
 
-// SAFETY: it is a reference to an object that threads share, which `Registry` follows only while that is there.
+// SAFETY: it is a reference to an object that threads share, which `Registry` follows only while
+// that is there.
 unsafe impl<T: Sync> Send for Entry<T> {}
 
 impl<T: Sync> Registry<T> {
@@ -32,13 +33,14 @@ impl<T: Sync> Registry<T> {
         lock(&self.0).insert((adapter.index, number), Entry(object));
     }
 
-    /// Removes an object, which must be done before it is destroyed. Nobody is in [`with`](Self::with) it any more then.
+    /// Removes an object, which must be done before it is destroyed. Nobody is in
+    /// [`with`](Self::with) it any more then.
     pub(crate) fn remove(&self, adapter: &Adapter, number: u32) {
         lock(&self.0).remove(&(adapter.index, number));
     }
 
-    /// Calls `what` with an object, if it is there. The object is not destroyed meanwhile. `what` must not wait for anybody who makes
-    /// or destroys objects.
+    /// Calls `what` with an object, if it is there. The object is not destroyed meanwhile. `what`
+    /// must not wait for anybody who makes or destroys objects.
     pub(crate) fn with<R>(
         &self,
         adapter: &Adapter,
@@ -65,7 +67,8 @@ impl<T: Sync> Registry<T> {
             return;
         };
         for entry in objects.values() {
-            // SAFETY: it is removed before it is destroyed, which the lock keeps from happening now.
+            // SAFETY: it is removed before it is destroyed, which the lock keeps from happening
+            // now.
             what(unsafe { &*entry.0 });
         }
     }

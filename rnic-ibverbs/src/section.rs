@@ -1,13 +1,14 @@
-//! Sections: what one call of the program begins and another one ends, `ibv_wr_start` to `ibv_wr_complete`, and `ibv_start_poll` to
-//! `ibv_end_poll`.
+//! Sections: what one call of the program begins and another one ends, `ibv_wr_start` to
+//! `ibv_wr_complete`, and `ibv_start_poll` to `ibv_end_poll`.
 //!
-//! A section has what is under construction, or was polled last, and nothing else: the queue pair or the completion queue itself is
-//! locked only within a call. So all other calls go on meanwhile, on the same object too and from the same thread. They come before
-//! what the section posts.
+//! A section has what is under construction, or was polled last, and nothing else: the queue pair
+//! or the completion queue itself is locked only within a call. So all other calls go on meanwhile,
+//! on the same object too and from the same thread. They come before what the section posts.
 //!
-//! What manual pages forbid and real providers hang at: to begin a section again that the thread is in, which is an error here
-//! (`ibv_start_poll` gives EBUSY, `ibv_wr_complete` EINVAL); and two threads that each wait for a section of the other, which hangs
-//! here too. To end a section in another thread than the one that began it, or to destroy its object from another thread, is
+//! What manual pages forbid and real providers hang at: to begin a section again that the thread is
+//! in, which is an error here (`ibv_start_poll` gives EBUSY, `ibv_wr_complete` EINVAL); and two
+//! threads that each wait for a section of the other, which hangs here too. To end a section in
+//! another thread than the one that began it, or to destroy its object from another thread, is
 //! undefined.
 //!
 //! # The order of the locks
@@ -21,8 +22,10 @@
 //! 5. a queue pair;
 //! 6. completion queues, two of them by their addresses;
 //! 7. a shared receive queue, a memory region;
-//! 8. the engine, and what rnic-verbs locks, which is its own affair: a turn of the engine is taken only if nobody has it;
-//! 9. in a turn of the engine, or without: the notifier of a completion queue, then the queue of events of a channel.
+//! 8. the engine, and what rnic-verbs locks, which is its own affair: a turn of the engine is taken
+//!    only if nobody has it;
+//! 9. in a turn of the engine, or without: the notifier of a completion queue, then the queue of
+//!    events of a channel.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +77,8 @@ impl<T> Section<T> {
     /// Returns what is inside, or `None` if nobody is in the section.
     ///
     /// # Safety
-    /// No other thread than the calling one is in the section. It lets the reference go before it calls this again, or ends it.
+    /// No other thread than the calling one is in the section. It lets the reference go before it
+    /// calls this again, or ends it.
     #[allow(clippy::mut_from_ref, reason = "the caller's promise")]
     pub(crate) unsafe fn inside(&self) -> Option<&mut T> {
         // SAFETY: `guard` belongs to the thread that is in the section, which is the calling one.

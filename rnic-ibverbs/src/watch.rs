@@ -1,4 +1,5 @@
-//! Follows the kernel's interfaces: changes of a link and of addresses become asynchronous events of the contexts.
+//! Follows the kernel's interfaces: changes of a link and of addresses become asynchronous events
+//! of the contexts.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};

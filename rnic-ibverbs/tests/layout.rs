@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rnic_ibverbs::abi::{LAYOUTS, Layout};
 
-/// Members that headers of rdma-core before 66 may lack. Each is the last of its structure, or of `verbs_context` the first.
+/// Members that headers of rdma-core before 66 may lack. Each is the last of its structure, or of
+/// `verbs_context` the first.
 const NEWER: [(&str, &str); 10] = [
     ("ibv_qp_ex", "wr_flush"),
     ("ibv_qp_ex", "wr_atomic_write"),

@@ -18,7 +18,8 @@ use crate::states::{
     DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
 };
 
-/// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
+/// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd
+/// repeats itself if there are more.
 const MAX_PAGES: usize = 4096;
 
 /// Inspections at a time: each takes a descriptor, and memory for what the client says.
@@ -43,8 +44,8 @@ pub enum AskError {
 /// An event, and when it happened: milliseconds since 1970-01-01 UTC.
 pub type TimedEvent = (u64, Event);
 
-/// A connection to rnicd that holds nothing there. Administrators may ask for all of this, observers may see all; other users see
-/// their own ports and leases.
+/// A connection to rnicd that holds nothing there. Administrators may ask for all of this,
+/// observers may see all; other users see their own ports and leases.
 pub struct Administrator {
     dialogue: Dialogue,
     /// Events that came ahead of an answer.
@@ -52,12 +53,13 @@ pub struct Administrator {
 }
 
 impl Administrator {
-    /// Connects to the rnicd that listens for clients at a path: as an administrator if this process may, else as an observer, else as
-    /// any client.
+    /// Connects to the rnicd that listens for clients at a path: as an administrator if this
+    /// process may, else as an observer, else as any client.
     pub fn connect(clients: &Path) -> Result<Self, AskError> {
         for path in [administration_socket(clients), observation_socket(clients)] {
             match Self::connect_at(&path) {
-                // That this process may not, or that there is none: the directory may be hidden, or rnicd an older one.
+                // That this process may not, or that there is none: the directory may be hidden, or
+                // rnicd an older one.
                 Err(AskError::Channel(
                     ChannelError::NoDaemon { .. }
                     | ChannelError::NotPermitted { .. }
@@ -98,7 +100,8 @@ impl Administrator {
         Ok(ports)
     }
 
-    /// Returns the ports, by number, those included that have ended while somebody still has their sockets.
+    /// Returns the ports, by number, those included that have ended while somebody still has their
+    /// sockets.
     pub fn all_ports(&mut self) -> Result<Vec<PortState>, AskError> {
         let show = |last: Option<&PortState>| Show::Ports {
             after: last.map(|port| port.port),
@@ -155,7 +158,8 @@ impl Administrator {
         self.done(Ask::EndPort { port })
     }
 
-    /// Ends a lease. When this returns, nothing is steered there and nothing is sent from there any more.
+    /// Ends a lease. When this returns, nothing is steered there and nothing is sent from there any
+    /// more.
     pub fn revoke(&mut self, port: u32, local: SocketAddr) -> Result<(), AskError> {
         self.done(Ask::Revoke { port, local })
     }
@@ -172,7 +176,8 @@ impl Administrator {
         self.done(Ask::RemoveDevice { netdev, force })
     }
 
-    /// Changes how a device is shared. Without `force` it must have no ports if the change would end them.
+    /// Changes how a device is shared. Without `force` it must have no ports if the change would
+    /// end them.
     pub fn set_device(
         &mut self,
         netdev: &str,
@@ -204,9 +209,10 @@ impl Administrator {
         self.done(Ask::Monitor)
     }
 
-    /// Asks the clients of ports what they say of themselves, some at a time, and passes on what these say, by number of the port, until
-    /// `each` wants no more. A client is waited for as long as stated (a minute at most), and all together eight times as long. What
-    /// they say is theirs, and may be anything.
+    /// Asks the clients of ports what they say of themselves, some at a time, and passes on what
+    /// these say, by number of the port, until `each` wants no more. A client is waited for as long
+    /// as stated (a minute at most), and all together eight times as long. What they say is theirs,
+    /// and may be anything.
     pub fn inspect(
         &mut self,
         ports: &[u32],
@@ -279,7 +285,8 @@ impl Administrator {
         }
     }
 
-    /// Waits for the next event after [`monitor`](Self::monitor), as long as stated or until a signal comes.
+    /// Waits for the next event after [`monitor`](Self::monitor), as long as stated or until a
+    /// signal comes.
     pub fn next_event(&mut self, within: Duration) -> Result<Option<TimedEvent>, AskError> {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));

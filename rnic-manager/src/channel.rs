@@ -1,4 +1,5 @@
-//! The way of messages and descriptors between rnicd and a client: a connection of a `SOCK_SEQPACKET` Unix socket.
+//! The way of messages and descriptors between rnicd and a client: a connection of a
+//! `SOCK_SEQPACKET` Unix socket.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -256,15 +257,16 @@ impl Channel {
             .map_err(|error| io_error("limit the time to wait for rnicd", error))
     }
 
-    /// Refuses all descriptors, for an end whose messages have none: the kernel does, or the thread of `closer` closes them, which can
-    /// take as long as their sender likes.
+    /// Refuses all descriptors, for an end whose messages have none: the kernel does, or the thread
+    /// of `closer` closes them, which can take as long as their sender likes.
     pub fn without_descriptors(self, closer: &Closer) -> Self {
         // Some may have been sent before the kernel refused them.
         refuse_descriptors(&self.socket);
         self.closing_by(closer)
     }
 
-    /// Refuses all descriptors as a kernel needs it that does not: what comes is closed by the thread of `closer`.
+    /// Refuses all descriptors as a kernel needs it that does not: what comes is closed by the
+    /// thread of `closer`.
     pub fn closing_by(self, closer: &Closer) -> Self {
         let closer = Some(closer.clone());
         Self { closer, ..self }
@@ -283,7 +285,8 @@ impl Channel {
         peer::unread(&self.socket).is_ok_and(|octets| octets == 0)
     }
 
-    /// Returns whether the process at the other end lives in this process's user namespace. What cannot be found out is not so.
+    /// Returns whether the process at the other end lives in this process's user namespace. What
+    /// cannot be found out is not so.
     pub fn shares_user_namespace(&self) -> bool {
         peer::shares_user_namespace(&self.socket).unwrap_or(false)
     }
@@ -343,8 +346,9 @@ impl Channel {
 
     /// Receives a message with its descriptors.
     ///
-    /// After [`ChannelError::Decode`] the next message can be received. Any other error but [`ChannelError::TimedOut`] means
-    /// that the other end does not keep to the protocol, or is gone.
+    /// After [`ChannelError::Decode`] the next message can be received. Any other error but
+    /// [`ChannelError::TimedOut`] means that the other end does not keep to the protocol, or is
+    /// gone.
     pub fn receive<M: Message>(&self) -> Result<(M, Vec<OwnedFd>), ChannelError> {
         let mut octets = vec![0; MAX_MESSAGE];
         let (len, descriptors) = self.receive_octets(&mut octets)?;

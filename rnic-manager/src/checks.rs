@@ -25,8 +25,8 @@ const MAX_TEXT: usize = 4096;
 const MAX_LIST: usize = MAX_OBJECTS;
 /// The numbers of frames and ring entries that a port can have, as in `PortConfig`.
 const FRAMES: std::ops::RangeInclusive<u32> = 32..=1 << 20;
-/// Entries that a transmit ring may have with any number of frames. Longer ones are no longer than there are frames, so that the
-/// quota of frames counts rings as well.
+/// Entries that a transmit ring may have with any number of frames. Longer ones are no longer than
+/// there are frames, so that the quota of frames counts rings as well.
 const SMALL_RING: u32 = 128;
 /// The most chunks of a UMEM's half: eight times the most frames that circulate at first.
 const MAX_CHUNKS: u32 = 8 << 20;

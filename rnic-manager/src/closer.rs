@@ -1,5 +1,6 @@
-//! Closing what somebody else has sent. The last close of a descriptor can take as long as its sender likes (a socket that lingers, a
-//! file of a file system in user space): a thread that does nothing else does it.
+//! Closing what somebody else has sent. The last close of a descriptor can take as long as its
+//! sender likes (a socket that lingers, a file of a file system in user space): a thread that does
+//! nothing else does it.
 
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};

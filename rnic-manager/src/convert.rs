@@ -97,7 +97,8 @@ impl From<NetError> for Refused {
 }
 
 impl Refused {
-    /// Returns the error of a client that asked for a local port, or for a port to connect to `address`, on a device.
+    /// Returns the error of a client that asked for a local port, or for a port to connect to
+    /// `address`, on a device.
     pub fn net_error(self, address: SocketAddr, netdev: &str) -> NetError {
         match (self.reason, self.policy) {
             (Reason::InUse, _) => {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::channel::{Channel, ChannelError};
 use crate::protocol::{Answer, Ask, FromDaemon, Notice, OLDEST, Reply, Request, VERSION};
 
-/// How long rnicd may take for each step. Making a port waits for the lock of the kernel's network configuration several times, which
-/// takes seconds on an overloaded host.
+/// How long rnicd may take for each step. Making a port waits for the lock of the kernel's network
+/// configuration several times, which takes seconds on an overloaded host.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection on which requests wait for their answers.
@@ -50,7 +50,8 @@ impl Dialogue {
         }
     }
 
-    /// Asks for something, and waits for the answer. Notices that come before that are passed to `notice`.
+    /// Asks for something, and waits for the answer. Notices that come before that are passed to
+    /// `notice`.
     pub fn ask(
         &mut self,
         ask: Ask,

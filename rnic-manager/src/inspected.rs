@@ -1,4 +1,5 @@
-//! What clients say of themselves, read with limits: a client may say anything, anything much, or nothing.
+//! What clients say of themselves, read with limits: a client may say anything, anything much, or
+//! nothing.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -83,10 +84,12 @@ pub(crate) fn read(sockets: Vec<(u32, OwnedFd)>, within: Duration) -> Vec<Inspec
     all
 }
 
-/// Makes reading return at once. An older rnicd passes a socket: closing that could wait for what comes with the answer.
+/// Makes reading return at once. An older rnicd passes a socket: closing that could wait for what
+/// comes with the answer.
 fn prepare(socket: &OwnedFd) {
     refuse_descriptors(socket);
-    // If it could not be set, a reader that `poll` has woken does not wait either: nobody else reads.
+    // If it could not be set, a reader that `poll` has woken does not wait either: nobody else
+    // reads.
     let _ = fcntl(socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
 }
 

@@ -1,4 +1,5 @@
-//! What the kernel knows of the process at the other end of a Unix socket, and of what it has not read.
+//! What the kernel knows of the process at the other end of a Unix socket, and of what it has not
+//! read.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -11,18 +12,21 @@ use nix::libc::{self, c_int, gid_t, socklen_t};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
-/// The most groups that are looked at: a process may have 65,536 (`NGROUPS_MAX` of Linux), whose owner makes it hold them for each of
-/// its connections.
+/// The most groups that are looked at: a process may have 65,536 (`NGROUPS_MAX` of Linux), whose
+/// owner makes it hold them for each of its connections.
 const MOST: usize = 1024;
-/// The request of a pidfd for the user namespace of its process (`PIDFD_GET_USER_NAMESPACE`, Linux 6.11).
+/// The request of a pidfd for the user namespace of its process (`PIDFD_GET_USER_NAMESPACE`, Linux
+/// 6.11).
 const USER_NAMESPACE: libc::Ioctl = 0xff09;
 
-/// Returns the supplementary groups that the process at the other end had when it connected; none if there are too many to look at.
+/// Returns the supplementary groups that the process at the other end had when it connected; none
+/// if there are too many to look at.
 pub(crate) fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let mut groups: Vec<gid_t> = vec![0; 32];
     loop {
         let mut octets = size_of_val(&groups[..]) as socklen_t;
-        // SAFETY: the kernel writes at most `octets` octets to `groups`, which has that many, and any are valid numbers.
+        // SAFETY: the kernel writes at most `octets` octets to `groups`, which has that many, and
+        // any are valid numbers.
         let code = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -55,8 +59,8 @@ pub(crate) fn unread(socket: impl AsFd) -> io::Result<usize> {
     Ok(octets.try_into().unwrap_or(0))
 }
 
-/// Returns whether the process that connected lives in this process's user namespace. It is an error if that cannot be found out: it
-/// has ended, or the kernel does not say.
+/// Returns whether the process that connected lives in this process's user namespace. It is an
+/// error if that cannot be found out: it has ended, or the kernel does not say.
 pub(crate) fn shares_user_namespace(socket: impl AsFd) -> io::Result<bool> {
     let own = identity(&fs::metadata("/proc/self/ns/user")?);
     let pid = getsockopt(&socket, sockopt::PeerCredentials)?.pid();

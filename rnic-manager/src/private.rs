@@ -1,15 +1,17 @@
-//! Descriptors that are nothing for a process that is forked from this one: those that hold the interface, a port, or what rnicd has
-//! given. A child that keeps a copy keeps the interface from the programs that come after its parent.
+//! Descriptors that are nothing for a process that is forked from this one: those that hold the
+//! interface, a port, or what rnicd has given. A child that keeps a copy keeps the interface from
+//! the programs that come after its parent.
 //!
-//! The kernel has no way to close descriptors at a fork. So they are noted here, without a lock, and the library that
-//! runs in the child replaces them (`rnic-ibverbs`).
+//! The kernel has no way to close descriptors at a fork. So they are noted here, without a lock,
+//! and the library that runs in the child replaces them (`rnic-ibverbs`).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const BITS: usize = u64::BITS as usize;
 
-/// A bit for each descriptor, up to the limit that systems have by default. Those above are not noted.
+/// A bit for each descriptor, up to the limit that systems have by default. Those above are not
+/// noted.
 static NOTED: [AtomicU64; (1 << 20) / BITS] = [const { AtomicU64::new(0) }; (1 << 20) / BITS];
 
 /// Words of `NOTED` that were ever used.
@@ -45,8 +47,9 @@ fn place(fd: RawFd) -> Option<(usize, u64)> {
     (at < NOTED.len()).then_some((at, 1 << (fd % BITS)))
 }
 
-/// Calls `what` for each descriptor that is noted, and notes it no more: in a child its number may soon be that of something else. It
-/// takes no lock and allocates nothing, so that a process that was just forked from one of several threads may call it.
+/// Calls `what` for each descriptor that is noted, and notes it no more: in a child its number may
+/// soon be that of something else. It takes no lock and allocates nothing, so that a process that
+/// was just forked from one of several threads may call it.
 pub fn take_private(mut what: impl FnMut(RawFd)) {
     let used = USED.load(Ordering::Relaxed);
     for (at, word) in NOTED.iter().enumerate().take(used) {

@@ -1,8 +1,9 @@
 //! The messages between rnicd and its clients.
 //!
-//! rnicd and its clients are upgraded apart: a field that the reader does not know is passed over, a field that the writer does
-//! not know yet has a default, and a type that the reader does not know is answered with [`Refused`] (by rnicd) or passed over
-//! (by a client); neither ends the connection.
+//! rnicd and its clients are upgraded apart: a field that the reader does not know is passed over,
+//! a field that the writer does not know yet has a default, and a type that the reader does not
+//! know is answered with [`Refused`] (by rnicd) or passed over (by a client); neither ends the
+//! connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -22,7 +23,8 @@ use crate::token::Token;
 /// The version of this protocol.
 pub const VERSION: u32 = 2;
 
-/// The oldest version that is spoken. In version 1 the socket that reserves a lease's TCP port came with the lease.
+/// The oldest version that is spoken. In version 1 the socket that reserves a lease's TCP port came
+/// with the lease.
 pub const OLDEST: u32 = 2;
 
 /// Where rnicd listens if its configuration does not say otherwise.
@@ -130,7 +132,8 @@ pub enum Ask {
     Hello {
         /// The newest version of the protocol that the client knows.
         version: u32,
-        /// The name of the client's program, for the log: at most 256 octets, no control characters.
+        /// The name of the client's program, for the log: at most 256 octets, no control
+        /// characters.
         program: String,
     },
     /// A port of a device, answered by `Port`.
@@ -173,7 +176,8 @@ pub enum Ask {
         port: u32,
         /// The peer.
         remote: SocketAddr,
-        /// From where; without it, rnicd chooses the address that routes to the peer, and a TCP port.
+        /// From where; without it, rnicd chooses the address that routes to the peer, and a TCP
+        /// port.
         local: Option<SocketAddr>,
     },
     /// The end of a lease, answered by `Released`.
@@ -183,8 +187,8 @@ pub enum Ask {
         /// What was leased.
         local: SocketAddr,
     },
-    /// Whether the host's policies let a peer connect to what is leased, as they are now. Answered by `Done`, or refused with
-    /// [`Reason::Protected`].
+    /// Whether the host's policies let a peer connect to what is leased, as they are now. Answered
+    /// by `Done`, or refused with [`Reason::Protected`].
     Admit {
         /// The port that listens.
         port: u32,
@@ -193,7 +197,8 @@ pub enum Ask {
         /// The peer.
         remote: SocketAddr,
     },
-    /// Report the next hop to a destination and each of its changes, as `NextHop`. Answered only if it is refused.
+    /// Report the next hop to a destination and each of its changes, as `NextHop`. Answered only if
+    /// it is refused.
     Follow {
         /// The port that sends there.
         port: u32,
@@ -213,15 +218,17 @@ pub enum Ask {
         /// The destination.
         destination: IpAddr,
     },
-    /// What is there, answered by `Daemon`, `Devices`, `Ports`, `Leases`, `Users` or `Usage`. Root sees all; other users see their
-    /// own ports and leases.
+    /// What is there, answered by `Daemon`, `Devices`, `Ports`, `Leases`, `Users` or `Usage`. Root
+    /// sees all; other users see their own ports and leases.
     Show(Show),
-    /// Root only: the end of a port, answered by `Done` once nothing is sent or received there any more.
+    /// Root only: the end of a port, answered by `Done` once nothing is sent or received there any
+    /// more.
     EndPort {
         /// The port.
         port: u32,
     },
-    /// Root only: the end of a lease, answered by `Done` once nothing is steered there and nothing is sent from there any more.
+    /// Root only: the end of a lease, answered by `Done` once nothing is steered there and nothing
+    /// is sent from there any more.
     Revoke {
         /// The port that has it.
         port: u32,
@@ -252,7 +259,8 @@ pub enum Ask {
         netdev: String,
         /// What to change.
         changes: Vec<Change>,
-        /// Whether its ports end if the change needs it; without it, such a request is refused while there are any.
+        /// Whether its ports end if the change needs it; without it, such a request is refused
+        /// while there are any.
         #[serde(default)]
         force: bool,
     },
@@ -268,11 +276,13 @@ pub enum Ask {
         /// Its name or number.
         user: String,
     },
-    /// What the client of a port says of itself, answered by `Inspecting`. Root may ask of all ports, other users of their own.
+    /// What the client of a port says of itself, answered by `Inspecting`. Root may ask of all
+    /// ports, other users of their own.
     Inspect {
         /// The port.
         port: u32,
-        /// What is wanted, in words that the client knows and rnicd need not: at most 32 small letters and underscores.
+        /// What is wanted, in words that the client knows and rnicd need not: at most 32 small
+        /// letters and underscores.
         what: String,
         /// How long the answer is waited for, in milliseconds: a minute at most.
         within: u32,
@@ -284,7 +294,8 @@ pub enum Ask {
 pub struct Change {
     /// The key.
     pub key: String,
-    /// The value in words, lists with commas between their elements; without it, what the configuration says.
+    /// The value in words, lists with commas between their elements; without it, what the
+    /// configuration says.
     #[serde(default)]
     pub value: Option<String>,
 }
@@ -319,7 +330,8 @@ pub enum Show {
         #[serde(default)]
         after: Option<u32>,
     },
-    /// What users have sent and received, by device and user; those who are not counted apart come first.
+    /// What users have sent and received, by device and user; those who are not counted apart come
+    /// first.
     Usage {
         /// The device and the user.
         #[serde(default)]
@@ -361,11 +373,13 @@ pub enum Answer {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         withheld: Vec<Withheld>,
     },
-    /// To `OpenPort`, with two descriptors: the AF_XDP socket, which is bound, and the memfd of its UMEM.
+    /// To `OpenPort`, with two descriptors: the AF_XDP socket, which is bound, and the memfd of its
+    /// UMEM.
     Port(Grant),
     /// To `Adopt`.
     Adopted,
-    /// To `Listen` and `Connect`. The TCP socket that reserves `local` stays with rnicd, longer than the lease lasts.
+    /// To `Listen` and `Connect`. The TCP socket that reserves `local` stays with rnicd, longer
+    /// than the lease lasts.
     Lease {
         /// The local address and TCP port, by which the lease is known from here on.
         local: SocketAddr,
@@ -384,7 +398,8 @@ pub enum Answer {
     Usage(Page<UsageState>),
     /// To `Show` of rnicd itself.
     Daemon(DaemonState),
-    /// To `Inspect`, with one descriptor: a pipe from which what the client says is read, until its end. rnicd has not seen it.
+    /// To `Inspect`, with one descriptor: a pipe from which what the client says is read, until its
+    /// end. rnicd has not seen it.
     Inspecting,
     /// To `Admit`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
     Done,
@@ -436,8 +451,8 @@ pub enum Notice {
         /// What was leased.
         local: SocketAddr,
     },
-    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a pipe to write it to. It is
-    /// closed without a word if the client has none to say.
+    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a
+    /// pipe to write it to. It is closed without a word if the client has none to say.
     Describe {
         /// The port.
         port: u32,
@@ -456,7 +471,8 @@ pub enum Notice {
     },
 }
 
-/// A port, as it was made. The UMEM has the chunks of received frames first, then those of frames to be sent.
+/// A port, as it was made. The UMEM has the chunks of received frames first, then those of frames
+/// to be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Its number, by which requests and notices name it.
@@ -485,7 +501,8 @@ pub struct Grant {
     pub copied: Option<String>,
     /// Whether the UMEM lies on hugepages.
     pub huge_pages: bool,
-    /// Whether frames may come from a kernel on the same host, whose segments can have partial checksums.
+    /// Whether frames may come from a kernel on the same host, whose segments can have partial
+    /// checksums.
     #[serde(default)]
     pub partial_checksums: bool,
     /// Whether connections may do without the CRCs of MPA, where the programs of both sides say so.
@@ -537,7 +554,8 @@ pub struct Hop {
     pub advertised_mss: Option<NonZeroU16>,
 }
 
-/// A segment that was too big, as JSON has it: [`TooBig`](rnic_core::wire::icmp::TooBig) in numbers.
+/// A segment that was too big, as JSON has it: [`TooBig`](rnic_core::wire::icmp::TooBig) in
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BigSegment {
     /// The sender of the segment.

@@ -1,7 +1,8 @@
 //! Where rnicd listens.
 //!
-//! Clients connect at a path that containers may be given, with its directory. Administrators, and those who observe, have sockets in
-//! directories of their own: no container gets them with the clients' directory.
+//! Clients connect at a path that containers may be given, with its directory. Administrators, and
+//! those who observe, have sockets in directories of their own: no container gets them with the
+//! clients' directory.
 
 use std::path::{Path, PathBuf};
 
@@ -12,19 +13,20 @@ const ADMINISTRATION: &str = "-admin";
 /// What the name of the observers' directory has behind that of the clients'.
 const OBSERVATION: &str = "-observe";
 
-/// Returns where rnicd listens for clients: what `RNICD_SOCKET` of the environment says, or [`SOCKET`].
+/// Returns where rnicd listens for clients: what `RNICD_SOCKET` of the environment says, or
+/// [`SOCKET`].
 pub fn default_socket() -> PathBuf {
     std::env::var_os("RNICD_SOCKET").map_or_else(|| SOCKET.into(), Into::into)
 }
 
-/// Returns where the rnicd that listens for clients at a path listens for administrators: `/run/rnic-admin/rnicd.sock` belongs to
-/// `/run/rnic/rnicd.sock`.
+/// Returns where the rnicd that listens for clients at a path listens for administrators:
+/// `/run/rnic-admin/rnicd.sock` belongs to `/run/rnic/rnicd.sock`.
 pub fn administration_socket(clients: &Path) -> PathBuf {
     beside(clients, ADMINISTRATION)
 }
 
-/// Returns where the rnicd that listens for clients at a path listens for observers: `/run/rnic-observe/rnicd.sock` belongs to
-/// `/run/rnic/rnicd.sock`.
+/// Returns where the rnicd that listens for clients at a path listens for observers:
+/// `/run/rnic-observe/rnicd.sock` belongs to `/run/rnic/rnicd.sock`.
 pub fn observation_socket(clients: &Path) -> PathBuf {
     beside(clients, OBSERVATION)
 }

@@ -50,7 +50,8 @@ pub struct DeviceState {
     /// Why clients get no ports of it now.
     #[serde(default)]
     pub fault: Option<String>,
-    /// The XDP mode of the steering program. Without it, the device waits: it is to be shared, and cannot be now.
+    /// The XDP mode of the steering program. Without it, the device waits: it is to be shared, and
+    /// cannot be now.
     pub mode: Option<Mode>,
     /// The MTU for which ports are made: that of the device now.
     pub mtu: u32,
@@ -130,11 +131,13 @@ pub struct PortState {
     pub uid: u32,
     /// The program of its client.
     pub program: String,
-    /// The process of its client when the port was opened or came back last, as rnicd sees it: 0 if it cannot.
+    /// The process of its client when the port was opened or came back last, as rnicd sees it: 0 if
+    /// it cannot.
     pub pid: i32,
     /// Whether its client is connected to rnicd. Frames do not depend on that.
     pub connected: bool,
-    /// It has ended: nothing is sent or received there. It counts until nobody has its AF_XDP socket any more.
+    /// It has ended: nothing is sent or received there. It counts until nobody has its AF_XDP
+    /// socket any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ending: bool,
     /// Frames: those to be sent, and those that circulate at first.
@@ -147,8 +150,8 @@ pub struct PortState {
     pub since: u64,
     /// What became of the frames that its client sent.
     pub sent: Vec<SentFrames>,
-    /// The host end of its veth pair, which sends what the client receives; without it, the kernel has no such device now, or the port is
-    /// a hardware queue.
+    /// The host end of its veth pair, which sends what the client receives; without it, the kernel
+    /// has no such device now, or the port is a hardware queue.
     pub host_end: Option<KernelLink>,
     /// The hardware queue that it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,7 +189,8 @@ pub struct LeaseState {
     pub netdev: String,
     /// The user of the port's client.
     pub uid: u32,
-    /// When it was leased, in seconds since 1970-01-01 UTC. It is not known of leases that are older than this rnicd.
+    /// When it was leased, in seconds since 1970-01-01 UTC. It is not known of leases that are
+    /// older than this rnicd.
     pub since: Option<u64>,
 }
 
@@ -217,17 +221,19 @@ pub struct Holding {
     pub set_by: String,
 }
 
-/// What a user has sent and received through a device, by ports that are there and by ports that have ended. It grows only, as long
-/// as the system runs.
+/// What a user has sent and received through a device, by ports that are there and by ports that
+/// have ended. It grows only, as long as the system runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageState {
     /// The device.
     pub netdev: String,
-    /// The user. Without it, all those who came when rnicd counted as many users apart as it does at most.
+    /// The user. Without it, all those who came when rnicd counted as many users apart as it does
+    /// at most.
     pub uid: Option<u32>,
     /// What became of the frames that the user's clients sent.
     pub sent: Vec<SentFrames>,
-    /// Frames that they received. What a port received in the last moments before its end may be missing.
+    /// Frames that they received. What a port received in the last moments before its end may be
+    /// missing.
     pub received_frames: u64,
     /// Octets of these frames.
     pub received_octets: u64,
@@ -357,7 +363,8 @@ pub enum DeviceNews {
         /// The address.
         address: IpAddr,
     },
-    /// The device does not run the steering program any more: nothing comes to clients, and nobody gets a port.
+    /// The device does not run the steering program any more: nothing comes to clients, and nobody
+    /// gets a port.
     ProgramDetached {
         /// What is in its place, or why it cannot be attached again.
         why: String,

@@ -6,8 +6,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use subtle::ConstantTimeEq;
 
-/// 128 random bits that rnicd gives with a port, and that the client shows when it comes back. JSON has them as 32 hexadecimal
-/// digits; `Debug` does not show them, so that no log has them.
+/// 128 random bits that rnicd gives with a port, and that the client shows when it comes back. JSON
+/// has them as 32 hexadecimal digits; `Debug` does not show them, so that no log has them.
 ///
 /// Comparing two takes the same time wherever they differ.
 #[derive(Clone, Copy)]

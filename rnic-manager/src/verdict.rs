@@ -1,6 +1,7 @@
 //! What becomes of the frames that clients send.
 
-/// What the program does with a frame that a client sends, in the order of its checks. All but the first two drop it.
+/// What the program does with a frame that a client sends, in the order of its checks. All but the
+/// first two drop it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum PoliceVerdict {
@@ -24,7 +25,8 @@ pub enum PoliceVerdict {
     SourceMac,
     /// With a VLAN priority or DSCP other than the default one.
     Priority,
-    /// The lengths in the IP and TCP headers do not fit the frame or each other, or something lies behind the packet.
+    /// The lengths in the IP and TCP headers do not fit the frame or each other, or something lies
+    /// behind the packet.
     Length,
     /// Longer than the MTU.
     Mtu,
@@ -42,10 +44,11 @@ pub enum PoliceVerdict {
     Loopback,
     /// To a MAC address that is none of a host or router that the kernel knows.
     NextHop,
-    /// To an address of this host, at a port that no client has leased. It is answered with RST, unless it is one.
+    /// To an address of this host, at a port that no client has leased. It is answered with RST,
+    /// unless it is one.
     Nobody,
-    /// To a client of this host, at a port that it leased for other peers only, or which may not speak with this one. A SYN is answered
-    /// with RST.
+    /// To a client of this host, at a port that it leased for other peers only, or which may not
+    /// speak with this one. A SYN is answered with RST.
     Stranger,
     /// The device where it goes is gone.
     NoDevice,

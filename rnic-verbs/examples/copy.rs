@@ -3,10 +3,12 @@
 //!     copy receive eth1 192.0.2.1:4420 FILE
 //!     copy send eth1 192.0.2.1:4420 FILE     # on the other host
 //!
-//! The receiver offers a ring of chunks in its memory; the file may be larger. The sender writes a chunk, and a Send behind it says
-//! how long it is: once the Send is there, so is the chunk (RFC 5040 section 5.5, rules 5 and 10). When the receiver has taken it
-//! out, it returns a credit, an empty Send, for which the sender may write again. In the end the sender sends a checksum of the
-//! file, and the receiver says "done" when the file is whole and has its name, or else what went wrong.
+//! The receiver offers a ring of chunks in its memory; the file may be larger. The sender writes a
+//! chunk, and a Send behind it says how long it is: once the Send is there, so is the chunk (RFC
+//! 5040 section 5.5, rules 5 and 10). When the receiver has taken it out, it returns a credit, an
+//! empty Send, for which the sender may write again. In the end the sender sends a checksum of the
+//! file, and the receiver says "done" when the file is whole and has its name, or else what went
+//! wrong.
 
 mod common;
 
@@ -86,10 +88,12 @@ fn send(netdev: &str, address: &str, path: &str) -> Outcome<()> {
     let there = receiver.private_data[..].try_into();
     let there = RemoteAddress::from_octets(there.map_err(|_| "that is no receiver")?);
     let (bar, mut chunk, mut checksum) = (ProgressBar::new(size), vec![0; CHUNK], 0);
-    // Chunks that were written, those whose Sends have completed here, and those that the receiver has taken out.
+    // Chunks that were written, those whose Sends have completed here, and those that the receiver
+    // has taken out.
     let (mut written, mut completed, mut taken) = (0, 0, 0);
     while bar.position() < size {
-        // The memory of a request must not change before that completes, nor a chunk before it is taken out.
+        // The memory of a request must not change before that completes, nor a chunk before it is
+        // taken out.
         while written == completed.min(taken) + CHUNKS {
             match link.next()? {
                 None => completed += 1,
@@ -122,7 +126,8 @@ fn send(netdev: &str, address: &str, path: &str) -> Outcome<()> {
         .ok_or(text(&verdict).into())
 }
 
-/// A file that is removed in the end, unless it got another name before. (SIGKILL leaves it behind.)
+/// A file that is removed in the end, unless it got another name before. (SIGKILL leaves it
+/// behind.)
 struct Part(String);
 
 impl Drop for Part {

@@ -1,13 +1,16 @@
-//! A key-value store whose clients read the values from the server's memory: the server's program answers no get.
+//! A key-value store whose clients read the values from the server's memory: the server's program
+//! answers no get.
 //!
 //!     kv serve eth1 192.0.2.1:4420
 //!     kv client eth1 192.0.2.1:4420     # reads lines such as "put colour blue" and "get colour"
 //!
-//! The hash table has buckets of four records, with the values in them: a get is one RDMA Read of a bucket. A put is a Send of a
-//! record, which the server's program copies into the table, maybe while a client reads it. Such a Read brings anything (RFC 5040
-//! section 5.5, rule 8), old octets and new ones in any mixture: no rule orders the octets of a Read, so version numbers around the
-//! value would prove nothing. A checksum does, in whatever order they are taken; if it is wrong, the client reads again. This relies
-//! on one rule alone, that a Read has brought its data when it completes (rule 6), and on 64 bits that are not right by chance.
+//! The hash table has buckets of four records, with the values in them: a get is one RDMA Read of a
+//! bucket. A put is a Send of a record, which the server's program copies into the table, maybe
+//! while a client reads it. Such a Read brings anything (RFC 5040 section 5.5, rule 8), old octets
+//! and new ones in any mixture: no rule orders the octets of a Read, so version numbers around the
+//! value would prove nothing. A checksum does, in whatever order they are taken; if it is wrong,
+//! the client reads again. This relies on one rule alone, that a Read has brought its data when it
+//! completes (rule 6), and on 64 bits that are not right by chance.
 
 mod common;
 
@@ -17,7 +20,8 @@ use common::{Outcome, PATIENCE, text};
 use rnic_verbs::*;
 use siphasher::sip::SipHasher13;
 
-/// A record: a checksum of the rest, the hash of the key, and from octet 16 on the value, filled up with zeros.
+/// A record: a checksum of the rest, the hash of the key, and from octet 16 on the value, filled up
+/// with zeros.
 const RECORD: usize = 1024;
 const VALUE: usize = 16;
 const BUCKET: usize = 4 * RECORD;
@@ -34,7 +38,8 @@ fn is_whole(record: &[u8]) -> bool {
 }
 
 fn serve(netdev: &str, address: &str) -> Outcome<()> {
-    // A thread drives the device: it answers Reads, and shows that this side lives, while the program sleeps.
+    // A thread drives the device: it answers Reads, and shows that this side lives, while the
+    // program sleeps.
     let device = Device::open_with(&DeviceConfig::threaded(netdev))?;
     let pd = device.pd();
     // Whatever clients send, they can only read the table.
@@ -42,7 +47,8 @@ fn serve(netdev: &str, address: &str) -> Outcome<()> {
     let listener = device.listen(address.parse()?)?;
     println!("serving at {}", listener.local_address());
     std::thread::scope(|scope| {
-        // The most queue pairs of the device are the most clients, and threads: further ones are rejected.
+        // The most queue pairs of the device are the most clients, and threads: further ones are
+        // rejected.
         while let Some(request) = listener.next_request(Duration::MAX)? {
             scope.spawn(|| {
                 let client = request.peer();
@@ -59,7 +65,8 @@ fn serve_client(request: ConnectRequest, pd: &Pd, table: &Mutex<Mr>) -> Outcome<
     let lock = || table.lock().map_err(|_| "a put has panicked");
     let mut cq = pd.device().cq(16)?;
     let mut qp = pd.qp(&cq, &cq, QpCaps::default())?;
-    // A client waits for the reply to a put. One that does not finds no receive, which ends its connection.
+    // A client waits for the reply to a put. One that does not finds no receive, which ends its
+    // connection.
     let inbox = pd.allocate(RECORD, Access::LOCAL_WRITE)?;
     let whole = [inbox.sge(0, RECORD as u32)];
     qp.post_recv(0, &whole)?;
@@ -110,7 +117,8 @@ impl Client {
         Ok(self.qp.check(done.ok_or("the server does not answer")?)?)
     }
 
-    /// Prints the values of as many keys as Reads may be outstanding. Returns the keys whose bucket a put was changing.
+    /// Prints the values of as many keys as Reads may be outstanding. Returns the keys whose bucket
+    /// a put was changing.
     fn get<'a>(&mut self, names: &[&'a str]) -> Outcome<Vec<&'a str>> {
         for (slot, name) in names.iter().enumerate() {
             let sink = [self.memory.sge(slot * BUCKET, BUCKET as u32)];

@@ -3,9 +3,10 @@
 //!     rpc serve eth1 192.0.2.1:4420
 //!     rpc call eth1 192.0.2.1:4420 100000     # on the other host: makes and times so many calls
 //!
-//! A Send needs a receive at the other side, or the connection ends. The server's receives are in one shared queue (SRQ), because
-//! few clients speak at once. Each client has credits: it may have so many calls without a reply, and posts a receive for each
-//! reply. So the queue never runs dry for those who keep to that; of those who do not, the SRQ's limit takes care.
+//! A Send needs a receive at the other side, or the connection ends. The server's receives are in
+//! one shared queue (SRQ), because few clients speak at once. Each client has credits: it may have
+//! so many calls without a reply, and posts a receive for each reply. So the queue never runs dry
+//! for those who keep to that; of those who do not, the SRQ's limit takes care.
 
 mod common;
 
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 use common::{Outcome, PATIENCE, text};
 use rnic_verbs::*;
 
-/// A call: its number (8 octets), the procedure (1), data. A reply: the same number, 0 or 1 for a failure, data. Both fit inline.
+/// A call: its number (8 octets), the procedure (1), data. A reply: the same number, 0 or 1 for a
+/// failure, data. Both fit inline.
 const MESSAGE: usize = DEFAULT_INLINE;
 const CLIENTS: usize = 64;
 const CREDITS: u8 = 8;
@@ -67,8 +69,9 @@ impl Server {
         self.srq.post_recv(n, &[place])
     }
 
-    /// When less than half of the receives is left, a client that has taken a quarter since the last of these calls gets none of the
-    /// rest: that client does not keep to its credits. Its connection ends, and the others have receives.
+    /// When less than half of the receives is left, a client that has taken a quarter since the
+    /// last of these calls gets none of the rest: that client does not keep to its credits. Its
+    /// connection ends, and the others have receives.
     fn arm_limit(&self) -> Result<(), Error> {
         let (left, share) = (RECEIVES / 2, Some(RECEIVES / 4));
         self.srq.arm_limit(SrqLimit { left, share })
@@ -97,7 +100,8 @@ impl Server {
         });
     }
 
-    /// Replies to a call. Of the server's Sends only those complete that fail, and then `sweep` sees why.
+    /// Replies to a call. Of the server's Sends only those complete that fail, and then `sweep`
+    /// sees why.
     fn answer(&mut self, done: &Completion) -> Outcome<()> {
         if !matches!(done.opcode(), WcOpcode::Recv | WcOpcode::RecvImmediate) {
             return Ok(());
@@ -170,7 +174,8 @@ fn call(netdev: &str, address: &str, calls: &str) -> Outcome<()> {
             qp.post_send(&SendRequest::send().inline(&call).unsignaled())?;
         }
         let left = TIMEOUT.saturating_sub(begun[0].elapsed());
-        // This sleeps while it waits. A thread that has a CPU for itself polls without a pause, and is several times as fast.
+        // This sleeps while it waits. A thread that has a CPU for itself polls without a pause, and
+        // is several times as fast.
         let done = cq.next_completion(left)?;
         let done = qp.check(done.ok_or(format!("no reply in {TIMEOUT:?}"))?)?;
         let answer = inbox.copy(done.wr_id() as usize * MESSAGE, done.byte_len() as usize)?;

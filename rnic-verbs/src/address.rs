@@ -4,7 +4,8 @@ use rnic_core::verbs::sge;
 use rnic_core::wire::ddp::Stag;
 use zerocopy::{Immutable, IntoBytes};
 
-/// A scatter/gather element: a piece of registered local memory. [`Mr::sge`](crate::Mr::sge) makes it.
+/// A scatter/gather element: a piece of registered local memory. [`Mr::sge`](crate::Mr::sge) makes
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct Sge(pub(crate) sge::Sge);
@@ -38,8 +39,8 @@ impl RemoteAddress {
     /// Octets of an advertisement.
     pub const LEN: usize = 12;
 
-    /// Returns it as one side advertises it to the other, in private data or a message: the STag and the tagged offset in
-    /// network byte order.
+    /// Returns it as one side advertises it to the other, in private data or a message: the STag
+    /// and the tagged offset in network byte order.
     pub fn to_octets(self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         octets[..4].copy_from_slice(&self.stag.0.to_be_bytes());

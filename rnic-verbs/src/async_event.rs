@@ -9,25 +9,26 @@ use rnic_core::verbs::srq::SrqEvent;
 /// An asynchronous event. The names are those of ibverbs where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// `IBV_EVENT_QP_FATAL`: a connection failed: by a failure of TCP or MPA, by the peer's Terminate, or by an error of
-    /// this side.
+    /// `IBV_EVENT_QP_FATAL`: a connection failed: by a failure of TCP or MPA, by the peer's
+    /// Terminate, or by an error of this side.
     QpFatal {
         /// The queue pair.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_QP_REQ_ERR`: a connection ended because the peer's request was invalid, for example a Send without a
-    /// receive.
+    /// `IBV_EVENT_QP_REQ_ERR`: a connection ended because the peer's request was invalid, for
+    /// example a Send without a receive.
     QpRequestError {
         /// The queue pair.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_QP_ACCESS_ERR`: a connection ended because the peer asked for memory that it may not have.
+    /// `IBV_EVENT_QP_ACCESS_ERR`: a connection ended because the peer asked for memory that it may
+    /// not have.
     QpAccessError {
         /// The queue pair.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: a queue pair of a shared receive queue is over and takes no more receives from it.
-    /// Those that it had taken have completed.
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: a queue pair of a shared receive queue is over and takes no
+    /// more receives from it. Those that it had taken have completed.
     QpLastWqeReached {
         /// The queue pair.
         qp: QpNumber,
@@ -43,8 +44,8 @@ pub enum AsyncEvent {
         /// The queue pair that took most of them, and how many.
         greediest: Option<(QpNumber, u64)>,
     },
-    /// A peer wanted more than its share of a shared receive queue that runs low (RFC 5042 section 6.4.3.1), and got no
-    /// receive.
+    /// A peer wanted more than its share of a shared receive queue that runs low (RFC 5042 section
+    /// 6.4.3.1), and got no receive.
     SrqShareExceeded {
         /// The queue.
         srq: SrqId,
@@ -53,8 +54,9 @@ pub enum AsyncEvent {
         /// Receives that it took since the limit was armed.
         taken: u64,
     },
-    /// A peer has begun as many messages as it may have receives in process (RFC 5042 section 6.4.3.1). What it sends beyond
-    /// waits. The event comes once for each queue pair. A network that reorders can cause it too.
+    /// A peer has begun as many messages as it may have receives in process (RFC 5042 section
+    /// 6.4.3.1). What it sends beyond waits. The event comes once for each queue pair. A network
+    /// that reorders can cause it too.
     SrqHighWater {
         /// The queue.
         srq: SrqId,
@@ -63,25 +65,29 @@ pub enum AsyncEvent {
         /// Receives in process.
         in_process: u32,
     },
-    /// `IBV_EVENT_CQ_ERR`: too many completions of received messages wait for room in the queue, so a connection that
-    /// completes there was ended. No completion is lost, and other connections go on.
+    /// `IBV_EVENT_CQ_ERR`: too many completions of received messages wait for room in the queue, so
+    /// a connection that completes there was ended. No completion is lost, and other connections go
+    /// on.
     CqError {
         /// The queue.
         cq: CqId,
         /// The queue pair whose connection was ended.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_PORT_ERR`: the device has lost its link. Connections wait for the link until TCP times out.
+    /// `IBV_EVENT_PORT_ERR`: the device has lost its link. Connections wait for the link until TCP
+    /// times out.
     PortError,
     /// `IBV_EVENT_PORT_ACTIVE`: the device has its link again.
     PortActive,
-    /// `IBV_EVENT_DEVICE_FATAL`: the worker that drives the device has ended, or the network device is gone: removed, or
-    /// moved to another network namespace. All connections are over. No event follows.
+    /// `IBV_EVENT_DEVICE_FATAL`: the worker that drives the device has ended, or the network device
+    /// is gone: removed, or moved to another network namespace. All connections are over. No event
+    /// follows.
     DeviceFatal,
 }
 
 impl AsyncEvent {
-    /// Returns its name in ibverbs without the `IBV_EVENT_`, or one of the same form where ibverbs has none.
+    /// Returns its name in ibverbs without the `IBV_EVENT_`, or one of the same form where ibverbs
+    /// has none.
     pub fn name(&self) -> &'static str {
         match self {
             Self::QpFatal { .. } => "QP_FATAL",

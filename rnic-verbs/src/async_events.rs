@@ -6,8 +6,8 @@ use crate::async_event::AsyncEvent;
 use crate::device::Device;
 use crate::error::Error;
 
-/// The asynchronous events of a device, from the moment that this is made. Events that are not read wait in memory. Dropping a
-/// queue pair drops its events.
+/// The asynchronous events of a device, from the moment that this is made. Events that are not read
+/// wait in memory. Dropping a queue pair drops its events.
 #[derive(Debug)]
 pub struct AsyncEvents {
     device: Device,

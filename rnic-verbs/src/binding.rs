@@ -21,21 +21,23 @@ impl Binding {
         Self { opcode, inner }
     }
 
-    /// Sets the tagged offset of the first octet. The default is the offset that a window's region has there, and the virtual
-    /// address for a fast registration. 0 makes it zero-based.
+    /// Sets the tagged offset of the first octet. The default is the offset that a window's region
+    /// has there, and the virtual address for a fast registration. 0 makes it zero-based.
     pub fn base(mut self, base: u64) -> Self {
         self.inner.base = base;
         self
     }
 
-    /// Sets the key, the last octet of the STag. The default is unpredictable and differs from the previous key. If a key is
-    /// used again, a peer that remembers the STag reaches what it is bound to now.
+    /// Sets the key, the last octet of the STag. The default is unpredictable and differs from the
+    /// previous key. If a key is used again, a peer that remembers the STag reaches what it is
+    /// bound to now.
     pub fn key(mut self, key: u8) -> Self {
         self.inner.stag = self.stag().with_key(key).0;
         self
     }
 
-    /// Returns the STag, which is valid from when the request is carried out until it is invalidated.
+    /// Returns the STag, which is valid from when the request is carried out until it is
+    /// invalidated.
     pub fn stag(&self) -> Stag {
         self.inner.stag()
     }
@@ -48,8 +50,8 @@ impl Binding {
         }
     }
 
-    /// Returns a scatter/gather element of `length` octets from octet `offset` on, for a local request on the same queue pair.
-    /// A window has none: use its region's.
+    /// Returns a scatter/gather element of `length` octets from octet `offset` on, for a local
+    /// request on the same queue pair. A window has none: use its region's.
     pub fn sge(&self, offset: usize, length: u32) -> Sge {
         let at = self.inner.base.wrapping_add(offset as u64);
         Sge::new(self.stag(), at, length)

@@ -22,17 +22,19 @@ const MAX_WORKERS: u32 = 1024;
 pub struct DeviceConfig {
     /// The interface, how it is attached to, and its frames.
     pub port: PortConfig,
-    /// TCP's settings and the most connections, for each worker. `mtu`, `partial_checksums` and `marks` become those of the interface.
+    /// TCP's settings and the most connections, for each worker. `mtu`, `partial_checksums` and
+    /// `marks` become those of the interface.
     pub engine: EngineConfig,
     /// Who runs the engines.
     pub driving: Driving,
-    /// The most STags at once: of memory regions, windows and fast registrations together. From 1 to 1048576, rounded up to a
-    /// power of two.
+    /// The most STags at once: of memory regions, windows and fast registrations together. From 1
+    /// to 1048576, rounded up to a power of two.
     pub stags: u32,
     /// The most queue pairs at once, from 1 to 1048576.
     pub queue_pairs: u32,
-    /// Where the daemon rnicd listens, which is asked for a port of the interface first. `None`: have the interface alone, and ask
-    /// nobody. The default is `RNICD_SOCKET` of the environment, or /run/rnic/rnicd.sock.
+    /// Where the daemon rnicd listens, which is asked for a port of the interface first. `None`:
+    /// have the interface alone, and ask nobody. The default is `RNICD_SOCKET` of the environment,
+    /// or /run/rnic/rnicd.sock.
     pub manager: Option<PathBuf>,
     /// Connect and listen unprotected even if an IPsec policy of the host demands protection.
     pub ignore_ipsec: bool,
@@ -41,17 +43,21 @@ pub struct DeviceConfig {
 /// Who runs the engines of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Driving {
-    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
+    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine.
+    /// Best where cores are few.
     #[default]
     Inline,
-    /// The application when it polls, as fast as if it alone drove the engine; a thread of the device while it does not, because it
-    /// sleeps or computes. For a program of which nothing is known. The thread takes over at once when the application
-    /// [arms](crate::Cq::arm) a completion queue, waits in a call of this crate, or sends a command, and within
-    /// 200 microseconds when it just stops to poll. It sleeps while nothing is to be done.
+    /// The application when it polls, as fast as if it alone drove the engine; a thread of the
+    /// device while it does not, because it sleeps or computes. For a program of which nothing is
+    /// known. The thread takes over at once when the application [arms](crate::Cq::arm) a
+    /// completion queue, waits in a call of this crate, or sends a command, and within 200
+    /// microseconds when it just stops to poll. It sleeps while nothing is to be done.
     Standby,
-    /// Threads of the device. Each is a worker with an engine and a share of the receive queues. Best where cores are free.
+    /// Threads of the device. Each is a worker with an engine and a share of the receive queues.
+    /// Best where cores are free.
     Threads {
-        /// The most threads, from 1 to 1024. There are never more than receive queues. `None` stands for the number of CPUs.
+        /// The most threads, from 1 to 1024. There are never more than receive queues. `None`
+        /// stands for the number of CPUs.
         most: Option<u32>,
         /// How long a thread without work goes on polling before it sleeps.
         idle: Duration,
@@ -72,7 +78,8 @@ impl Driving {
 }
 
 impl DeviceConfig {
-    /// Makes the default configuration for an interface: driven inline, with 4096 STags and 1024 queue pairs.
+    /// Makes the default configuration for an interface: driven inline, with 4096 STags and 1024
+    /// queue pairs.
     pub fn new(netdev: impl Into<String>) -> Self {
         Self {
             port: PortConfig::new(netdev),
@@ -85,8 +92,9 @@ impl DeviceConfig {
         }
     }
 
-    /// Makes the default configuration for an interface, driven by one thread on any CPU, which sleeps soon after it had nothing
-    /// to do: for a program that also waits for other things than its device, such as files or people, and so polls too rarely.
+    /// Makes the default configuration for an interface, driven by one thread on any CPU, which
+    /// sleeps soon after it had nothing to do: for a program that also waits for other things than
+    /// its device, such as files or people, and so polls too rarely.
     pub fn threaded(netdev: impl Into<String>) -> Self {
         Self {
             driving: Driving::Threads {

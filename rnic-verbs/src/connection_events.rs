@@ -5,16 +5,17 @@ use rnic_core::ids::QpNumber;
 use crate::device::Device;
 use crate::events::ConnectionEvent;
 
-/// The connection events of all queue pairs of a device, from the moment that this is made, in the order in which they arrived. What
-/// is read here [`Qp::next_event`](crate::Qp::next_event) does not return, and the other way round. Dropping a queue pair drops its
-/// events.
+/// The connection events of all queue pairs of a device, from the moment that this is made, in the
+/// order in which they arrived. What is read here [`Qp::next_event`](crate::Qp::next_event) does
+/// not return, and the other way round. Dropping a queue pair drops its events.
 #[derive(Debug)]
 pub struct ConnectionEvents {
     device: Device,
 }
 
 impl Device {
-    /// Begins to gather the connection events of all queue pairs. Returns `None` if somebody reads them already.
+    /// Begins to gather the connection events of all queue pairs. Returns `None` if somebody reads
+    /// them already.
     pub fn connection_events(&self) -> Option<ConnectionEvents> {
         let begun = self.inner.router.boxes().begin_noting();
         begun.then(|| ConnectionEvents {

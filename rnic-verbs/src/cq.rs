@@ -56,9 +56,9 @@ impl Completion {
         QpNumber(self.0.qp)
     }
 
-    /// Returns the number of octets received, read or sent. With received Immediate Data, which leave the receive's
-    /// buffer as it is, it is what was written before them: the octets of the last Write, whatever the peer says of it, if nothing
-    /// else was received since.
+    /// Returns the number of octets received, read or sent. With received Immediate Data, which
+    /// leave the receive's buffer as it is, it is what was written before them: the octets of the
+    /// last Write, whatever the peer says of it, if nothing else was received since.
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }
@@ -169,15 +169,16 @@ impl Wake for Notifier {
 }
 
 impl Drop for Notifier {
-    /// Closes the channel. As long as the application has the queue, only the end of the engine (a panic, say) does this.
+    /// Closes the channel. As long as the application has the queue, only the end of the engine (a
+    /// panic, say) does this.
     fn drop(&mut self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.tell();
     }
 }
 
-/// The part of a completion queue that its queue pairs keep too. The engine's part is destroyed when the last of them drops
-/// it.
+/// The part of a completion queue that its queue pairs keep too. The engine's part is destroyed
+/// when the last of them drops it.
 #[derive(Debug)]
 pub(crate) struct CqHandle {
     pub(crate) id: CqId,
@@ -220,7 +221,8 @@ pub struct Cq {
 struct Lane {
     /// The ring that is polled.
     ring: Consumer<wr::Completion>,
-    /// The rings that followed it by [`resize`](Cq::resize), oldest first. The engine writes to the last.
+    /// The rings that followed it by [`resize`](Cq::resize), oldest first. The engine writes to the
+    /// last.
     newer: VecDeque<Consumer<wr::Completion>>,
 }
 
@@ -267,10 +269,11 @@ impl Device {
         self.make_cq(capacity, Way::descriptor()?)
     }
 
-    /// Makes a completion queue that has no channel of its own: a notification that was [armed](Cq::arm) wakes `notify`, and so does
-    /// the end of a worker of the device. So many queues can have one channel. The waker is called in the middle of the engine's work: it
-    /// must wake a thread and do nothing else, and must not keep the device. One that is being called when the queue is dropped may go on
-    /// for a moment.
+    /// Makes a completion queue that has no channel of its own: a notification that was
+    /// [armed](Cq::arm) wakes `notify`, and so does the end of a worker of the device. So many
+    /// queues can have one channel. The waker is called in the middle of the engine's work: it must
+    /// wake a thread and do nothing else, and must not keep the device. One that is being called
+    /// when the queue is dropped may go on for a moment.
     pub fn cq_notifying(&self, capacity: u32, notify: Waker) -> Result<Cq, Error> {
         self.make_cq(capacity, Way::Waker(notify))
     }
@@ -365,8 +368,8 @@ impl Cq {
         taken
     }
 
-    /// Asks to be notified of the next completion, or of the next solicited or failed one only. As after
-    /// `ibv_req_notify_cq`, poll once more: completions that came before do not notify.
+    /// Asks to be notified of the next completion, or of the next solicited or failed one only. As
+    /// after `ibv_req_notify_cq`, poll once more: completions that came before do not notify.
     pub fn arm(&self, solicited_only: bool) {
         self.arming.arm(solicited_only);
         // The application is about to sleep.
@@ -455,9 +458,10 @@ impl Cq {
         }
     }
 
-    /// Changes its capacity (rounded up to a power of two). Completions in it stay, in their order. Fails if they would not
-    /// fit. Use it before queue pairs are added: so as not to overflow, the queue needs an entry for each request that can be
-    /// posted to their send, receive and shared receive queues at once (RFC 5042 section 6.4.3.2).
+    /// Changes its capacity (rounded up to a power of two). Completions in it stay, in their order.
+    /// Fails if they would not fit. Use it before queue pairs are added: so as not to overflow, the
+    /// queue needs an entry for each request that can be posted to their send, receive and shared
+    /// receive queues at once (RFC 5042 section 6.4.3.2).
     pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
         for worker in 0..self.lanes.len() {
             self.resize_lane(worker, capacity)?;
@@ -534,9 +538,10 @@ impl Drop for Cq {
 }
 
 impl AsFd for Cq {
-    /// Returns the completion channel: readable after a notification that [`Cq::arm`] asked for, until
-    /// [`Cq::acknowledge`]. For `poll` or `epoll`, if a thread drives the device. If it is driven inline, nothing
-    /// happens while the application sleeps in them. Panics if it [notifies a waker](Device::cq_notifying).
+    /// Returns the completion channel: readable after a notification that [`Cq::arm`] asked for,
+    /// until [`Cq::acknowledge`]. For `poll` or `epoll`, if a thread drives the device. If it is
+    /// driven inline, nothing happens while the application sleeps in them. Panics if it [notifies
+    /// a waker](Device::cq_notifying).
     fn as_fd(&self) -> BorrowedFd<'_> {
         let fd = self.channel.fd();
         fd.expect("a completion queue that notifies a waker has no descriptor")

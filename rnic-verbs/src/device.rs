@@ -32,7 +32,8 @@ const LONGEST_IDLE: Duration = Duration::from_millis(50);
 /// How long a wait without end lasts at a time.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// A handle of an RDMA device. Clones name the same device, which is closed with the last object made from it.
+/// A handle of an RDMA device. Clones name the same device, which is closed with the last object
+/// made from it.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
@@ -60,7 +61,8 @@ pub(crate) struct Inner {
     thread: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Numbers of objects. A number is used again only when all others were used, the longest unused first.
+/// Numbers of objects. A number is used again only when all others were used, the longest unused
+/// first.
 struct Numbers {
     qps: Pool,
     cqs: Pool,
@@ -93,14 +95,16 @@ impl Pool {
 }
 
 impl Device {
-    /// Makes a device from a link to its engine, the network's address services, and a driver of the engine.
+    /// Makes a device from a link to its engine, the network's address services, and a driver of
+    /// the engine.
     pub fn new(host: HostEnd, net: Arc<dyn Net>, driver: Driver) -> Self {
         Self::with_workers(vec![host], net, driver)
     }
 
-    /// Makes a device of several workers, with an engine each, from [links](rnic_core::engine::links) made together. Queue
-    /// pairs are distributed over them in turn. A queue pair that accepts a connection moves to the worker that received the
-    /// request. Each completion queue has a ring for each worker. Panics without any link.
+    /// Makes a device of several workers, with an engine each, from
+    /// [links](rnic_core::engine::links) made together. Queue pairs are distributed over them in
+    /// turn. A queue pair that accepts a connection moves to the worker that received the request.
+    /// Each completion queue has a ring for each worker. Panics without any link.
     pub fn with_workers(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver) -> Self {
         Self::make(hosts, net, driver, None)
     }
@@ -159,8 +163,8 @@ impl Device {
         self.inner.inline.is_some() || self.inner.standby.is_some()
     }
 
-    /// Runs the engine once if it is driven inline. Returns whether there was anything to do. For an application
-    /// that watches its memory rather than a completion queue.
+    /// Runs the engine once if it is driven inline. Returns whether there was anything to do. For
+    /// an application that watches its memory rather than a completion queue.
     pub fn drive(&self) -> bool {
         // A worker that has panicked does nothing; calls that wait report it.
         self.inner.drive().unwrap_or(false)
@@ -174,8 +178,8 @@ impl Device {
     /// called in the middle of the engine's work: it must wake a thread and do nothing else. It
     /// must not keep the device. Fails with [`Error::EventsWatched`] if there is one already.
     ///
-    /// A thread that is woken reads with a timeout of zero, until nothing is left. Unless the device is driven inline, that does not
-    /// run the engine.
+    /// A thread that is woken reads with a timeout of zero, until nothing is left. Unless the
+    /// device is driven inline, that does not run the engine.
     pub fn on_events(&self, waker: Waker) -> Result<(), Error> {
         let is_first = self.inner.hosts[0].events.set_waker(waker);
         is_first.then_some(()).ok_or(Error::EventsWatched)
@@ -189,8 +193,8 @@ impl Device {
     /// Waits until all workers have carried out what they were told before. Returns false if one
     /// has not within `timeout`. Fails if a worker has ended.
     ///
-    /// Workers carry out commands in their order, so that what was dropped, destroyed or ended before is so when this returns. It
-    /// takes no longer where there are many connections.
+    /// Workers carry out commands in their order, so that what was dropped, destroyed or ended
+    /// before is so when this returns. It takes no longer where there are many connections.
     pub fn barrier(&self, timeout: Duration) -> Result<bool, Error> {
         for worker in 0..self.workers() {
             if self.inner.ask(worker, timeout, Command::Barrier)?.is_none() {
@@ -215,8 +219,9 @@ impl Device {
         Ok(self.inner.ask(0, timeout, resolve)?.unwrap_or(false))
     }
 
-    /// Returns the reservation of a local port that listeners or connections of this device have. The port stays reserved at least as
-    /// long as it is held, and who listens on it or [connects](crate::Qp::connect) from it here shares it.
+    /// Returns the reservation of a local port that listeners or connections of this device have.
+    /// The port stays reserved at least as long as it is held, and who listens on it or
+    /// [connects](crate::Qp::connect) from it here shares it.
     pub fn port_in_use(&self, local: SocketAddr) -> Option<PortLease> {
         self.inner.ports.shared(local, &Peers::all())
     }
@@ -298,7 +303,8 @@ impl Inner {
         }
     }
 
-    /// Leaves the engine to the thread that stands by, if there is one: the caller does not go on to poll.
+    /// Leaves the engine to the thread that stands by, if there is one: the caller does not go on
+    /// to poll.
     #[inline]
     pub(crate) fn hand_over(&self) {
         if let Some(standby) = &self.standby
@@ -381,8 +387,8 @@ impl Inner {
         }
     }
 
-    /// Runs one turn if this device is driven by polling and no other thread is running it. In a forked process it fails: the rings are
-    /// those of its parent.
+    /// Runs one turn if this device is driven by polling and no other thread is running it. In a
+    /// forked process it fails: the rings are those of its parent.
     pub(crate) fn drive(&self) -> Result<bool, WorkerGone> {
         if self.is_forked() {
             return Err(WorkerGone);
@@ -421,8 +427,8 @@ impl Inner {
         PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns a new stream number. It is never used again, so that what is still under way for a dropped queue pair reaches no
-    /// other.
+    /// Returns a new stream number. It is never used again, so that what is still under way for a
+    /// dropped queue pair reaches no other.
     pub(crate) fn new_stream(&self) -> StreamId {
         StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
     }
@@ -478,9 +484,10 @@ impl Inner {
 }
 
 impl Inner {
-    /// Returns whether this process inherited the device by a fork. The rings belong to the process that opened it, which goes
-    /// on using them. Its threads are not here, and a lock that one of them held stays locked. So nothing of the device may be
-    /// touched, and what is dropped is forgotten.
+    /// Returns whether this process inherited the device by a fork. The rings belong to the process
+    /// that opened it, which goes on using them. Its threads are not here, and a lock that one of
+    /// them held stays locked. So nothing of the device may be touched, and what is dropped is
+    /// forgotten.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_forked()

@@ -18,7 +18,8 @@ use crate::standby::Standby;
 pub enum Driver {
     /// A thread that runs already. The box is dropped with the device, which must end the thread.
     Thread(Box<dyn Any + Send + Sync>),
-    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
+    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine.
+    /// Best where cores are few.
     Inline(Box<dyn Turn>),
     /// The application when it polls, and a thread of the device while it does not: see
     /// [`Driving::Standby`](crate::Driving::Standby).
@@ -38,8 +39,8 @@ impl Driver {
         Self::spawn_all(vec![turn], idle, &[])
     }
 
-    /// Starts such a thread for each of several engines. Each is pinned to one of `cpus`, in turn. If `cpus` is empty, the
-    /// kernel chooses. Fails if one of them is not allowed.
+    /// Starts such a thread for each of several engines. Each is pinned to one of `cpus`, in turn.
+    /// If `cpus` is empty, the kernel chooses. Fails if one of them is not allowed.
     pub fn spawn_all(
         turns: Vec<Box<dyn Turn>>,
         idle: Duration,
@@ -97,8 +98,8 @@ struct End {
 /// How long a spawned thread sleeps at most. Stopping it takes as long.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
-/// Turns without work after which a spinning thread yields its CPU. Where there are more threads than CPUs, the thread that
-/// has work may be waiting for it.
+/// Turns without work after which a spinning thread yields its CPU. Where there are more threads
+/// than CPUs, the thread that has work may be waiting for it.
 const TURNS_PER_YIELD: u32 = 64;
 
 fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
@@ -122,11 +123,13 @@ fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
     settle(turn, &end.unsettled);
 }
 
-/// How long an engine may take for its last messages to peers: a rejection, a Terminate, the FIN and its acknowledgement.
+/// How long an engine may take for its last messages to peers: a rejection, a Terminate, the FIN
+/// and its acknowledgement.
 const LONGEST_SETTLING: Duration = Duration::from_secs(2);
 
-/// Lets the engine carry out the last commands and end its connections, because once the device is gone the kernel answers
-/// what a peer sends with a RST. Goes on until the other threads have settled too: frames for them may come here.
+/// Lets the engine carry out the last commands and end its connections, because once the device is
+/// gone the kernel answers what a peer sends with a RST. Goes on until the other threads have
+/// settled too: frames for them may come here.
 pub(crate) fn settle(turn: &mut dyn Turn, unsettled: &AtomicUsize) {
     let until = Instant::now() + LONGEST_SETTLING;
     let mut counted = false;

@@ -1,4 +1,5 @@
-//! Delivery of the engine's events to mailboxes: those of queue pairs, and those of listeners for connection requests.
+//! Delivery of the engine's events to mailboxes: those of queue pairs, and those of listeners for
+//! connection requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,7 +23,8 @@ pub struct Established {
     pub local: SocketAddr,
     /// The peer's address.
     pub peer: SocketAddr,
-    /// The private data of the peer's MPA Reply (empty on the accepting side, which has that of the request).
+    /// The private data of the peer's MPA Reply (empty on the accepting side, which has that of the
+    /// request).
     pub private_data: Vec<u8>,
     /// The IRD of this side: Reads that it accepts at once.
     pub ird: u16,
@@ -46,7 +48,8 @@ pub enum ConnectionEvent {
     },
     /// Connecting failed. The queue pair is idle again.
     Failed(EndReason),
-    /// The connection ended. [`EndReason`] includes a Terminate message that was sent or received. All requests complete.
+    /// The connection ended. [`EndReason`] includes a Terminate message that was sent or received.
+    /// All requests complete.
     Disconnected(EndReason),
 }
 
@@ -120,7 +123,8 @@ pub(crate) struct Boxes {
     pub(crate) listeners: HashMap<ListenerId, ListenerBox>,
     /// Asynchronous events, if there is a reader.
     asynchronous: Option<VecDeque<AsyncEvent>>,
-    /// The queue pairs that got connection events, in the order of these, if one reader takes them for all.
+    /// The queue pairs that got connection events, in the order of these, if one reader takes them
+    /// for all.
     eventful: Option<VecDeque<QpNumber>>,
     /// A thread, the pump, waits for events on behalf of all.
     pumping: bool,
@@ -131,8 +135,8 @@ pub(crate) struct Boxes {
 }
 
 impl Boxes {
-    /// Puts an event into the mailbox of its object. An event for an object that is gone is dropped. A request for a listener
-    /// that is gone was dropped by the engine too.
+    /// Puts an event into the mailbox of its object. An event for an object that is gone is
+    /// dropped. A request for a listener that is gone was dropped by the engine too.
     fn deliver(&mut self, Notice { stream, event }: Notice) {
         let known = |qp: QpNumber| {
             let mailbox = self.qps.get(&qp);
@@ -243,7 +247,8 @@ impl Boxes {
         events.push_back(event);
     }
 
-    /// Removes the mailbox of a queue pair with all unread events, so that peers that come and go do not fill the memory.
+    /// Removes the mailbox of a queue pair with all unread events, so that peers that come and go
+    /// do not fill the memory.
     pub(crate) fn remove_qp(&mut self, qp: QpNumber) {
         self.qps.remove(&qp);
         if let Some(events) = &mut self.asynchronous {
@@ -263,7 +268,8 @@ impl Boxes {
         self.asynchronous = None;
     }
 
-    /// Begins to note which queue pairs get connection events. Returns false if somebody reads them for all already.
+    /// Begins to note which queue pairs get connection events. Returns false if somebody reads them
+    /// for all already.
     pub(crate) fn begin_noting(&mut self) -> bool {
         let free = self.eventful.is_none();
         self.eventful.get_or_insert_default();
@@ -381,7 +387,8 @@ fn log(event: &Event) {
     }
 }
 
-/// Brings events to the mailboxes. It reads events only under the lock of the mailboxes, so that they arrive in order.
+/// Brings events to the mailboxes. It reads events only under the lock of the mailboxes, so that
+/// they arrive in order.
 #[derive(Debug)]
 pub(crate) struct Router {
     events: Arc<Events>,
@@ -422,8 +429,9 @@ impl Router {
         !self.events.is_empty()
     }
 
-    /// Blocks until there may be events, or `left` has passed. One thread, the pump, waits for the engine's events. The others
-    /// wait until it, or any thread that looks at the mailboxes, delivers some.
+    /// Blocks until there may be events, or `left` has passed. One thread, the pump, waits for the
+    /// engine's events. The others wait until it, or any thread that looks at the mailboxes,
+    /// delivers some.
     pub(crate) fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) {
         if boxes.pumping {
             drop(

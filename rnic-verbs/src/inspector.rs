@@ -1,5 +1,6 @@
-//! Answers what an administrator asks of a device. It stands beside the way of frames: it reads lists and levels of rings, and an
-//! engine's facts come from the worker as it takes its other commands.
+//! Answers what an administrator asks of a device. It stands beside the way of frames: it reads
+//! lists and levels of rings, and an engine's facts come from the worker as it takes its other
+//! commands.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -36,7 +37,8 @@ pub(crate) struct Inspector {
     hosts: Box<[HostEnd]>,
     router: Arc<Router>,
     objects: Arc<Objects>,
-    /// What was asked of each worker and has not come yet. A worker that does not run is not asked again and again.
+    /// What was asked of each worker and has not come yet. A worker that does not run is not asked
+    /// again and again.
     asked: Vec<Option<Receiver<Snapshot>>>,
 }
 
@@ -162,7 +164,8 @@ impl Inspector {
         qps
     }
 
-    /// Returns the protection domains with their users. One whose handle was dropped goes on as long as it has any.
+    /// Returns the protection domains with their users. One whose handle was dropped goes on as
+    /// long as it has any.
     fn pds(&self) -> BTreeMap<PdId, u32> {
         let (qps, stags) = (self.qps(), self.stags());
         let qps = qps.iter().map(|qp| qp.made_of.pd);

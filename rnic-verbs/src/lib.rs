@@ -1,26 +1,31 @@
-//! The verbs that an application links: devices, protection domains, memory regions, completion queues, queue
-//! pairs, and connections between them.
+//! The verbs that an application links: devices, protection domains, memory regions, completion
+//! queues, queue pairs, and connections between them.
 //!
-//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or several. Threads drive them, or the
-//! application does by [polling](Cq::poll), which is the default, or either, as the application polls or does not
-//! ([`Driving::Standby`]); a [`DeviceConfig`] says which.
-//! From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast
-//! registrations](FastMr), and [`Cq`]s, which receive the completions of requests. Several [`Qp`]s can take their receives from
-//! one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that connected to a
-//! [`Listener`]; then [`SendRequest`]s can be posted. [`AsyncEvents`] report what no completion does.
+//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or
+//! several. Threads drive them, or the application does by [polling](Cq::poll), which is the
+//! default, or either, as the application polls or does not ([`Driving::Standby`]); a
+//! [`DeviceConfig`] says which. From it come a [`Pd`], which [registers](Pd::register) memory as an
+//! [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast registrations](FastMr), and [`Cq`]s, which
+//! receive the completions of requests. Several [`Qp`]s can take their receives from one [`Srq`]. A
+//! [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that
+//! connected to a [`Listener`]; then [`SendRequest`]s can be posted. [`AsyncEvents`] report what no
+//! completion does.
 //!
-//! All handles may move between threads. A [`Qp`], a [`Cq`] and an [`Srq`] belong to one thread at a time. Dropping an object
-//! frees it: a [`Qp`] aborts its connection, an [`Mr`] is deregistered.
+//! All handles may move between threads. A [`Qp`], a [`Cq`] and an [`Srq`] belong to one thread at
+//! a time. Dropping an object frees it: a [`Qp`] aborts its connection, an [`Mr`] is deregistered.
 //!
-//! A device belongs to the process that opened it. A process forked from that must not use the device or its objects. It may
-//! drop them, which changes nothing for its parent, and it may open a device of its own.
+//! A device belongs to the process that opened it. A process forked from that must not use the
+//! device or its objects. It may drop them, which changes nothing for its parent, and it may open a
+//! device of its own.
 //!
-//! What happens to devices, listeners and connections goes to the log (`tracing`, level debug), off the way of a frame.
+//! What happens to devices, listeners and connections goes to the log (`tracing`, level debug), off
+//! the way of a frame.
 //!
 //! # Examples
 //!
-//! `docs/programming.md` is an introduction. `rnic-verbs/examples` has three programs to read from top to bottom: `kv`, a key-value store
-//! whose values are read by RDMA Read, `copy`, which copies files by RDMA Write, and `rpc`, calls by Send with a shared receive queue.
+//! `docs/programming.md` is an introduction. `rnic-verbs/examples` has three programs to read from
+//! top to bottom: `kv`, a key-value store whose values are read by RDMA Read, `copy`, which copies
+//! files by RDMA Write, and `rpc`, calls by Send with a shared receive queue.
 //!
 //! A client opens an interface and connects:
 //!
@@ -52,8 +57,8 @@
 //! # }
 //! ```
 //!
-//! A server accepts a connection, and states in its private data where a piece of its memory is. The client writes to it.
-//! Two engines that are joined in memory take the place of two hosts here.
+//! A server accepts a connection, and states in its private data where a piece of its memory is.
+//! The client writes to it. Two engines that are joined in memory take the place of two hosts here.
 //!
 //! ```
 //! use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -102,8 +107,9 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, offers, port, ports, resource, state < binding, error < events, open_error, private_data, request, ring,
-// standby < config, driver, inspector < device < async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
+// address, async_event, objects, offers, port, ports, resource, state < binding, error < events,
+// open_error, private_data, request, ring, standby < config, driver, inspector < device <
+// async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;

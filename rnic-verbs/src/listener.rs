@@ -15,8 +15,9 @@ use crate::events::{Boxes, Pending};
 use crate::private_data::check_private_data;
 use crate::qp::Qp;
 
-/// A local port on which peers can connect. Dropping it closes it and drops requests that wait. Up to 1024 requests wait for
-/// each worker; SYNs beyond that are dropped, so that the peers try again.
+/// A local port on which peers can connect. Dropping it closes it and drops requests that wait. Up
+/// to 1024 requests wait for each worker; SYNs beyond that are dropped, so that the peers try
+/// again.
 #[derive(Debug)]
 pub struct Listener {
     device: Device,
@@ -26,9 +27,10 @@ pub struct Listener {
 }
 
 impl Device {
-    /// Listens on an address and port. Port 0 chooses a free one; an unspecified address listens on all. Fails where an IPsec
-    /// policy of the host forbids unprotected connections with some of the peers
-    /// ([`NetError::Protected`](rnic_core::engine::NetError::Protected)). Peers to which a later policy applies are rejected.
+    /// Listens on an address and port. Port 0 chooses a free one; an unspecified address listens on
+    /// all. Fails where an IPsec policy of the host forbids unprotected connections with some of
+    /// the peers ([`NetError::Protected`](rnic_core::engine::NetError::Protected)). Peers to which
+    /// a later policy applies are rejected.
     pub fn listen(&self, local: SocketAddr) -> Result<Listener, Error> {
         self.listen_to(local, Peers::all())
     }
@@ -64,8 +66,9 @@ impl Device {
         Ok(listener)
     }
 
-    /// Returns the next connection request to any of these listeners of this device. Waits for `timeout` at most. Fails, once no
-    /// request waits, if one of the listeners has [ended](Error::ListenerEnded).
+    /// Returns the next connection request to any of these listeners of this device. Waits for
+    /// `timeout` at most. Fails, once no request waits, if one of the listeners has
+    /// [ended](Error::ListenerEnded).
     pub fn next_request(
         &self,
         listeners: &[Listener],
@@ -100,7 +103,8 @@ impl Device {
 }
 
 impl Inner {
-    /// Reserves a port to listen on. Earlier connections keep their port reserved: a new listener shares that.
+    /// Reserves a port to listen on. Earlier connections keep their port reserved: a new listener
+    /// shares that.
     fn reserve(
         &self,
         local: SocketAddr,
@@ -149,8 +153,8 @@ impl Listener {
 }
 
 impl Listener {
-    /// Lets other peers connect than before, as [`Device::listen_to`] says it of those that are named there. Fails only if a worker
-    /// has ended.
+    /// Lets other peers connect than before, as [`Device::listen_to`] says it of those that are
+    /// named there. Fails only if a worker has ended.
     pub fn limit(&self, peers: &Peers) -> Result<(), Error> {
         let listener = self.id;
         self.device.inner.send_all(|| Command::Limit {
@@ -209,12 +213,14 @@ impl ConnectRequest {
         &self.pending.private_data
     }
 
-    /// Returns its IRD: Reads that it accepts at once. It is 0 if its MPA revision does not state it.
+    /// Returns its IRD: Reads that it accepts at once. It is 0 if its MPA revision does not state
+    /// it.
     pub fn ird(&self) -> u16 {
         self.pending.ird
     }
 
-    /// Returns its ORD: Reads that it wants to have outstanding. It is 0 if its MPA revision does not state it.
+    /// Returns its ORD: Reads that it wants to have outstanding. It is 0 if its MPA revision does
+    /// not state it.
     pub fn ord(&self) -> u16 {
         self.pending.ord
     }
@@ -229,9 +235,10 @@ impl ConnectRequest {
         self.pending.mpa_revision
     }
 
-    /// Accepts with an idle queue pair, whose receives should be posted by now. With any other queue pair it fails, and the
-    /// peer is rejected. Of the options, `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` apply.
-    /// [`Qp::wait_established`] returns the outcome.
+    /// Accepts with an idle queue pair, whose receives should be posted by now. With any other
+    /// queue pair it fails, and the peer is rejected. Of the options, `crc`, `ird`, `ord`,
+    /// `private_data`, `keepalive` and `user_timeout` apply. [`Qp::wait_established`] returns the
+    /// outcome.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.device, qp.inner()) {
             return Err(Error::OtherDevice("queue pair"));

@@ -85,7 +85,8 @@ impl Registration<'_> {
         self
     }
 
-    /// Restricts it to the peer of this queue pair, which may then invalidate it (Send with Invalidate).
+    /// Restricts it to the peer of this queue pair, which may then invalidate it (Send with
+    /// Invalidate).
     pub fn only_for(mut self, qp: &Qp) -> Self {
         self.scope = Scope::Stream(self.pd.id, qp.stream());
         self
@@ -117,8 +118,8 @@ impl Registration<'_> {
     }
 }
 
-/// Registered memory. Dropping it deregisters it: after that neither peers nor queued requests reach the memory through it or
-/// through [windows](crate::Mw) that are bound to it.
+/// Registered memory. Dropping it deregisters it: after that neither peers nor queued requests
+/// reach the memory through it or through [windows](crate::Mw) that are bound to it.
 pub struct Mr {
     owned: Owned,
     region: Arc<Region>,
@@ -151,8 +152,8 @@ impl Mr {
         }
     }
 
-    /// Returns a scatter/gather element of `length` octets from octet `offset` on. If they are not inside the registration, the
-    /// request that uses them completes with a protection error.
+    /// Returns a scatter/gather element of `length` octets from octet `offset` on. If they are not
+    /// inside the registration, the request that uses them completes with a protection error.
     pub fn sge(&self, offset: usize, length: u32) -> Sge {
         Sge::new(self.stag(), self.base.0.wrapping_add(offset as u64), length)
     }
@@ -192,16 +193,17 @@ impl Mr {
         Ok(self.region.load(self.at(offset, 1)?)?)
     }
 
-    /// Returns the 8 octets from octet `offset` of the registration on for atomic operations, as a number in this machine's
-    /// byte order. They are atomic with those of peers ([`fetch_add`](crate::SendRequest::fetch_add)). Fails if their address
-    /// is no multiple of 8.
+    /// Returns the 8 octets from octet `offset` of the registration on for atomic operations, as a
+    /// number in this machine's byte order. They are atomic with those of peers
+    /// ([`fetch_add`](crate::SendRequest::fetch_add)). Fails if their address is no multiple of 8.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, Error> {
         Ok(self
             .region
             .atomic(self.at(offset, size_of::<AtomicU64>())?)?)
     }
 
-    /// Returns the offset in the region of octets of the registration. Fails if any of them is outside.
+    /// Returns the offset in the region of octets of the registration. Fails if any of them is
+    /// outside.
     fn at(&self, offset: usize, len: usize) -> Result<usize, RegionError> {
         if offset > self.len() || len > self.len() - offset {
             return Err(RegionError::OutOfRange {
@@ -218,8 +220,8 @@ impl Mr {
         self.owned.live() == Some(self.stag())
     }
 
-    /// Deregisters it. When this returns, no placement through it is under way, and none will follow. Fails, and changes
-    /// nothing, while [windows](crate::Mw) are bound to it.
+    /// Deregisters it. When this returns, no placement through it is under way, and none will
+    /// follow. Fails, and changes nothing, while [windows](crate::Mw) are bound to it.
     ///
     /// Inside a worker's batch it fails after making the STag invalid: try again after the batch.
     pub fn deregister(&mut self) -> Result<(), Error> {
@@ -294,8 +296,8 @@ impl Drop for Owned {
             return self.device.forget();
         }
         if self.is_allocated {
-            // Fails only if it was revoked elsewhere, or inside a worker's batch: then it is invalid from now on, and its
-            // memory stays mapped.
+            // Fails only if it was revoked elsewhere, or inside a worker's batch: then it is
+            // invalid from now on, and its memory stays mapped.
             let _ = self.device.table().revoke_with_windows(self.stag);
         }
     }

@@ -1,5 +1,6 @@
-//! The objects of a device, as far as an administrator may want to know them. Whoever makes an object enters it here, and removes it at
-//! its end; queue pairs are with their mailboxes, and registrations in the STag table.
+//! The objects of a device, as far as an administrator may want to know them. Whoever makes an
+//! object enters it here, and removes it at its end; queue pairs are with their mailboxes, and
+//! registrations in the STag table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Opening a device: an interface, a worker with an engine for each of its shares, and what drives them.
+//! Opening a device: an interface, a worker with an engine for each of its shares, and what drives
+//! them.
 
 use std::sync::Arc;
 
@@ -28,12 +29,13 @@ impl Device {
 
     /// Opens a network interface.
     ///
-    /// If the daemon rnicd shares the interface with this user, it gives the process a port of it, for which no privilege and no
-    /// particular network namespace is needed.
+    /// If the daemon rnicd shares the interface with this user, it gives the process a port of it,
+    /// for which no privilege and no particular network namespace is needed.
     ///
-    /// Otherwise the process has the receive queues of an interface of this thread's network namespace for itself until the device is
-    /// closed, and needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON. Frames that are not for this device's connections
-    /// still go to the kernel.
+    /// Otherwise the process has the receive queues of an interface of this thread's network
+    /// namespace for itself until the device is closed, and needs CAP_NET_ADMIN, CAP_NET_RAW,
+    /// CAP_BPF and CAP_PERFMON. Frames that are not for this device's connections still go to the
+    /// kernel.
     pub fn open_with(config: &DeviceConfig) -> Result<Self, OpenError> {
         config.check()?;
         let interface = Interface::open(config)?;
@@ -150,7 +152,8 @@ fn too_many_workers(driving: Driving) -> Option<String> {
     }
 }
 
-/// Starts a thread that answers inspections. It ends after the device was closed, when none can come any more.
+/// Starts a thread that answers inspections. It ends after the device was closed, when none can
+/// come any more.
 fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result<(), OpenError> {
     let answer = move || {
         if expect_no_reader().is_err() {

@@ -32,7 +32,8 @@ pub enum OpenError {
         /// Why there is no port of it.
         refused: NotShared,
     },
-    /// The process gets no port of the interface, and cannot have it for itself: it is not there, or somebody has it.
+    /// The process gets no port of the interface, and cannot have it for itself: it is not there,
+    /// or somebody has it.
     #[error("there is no port of {netdev}: {refused}; and it cannot be had alone: {alone}")]
     NoPort {
         /// The interface.
@@ -77,7 +78,8 @@ pub enum NotShared {
 }
 
 impl NotShared {
-    /// Returns whether a user who cannot have an interface alone for this reason has to know why there is no port of it.
+    /// Returns whether a user who cannot have an interface alone for this reason has to know why
+    /// there is no port of it.
     pub(crate) fn explains(&self, alone: &rnic_xdp::OpenError) -> bool {
         use rnic_xdp::OpenError::{
             AlreadyDriven, HiddenProgram, NoSuchDevice, OtherProgram, Shared,

@@ -7,7 +7,8 @@ use rnic_core::ids::PdId;
 
 use crate::device::{Device, Inner};
 
-/// A handle of a protection domain: queue pairs reach only memory of their own domain. Clones name the same domain.
+/// A handle of a protection domain: queue pairs reach only memory of their own domain. Clones name
+/// the same domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
     pub(crate) device: Device,

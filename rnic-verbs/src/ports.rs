@@ -1,5 +1,6 @@
-//! The local ports that a device has reserved. Connections keep the port of their listener, and their own until their TIME-WAIT has
-//! ended; a listener or a connection that is to have the same port shares what they keep.
+//! The local ports that a device has reserved. Connections keep the port of their listener, and
+//! their own until their TIME-WAIT has ended; a listener or a connection that is to have the same
+//! port shares what they keep.
 
 use std::any::Any;
 use std::collections::HashMap;

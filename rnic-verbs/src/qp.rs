@@ -36,13 +36,16 @@ const LONGEST_NEWS: Duration = Duration::from_millis(500);
 /// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCaps {
-    /// Send requests that are posted and that the engine has not taken yet (rounded up to a power of two).
+    /// Send requests that are posted and that the engine has not taken yet (rounded up to a power
+    /// of two).
     pub max_send_wr: u32,
     /// Receive requests (rounded up to a power of two).
     pub max_recv_wr: u32,
-    /// Scatter/gather elements of a request, [`MAX_SGE`](crate::MAX_SGE) at most. The queues take memory for so many.
+    /// Scatter/gather elements of a request, [`MAX_SGE`](crate::MAX_SGE) at most. The queues take
+    /// memory for so many.
     pub max_sge: usize,
-    /// Octets of inline data, [`MAX_INLINE`](crate::MAX_INLINE) at most. The send queue takes memory for so many.
+    /// Octets of inline data, [`MAX_INLINE`](crate::MAX_INLINE) at most. The send queue takes
+    /// memory for so many.
     pub max_inline: usize,
     /// Every request makes a completion, also if it is unsignalled.
     pub signal_all: bool,
@@ -65,7 +68,8 @@ impl Default for QpCaps {
     }
 }
 
-/// A queue pair. It may move between threads, but one thread at a time uses it. Dropping it aborts its connection.
+/// A queue pair. It may move between threads, but one thread at a time uses it. Dropping it aborts
+/// its connection.
 #[derive(Debug)]
 pub struct Qp {
     device: Device,
@@ -77,7 +81,8 @@ pub struct Qp {
     sq: Producer<SendWr>,
     rq: Receives,
     state: SharedState,
-    /// The connection was established, and may have ended since. Then the state, in another cache line, need not be read.
+    /// The connection was established, and may have ended since. Then the state, in another cache
+    /// line, need not be read.
     was_established: bool,
     /// Keep the completion queues as long as completions may be written.
     _cqs: [Arc<CqHandle>; 2],
@@ -202,11 +207,13 @@ impl Qp {
         self.stream
     }
 
-    /// Posts a request to the send queue. Once the queue pair connects or accepts, requests wait until they may be sent. Before that it
-    /// fails, unless the request sends nothing: such a request waits, because the peer's first message may need the window that it
-    /// binds. If connecting fails, what waits goes on to wait: for the next attempt, or for [`fail`](Self::fail), which completes it
-    /// flushed. After the connection has ended, the request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must not change until it
-    /// completes.
+    /// Posts a request to the send queue. Once the queue pair connects or accepts, requests wait
+    /// until they may be sent. Before that it fails, unless the request sends nothing: such a
+    /// request waits, because the peer's first message may need the window that it binds. If
+    /// connecting fails, what waits goes on to wait: for the next attempt, or for
+    /// [`fail`](Self::fail), which completes it flushed. After the connection has ended, the
+    /// request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names
+    /// must not change until it completes.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.push_send(request)?;
@@ -214,8 +221,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts several requests with one doorbell, like a list given to `ibv_post_send`. With short requests the doorbell is much
-    /// of the cost. The engine may see none of them before the iterator has ended.
+    /// Posts several requests with one doorbell, like a list given to `ibv_post_send`. With short
+    /// requests the doorbell is much of the cost. The engine may see none of them before the
+    /// iterator has ended.
     ///
     /// # Errors
     /// The requests before the one that is refused are posted, those after it are not.
@@ -313,11 +321,14 @@ impl Qp {
         self.sq.free()
     }
 
-    /// Begins to connect. Fails unless the queue pair is idle. [`wait_established`](Self::wait_established) returns the
-    /// outcome. Without `local`, it uses the source address of the route to the peer and any free port. A port that other connections
-    /// of this device have, or had until their TIME-WAIT ends, is shared with them: what fails is a connection with both addresses and
-    /// ports of one that lives ([`EndReason::InUse`](crate::EndReason::InUse)). Behind one that waits out its TIME-WAIT it begins a second
-    /// after the peer's last segment, if the peer uses timestamps (RFC 6191), and fails otherwise.
+    /// Begins to connect. Fails unless the queue pair is idle.
+    /// [`wait_established`](Self::wait_established) returns the outcome. Without `local`, it uses
+    /// the source address of the route to the peer and any free port. A port that other connections
+    /// of this device have, or had until their TIME-WAIT ends, is shared with them: what fails is a
+    /// connection with both addresses and ports of one that lives
+    /// ([`EndReason::InUse`](crate::EndReason::InUse)). Behind one that waits out its TIME-WAIT it
+    /// begins a second after the peer's last segment, if the peer uses timestamps (RFC 6191), and
+    /// fails otherwise.
     pub fn connect(
         &mut self,
         remote: SocketAddr,
@@ -408,8 +419,9 @@ impl Qp {
         })
     }
 
-    /// Waits until the connection has ended or connecting has failed, and returns why: the reason that failed completions do not
-    /// tell. Returns `None` if neither happens within `timeout`, or if that event was read before.
+    /// Waits until the connection has ended or connecting has failed, and returns why: the reason
+    /// that failed completions do not tell. Returns `None` if neither happens within `timeout`, or
+    /// if that event was read before.
     pub fn wait_ended(&mut self, timeout: Duration) -> Result<Option<EndReason>, Error> {
         loop {
             match self.next_event(timeout)? {
@@ -422,8 +434,9 @@ impl Qp {
         }
     }
 
-    /// Returns the completion of a request of this queue pair if that has succeeded. Requests fail when the connection does, so
-    /// the error says why it ended: that news may come a moment after the completion, and is waited for.
+    /// Returns the completion of a request of this queue pair if that has succeeded. Requests fail
+    /// when the connection does, so the error says why it ended: that news may come a moment after
+    /// the completion, and is waited for.
     pub fn check(&mut self, completion: Completion) -> Result<Completion, RequestError> {
         if completion.is_success() {
             return Ok(completion);
@@ -436,9 +449,10 @@ impl Qp {
         })
     }
 
-    /// Ends the connection in order: everything posted to the send queue so far is sent first. The outcome is a
-    /// [`Disconnected`](ConnectionEvent::Disconnected) event, or [`Failed`](ConnectionEvent::Failed) if the connection is not
-    /// established yet. Fails if there is no connection and no unread event.
+    /// Ends the connection in order: everything posted to the send queue so far is sent first. The
+    /// outcome is a [`Disconnected`](ConnectionEvent::Disconnected) event, or
+    /// [`Failed`](ConnectionEvent::Failed) if the connection is not established yet. Fails if there
+    /// is no connection and no unread event.
     pub fn disconnect(&mut self) -> Result<(), Error> {
         let device = self.inner();
         if let Some(mailbox) = device.router.boxes().qps.get(&self.number) {
@@ -469,9 +483,9 @@ impl Qp {
         self.command(Command::Abort(self.number))
     }
 
-    /// Moves it to [`Error`](QpState::Error) from any state, as `ibv_modify_qp` does to `IBV_QPS_ERR`. What is posted completes
-    /// flushed, and a connection is [aborted](Self::abort). The event is
-    /// [`Disconnected`](ConnectionEvent::Disconnected).
+    /// Moves it to [`Error`](QpState::Error) from any state, as `ibv_modify_qp` does to
+    /// `IBV_QPS_ERR`. What is posted completes flushed, and a connection is [aborted](Self::abort).
+    /// The event is [`Disconnected`](ConnectionEvent::Disconnected).
     pub fn fail(&mut self) -> Result<(), Error> {
         self.command(Command::Fail(self.number))
     }
@@ -482,7 +496,8 @@ impl Qp {
         self.state.get()
     }
 
-    /// Returns its capacities, as they were rounded. `max_recv_wr` is 0 if it takes its receives from a shared queue.
+    /// Returns its capacities, as they were rounded. `max_recv_wr` is 0 if it takes its receives
+    /// from a shared queue.
     pub fn caps(&self) -> QpCaps {
         let max_recv_wr = match &self.rq {
             Receives::Own(rq) => rq.capacity(),
@@ -495,12 +510,14 @@ impl Qp {
         }
     }
 
-    /// Returns the ends of its connection, or of its last one. `None` before it connects or accepts, and after that has failed.
+    /// Returns the ends of its connection, or of its last one. `None` before it connects or
+    /// accepts, and after that has failed.
     pub fn ends(&self) -> Option<Ends> {
         self.inner().router.boxes().qps.get(&self.number)?.ends
     }
 
-    /// Fails unless it is idle. A queue pair connects once, and again only after an attempt that failed.
+    /// Fails unless it is idle. A queue pair connects once, and again only after an attempt that
+    /// failed.
     pub(crate) fn check_idle(&self) -> Result<(), Error> {
         match self.state() {
             QpState::Init => Ok(()),
@@ -521,12 +538,14 @@ impl Qp {
         }
     }
 
-    /// Returns the number of the worker that owns it. It does not change once the queue pair is connected.
+    /// Returns the number of the worker that owns it. It does not change once the queue pair is
+    /// connected.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// Moves it to a worker while it is idle. Returns false if it stays, as a queue pair with a shared receive queue does.
+    /// Moves it to a worker while it is idle. Returns false if it stays, as a queue pair with a
+    /// shared receive queue does.
     pub(crate) fn move_to(&mut self, worker: usize) -> Result<bool, Error> {
         if self.worker == worker {
             return Ok(true);

@@ -64,8 +64,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes an RDMA Read: data of the peer's memory come to the pieces of memory. On the wire each piece has a Read Request of
-    /// its own, which counts as an outstanding Read.
+    /// Makes an RDMA Read: data of the peer's memory come to the pieces of memory. On the wire each
+    /// piece has a Read Request of its own, which counts as an outstanding Read.
     pub fn read(from: RemoteAddress) -> Self {
         Self {
             remote: Some(from),
@@ -87,8 +87,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes a request for Immediate Data: 8 octets that come with the completion of a receive of the peer. The receive's
-    /// buffer does not change. There are no other data.
+    /// Makes a request for Immediate Data: 8 octets that come with the completion of a receive of
+    /// the peer. The receive's buffer does not change. There are no other data.
     pub fn immediate(data: [u8; IMMEDIATE_LEN]) -> Self {
         Self {
             immediate: data,
@@ -96,7 +96,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes an RDMA Write with [Immediate Data](Self::immediate), which arrive once all data are in the peer's memory.
+    /// Makes an RDMA Write with [Immediate Data](Self::immediate), which arrive once all data are
+    /// in the peer's memory.
     pub fn write_with_immediate(to: RemoteAddress, immediate: [u8; IMMEDIATE_LEN]) -> Self {
         Self {
             remote: Some(to),
@@ -105,32 +106,34 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes an atomic FetchAdd: adds to the 8 octets at `to`, as a number in the byte order of the peer's machine. Their old
-    /// value comes to the (one) piece of memory of 8 octets, as a number in the byte order of this machine.
+    /// Makes an atomic FetchAdd: adds to the 8 octets at `to`, as a number in the byte order of the
+    /// peer's machine. Their old value comes to the (one) piece of memory of 8 octets, as a number
+    /// in the byte order of this machine.
     ///
     /// It is atomic with all atomic operations of the peer's device and with its application's own
     /// ([`Mr::atomic`](crate::Mr::atomic)); RFC 7306 section 5.3. The peer's memory needs the right
-    /// [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), and the address of `to` must be a multiple of 8: else the connection
-    /// ends with a Terminate.
+    /// [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), and the address of `to` must be a multiple
+    /// of 8: else the connection ends with a Terminate.
     pub fn fetch_add(to: RemoteAddress, add: u64) -> Self {
         Self::fetch_add_fields(to, add, 0)
     }
 
-    /// Makes a [FetchAdd](Self::fetch_add) to several fields at once. Each bit of `mask` is the highest of a field, whose carry
-    /// is dropped (RFC 7306 section 5.1.1).
+    /// Makes a [FetchAdd](Self::fetch_add) to several fields at once. Each bit of `mask` is the
+    /// highest of a field, whose carry is dropped (RFC 7306 section 5.1.1).
     pub fn fetch_add_fields(to: RemoteAddress, add: u64, mask: u64) -> Self {
         let operation = AtomicOperation::FetchAdd { add, mask };
         Self::atomic(WrOpcode::FetchAdd, to, operation)
     }
 
-    /// Makes an atomic CmpSwap: replaces the 8 octets at `to` by `swap` if they are `compare`. Their old value comes to the
-    /// (one) piece of memory of 8 octets. Otherwise it is as [`fetch_add`](Self::fetch_add).
+    /// Makes an atomic CmpSwap: replaces the 8 octets at `to` by `swap` if they are `compare`.
+    /// Their old value comes to the (one) piece of memory of 8 octets. Otherwise it is as
+    /// [`fetch_add`](Self::fetch_add).
     pub fn cmp_swap(to: RemoteAddress, compare: u64, swap: u64) -> Self {
         Self::cmp_swap_masked(to, (compare, u64::MAX), (swap, u64::MAX))
     }
 
-    /// Makes a [CmpSwap](Self::cmp_swap) of some bits. Each value comes with its mask. If the bits of the first mask are equal,
-    /// those of the second are replaced (RFC 7306 section 5.1.2).
+    /// Makes a [CmpSwap](Self::cmp_swap) of some bits. Each value comes with its mask. If the bits
+    /// of the first mask are equal, those of the second are replaced (RFC 7306 section 5.1.2).
     pub fn cmp_swap_masked(
         to: RemoteAddress,
         (compare, compare_mask): (u64, u64),
@@ -153,11 +156,12 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes a request that binds a [window](crate::Mw::binding), or registers memory [fast](crate::FastMr::binding). It sends
-    /// nothing.
+    /// Makes a request that binds a [window](crate::Mw::binding), or registers memory
+    /// [fast](crate::FastMr::binding). It sends nothing.
     ///
-    /// It is carried out in order: after all messages of earlier requests have been built, and before a later request begins.
-    /// Earlier Reads may still be outstanding, unless it is [`fenced`](Self::fenced). If it fails it completes with
+    /// It is carried out in order: after all messages of earlier requests have been built, and
+    /// before a later request begins. Earlier Reads may still be outstanding, unless it is
+    /// [`fenced`](Self::fenced). If it fails it completes with
     /// [`MwBindError`](crate::WcStatus::MwBindError), and the connection ends.
     pub fn bind(binding: &'a Binding) -> Self {
         Self {
@@ -166,9 +170,11 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes a request that invalidates an STag of this side: that of a window, of a fast registration, or of memory registered
-    /// [for this queue pair only](crate::Registration::only_for). When it completes, no placement through the STag is under
-    /// way, and none will follow. It sends nothing. Its order and failure are those of [`bind`](Self::bind).
+    /// Makes a request that invalidates an STag of this side: that of a window, of a fast
+    /// registration, or of memory registered [for this queue pair
+    /// only](crate::Registration::only_for). When it completes, no placement through the STag is
+    /// under way, and none will follow. It sends nothing. Its order and failure are those of
+    /// [`bind`](Self::bind).
     pub fn invalidate(stag: Stag) -> Self {
         Self {
             invalidate: stag,
@@ -219,7 +225,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes a Send or Immediate Data solicited: it notifies a peer that armed for solicited completions.
+    /// Makes a Send or Immediate Data solicited: it notifies a peer that armed for solicited
+    /// completions.
     pub fn solicited(self) -> Self {
         Self {
             flags: self.flags | send_flags::SOLICITED,
@@ -235,8 +242,9 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Returns the front of the ring entry of a Write, Send or Read, and what stands behind it: inline data or the scatter/gather
-    /// list, which need not be copied to another place first. Returns `None` for any other request, and for one that has too much.
+    /// Returns the front of the ring entry of a Write, Send or Read, and what stands behind it:
+    /// inline data or the scatter/gather list, which need not be copied to another place first.
+    /// Returns `None` for any other request, and for one that has too much.
     #[inline(always)]
     pub(crate) fn plain(&self, max_sge: usize, max_inline: usize) -> Option<(SendWr, &'a [u8])> {
         let mut wr = SendWr::new(self.wr_id, self.opcode);

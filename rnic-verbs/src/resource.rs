@@ -1,5 +1,6 @@
-//! The objects of a device in the form in which its process describes them to `rnic-ctl`: a JSON object on each line. Either side may
-//! be of another version: a field that is missing has a default, and one that is not known is passed over.
+//! The objects of a device in the form in which its process describes them to `rnic-ctl`: a JSON
+//! object on each line. Either side may be of another version: a field that is missing has a
+//! default, and one that is not known is passed over.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,8 @@ mod tcp;
 
 pub use tcp::TcpResource;
 
-/// What a process says of its device. The last line is [`End`](Self::End): without it, something is missing.
+/// What a process says of its device. The last line is [`End`](Self::End): without it, something is
+/// missing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Resource {
@@ -77,7 +79,8 @@ pub struct PdResource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MrResource {
-    /// Its number: the low bits of the index of its STag. The rest, which peers have to guess, is not said.
+    /// Its number: the low bits of the index of its STag. The rest, which peers have to guess, is
+    /// not said.
     pub mrn: u32,
     /// `region`, `fast` (for fast registrations) or `window`.
     pub kind: String,

@@ -23,11 +23,13 @@ use crate::ring::ring_of;
 pub struct SrqCaps {
     /// Receive requests (rounded up to a power of two).
     pub max_wr: u32,
-    /// Scatter/gather elements of a request, [`MAX_SGE`](crate::MAX_SGE) at most. The queue takes memory for so many.
+    /// Scatter/gather elements of a request, [`MAX_SGE`](crate::MAX_SGE) at most. The queue takes
+    /// memory for so many.
     pub max_sge: usize,
-    /// Receives that one queue pair may have in process, that is, taken for messages that are not complete (1 at
-    /// least). It takes several only if messages overtake each other. Messages further ahead wait in memory that the
-    /// TCP window accounts for, and an [`AsyncEvent`](crate::AsyncEvent) reports it.
+    /// Receives that one queue pair may have in process, that is, taken for messages that are not
+    /// complete (1 at least). It takes several only if messages overtake each other. Messages
+    /// further ahead wait in memory that the TCP window accounts for, and an
+    /// [`AsyncEvent`](crate::AsyncEvent) reports it.
     pub max_in_process: u32,
 }
 
@@ -41,8 +43,8 @@ impl Default for SrqCaps {
     }
 }
 
-/// The part of a shared receive queue that its queue pairs keep too. The engine's part is destroyed when the last of them
-/// drops it.
+/// The part of a shared receive queue that its queue pairs keep too. The engine's part is destroyed
+/// when the last of them drops it.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     pub(crate) id: SrqId,
@@ -63,15 +65,16 @@ impl Drop for SrqHandle {
     }
 }
 
-/// A shared receive queue: queue pairs of one protection domain, and so of one device and worker, take their receives
-/// from it, each when a message begins to arrive.
+/// A shared receive queue: queue pairs of one protection domain, and so of one device and worker,
+/// take their receives from it, each when a message begins to arrive.
 ///
-/// It may move between threads, but one thread at a time posts to it. A receive completes to the queue of the queue pair that
-/// took it, which [`Completion::qp`](crate::Completion::qp) names. When a connection ends, the receives that it had taken
-/// complete flushed, even if its queue pair is dropped. All others stay.
+/// It may move between threads, but one thread at a time posts to it. A receive completes to the
+/// queue of the queue pair that took it, which [`Completion::qp`](crate::Completion::qp) names.
+/// When a connection ends, the receives that it had taken complete flushed, even if its queue pair
+/// is dropped. All others stay.
 ///
-/// Dropped while queue pairs use it, it is destroyed with the last of them; [`destroy`](Self::destroy) fails instead. Receives
-/// that are still posted then do not complete.
+/// Dropped while queue pairs use it, it is destroyed with the last of them;
+/// [`destroy`](Self::destroy) fails instead. Receives that are still posted then do not complete.
 #[derive(Debug)]
 pub struct Srq {
     pub(crate) handle: Arc<SrqHandle>,

@@ -1,17 +1,20 @@
 //! A thread that stands by: it drives the engine while no thread of the application polls.
 //!
-//! Whoever polls takes turns itself, exactly as if it drove the engine inline. The thread must notice when nobody does, and must
-//! not get in the way of those who do. It is in one of three modes:
+//! Whoever polls takes turns itself, exactly as if it drove the engine inline. The thread must
+//! notice when nobody does, and must not get in the way of those who do. It is in one of three
+//! modes:
 //!
-//! - *Watching*: the application polls. The thread looks now and then whether it still does, and touches nothing else.
-//! - *Driving*: nobody polls, and there is or was something to do a moment ago. The thread takes turns. It leaves the engine to others
-//!   between them.
-//! - *Asleep*: nobody polls, and there is nothing to do. The thread sleeps until a frame arrives, a timer expires, or it is woken. It
-//!   does not hold the engine: another thread that comes takes its turn.
+//! - *Watching*: the application polls. The thread looks now and then whether it still does, and
+//!   touches nothing else.
+//! - *Driving*: nobody polls, and there is or was something to do a moment ago. The thread takes
+//!   turns. It leaves the engine to others between them.
+//! - *Asleep*: nobody polls, and there is nothing to do. The thread sleeps until a frame arrives, a
+//!   timer expires, or it is woken. It does not hold the engine: another thread that comes takes
+//!   its turn.
 //!
-//! The application's polls that found nothing are counted. A few of them between two looks of the thread are not polling: a program
-//! polls once more after it has armed a completion queue, and then sleeps. Whoever is about to sleep hands the engine over, and
-//! the thread takes it at once.
+//! The application's polls that found nothing are counted. A few of them between two looks of the
+//! thread are not polling: a program polls once more after it has armed a completion queue, and
+//! then sleeps. Whoever is about to sleep hands the engine over, and the thread takes it at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -27,19 +30,20 @@ use crate::error::Error;
 /// Polls in vain between two looks that are not polling.
 const FEW_POLLS: u32 = 8;
 
-/// How long the thread watches before it looks, at first and at most: it doubles while the application polls. So long an
-/// application that stops to poll without handing over is not served.
+/// How long the thread watches before it looks, at first and at most: it doubles while the
+/// application polls. So long an application that stops to poll without handing over is not served.
 const WATCH: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
 
-/// How long the thread goes on taking turns when there was nothing to do: a peer's next request mostly follows its last one soon,
-/// and waking up takes longer.
+/// How long the thread goes on taking turns when there was nothing to do: a peer's next request
+/// mostly follows its last one soon, and waking up takes longer.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// A thread that keeps the CPU for so long when it is yielded to it, and is not about to sleep, computes or waits by reading its memory.
+/// A thread that keeps the CPU for so long when it is yielded to it, and is not about to sleep,
+/// computes or waits by reading its memory.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 
-/// For so long after a long yield the thread does not go on taking turns in vain: it would yield for milliseconds again, and a frame
-/// wakes a sleeper at once.
+/// For so long after a long yield the thread does not go on taking turns in vain: it would yield
+/// for milliseconds again, and a frame wakes a sleeper at once.
 const CROWDED: Duration = Duration::from_millis(100);
 
 /// How long the thread sleeps at most.
@@ -73,7 +77,8 @@ struct Shared {
     /// How many there were when the thread looked last, or when somebody handed over.
     seen: AtomicU32,
     mode: AtomicU8,
-    /// The application has handed the engine over since the last long yield: it sleeps when it waits.
+    /// The application has handed the engine over since the last long yield: it sleeps when it
+    /// waits.
     handed_over: AtomicBool,
     /// When the sleep of the thread ends at the latest, in nanoseconds since `started`.
     wakes_at: AtomicU64,
@@ -179,7 +184,8 @@ impl Drop for Standby {
     }
 }
 
-/// The worker, held for a turn. A panic in the turn drops it, which tells everybody who waits for it.
+/// The worker, held for a turn. A panic in the turn drops it, which tells everybody who waits for
+/// it.
 struct Taken<'a> {
     worker: MutexGuard<'a, Option<Box<dyn SplitTurn>>>,
     /// This thread was panicking already, so a turn is not why.
@@ -289,7 +295,8 @@ impl Shared {
         self.mode.store(DRIVING, Ordering::SeqCst);
     }
 
-    /// Drives the engine until the application polls. Until `crowded_until` it sleeps as soon as there is nothing to do.
+    /// Drives the engine until the application polls. Until `crowded_until` it sleeps as soon as
+    /// there is nothing to do.
     fn drive(&self, crowded_until: &mut Instant) -> Result<(), WorkerGone> {
         let mut busy_at = Instant::now();
         let mut idle_turns = 0u32;
@@ -350,7 +357,8 @@ impl Shared {
     }
 }
 
-/// Starts a thread that gets no signal but those that its own instructions cause: the application's handlers run on its own threads.
+/// Starts a thread that gets no signal but those that its own instructions cause: the application's
+/// handlers run on its own threads.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut blocked = SigSet::all();
     for own in [

@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// | `Terminate` | `SQE` | flushed | flushed |
 /// | `Error` | `ERR` | flushed | flushed |
 ///
-/// `Init` becomes `Connecting` when the queue pair connects or accepts, and `Init` again when that fails;
-/// `Connecting` becomes `Rts`; `Rts` becomes `Sqd` when the application disconnects. Every state becomes `Error` when the
-/// connection ends, or when the application [asks](crate::Qp::fail); `Rts` and `Sqd` become `Terminate` if the connection
-/// ends by a Terminate message. Both are final.
+/// `Init` becomes `Connecting` when the queue pair connects or accepts, and `Init` again when that
+/// fails; `Connecting` becomes `Rts`; `Rts` becomes `Sqd` when the application disconnects. Every
+/// state becomes `Error` when the connection ends, or when the application [asks](crate::Qp::fail);
+/// `Rts` and `Sqd` become `Terminate` if the connection ends by a Terminate message. Both are
+/// final.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
@@ -73,7 +74,8 @@ impl fmt::Display for QpState {
     }
 }
 
-/// The state of one queue pair: changed under the lock of the mailboxes, read without it wherever something is posted.
+/// The state of one queue pair: changed under the lock of the mailboxes, read without it wherever
+/// something is posted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedState(Arc<AtomicU8>);
 

@@ -15,12 +15,12 @@ use crate::error::Error;
 use crate::memory::{Mr, Owned};
 use crate::pd::Pd;
 
-/// A memory window (of type 2): an STag that a request on a queue pair binds to a part of a region, for the peer of that queue
-/// pair alone, and that a request or the peer invalidates.
+/// A memory window (of type 2): an STag that a request on a queue pair binds to a part of a region,
+/// for the peer of that queue pair alone, and that a request or the peer invalidates.
 ///
-/// Binding and invalidating cost a request each, while a registration waits for the worker. A window is bound to one part at a
-/// time. It may be bound again, on any queue pair of its protection domain, once it is invalid. Dropping it revokes it for
-/// good.
+/// Binding and invalidating cost a request each, while a registration waits for the worker. A
+/// window is bound to one part at a time. It may be bound again, on any queue pair of its
+/// protection domain, once it is invalid. Dropping it revokes it for good.
 ///
 /// ```
 /// # use std::{sync::Arc, time::Duration};
@@ -63,17 +63,20 @@ impl Pd {
 }
 
 impl Mw {
-    /// Returns a binding to octets `range` of a registration (counted from its first), with remote rights: `access` of
-    /// [`Access::REMOTE`] and no others. The registration must allow [`Access::MW_BIND`], and local writes if peers may write.
-    /// It needs no remote rights itself. It cannot be deregistered while the window is bound.
+    /// Returns a binding to octets `range` of a registration (counted from its first), with remote
+    /// rights: `access` of [`Access::REMOTE`] and no others. The registration must allow
+    /// [`Access::MW_BIND`], and local writes if peers may write. It needs no remote rights itself.
+    /// It cannot be deregistered while the window is bound.
     ///
-    /// Nothing is checked here. An invalid request completes with [`MwBindError`](crate::WcStatus::MwBindError) and ends the
-    /// connection, whose [`EndReason`](crate::EndReason) says why.
+    /// Nothing is checked here. An invalid request completes with
+    /// [`MwBindError`](crate::WcStatus::MwBindError) and ends the connection, whose
+    /// [`EndReason`](crate::EndReason) says why.
     pub fn binding(&self, mr: &Mr, range: Range<usize>, access: Access) -> Binding {
         self.onto(mr.remote(range.start), range.len(), access)
     }
 
-    /// Returns a binding to octets `range` of what `fast` means on the same queue pair when the request is carried out.
+    /// Returns a binding to octets `range` of what `fast` means on the same queue pair when the
+    /// request is carried out.
     pub fn binding_of_fast(&self, fast: &Binding, range: Range<usize>, access: Access) -> Binding {
         self.onto(fast.remote(range.start), range.len(), access)
     }
@@ -101,13 +104,15 @@ impl Mw {
         self.0.live()
     }
 
-    /// Unbinds it, if it is bound, without a request: for use after its connection has ended. When this returns, no placement
-    /// through it is under way, and none will follow. Waits for the worker.
+    /// Unbinds it, if it is bound, without a request: for use after its connection has ended. When
+    /// this returns, no placement through it is under way, and none will follow. Waits for the
+    /// worker.
     pub fn recall(&self) -> Result<(), Error> {
         self.0.recall()
     }
 
-    /// Destroys it, bound or not. When this returns, no placement through it is under way, and none will follow.
+    /// Destroys it, bound or not. When this returns, no placement through it is under way, and none
+    /// will follow.
     ///
     /// Inside a worker's batch it fails after unbinding it: try again after the batch.
     pub fn deallocate(&mut self) -> Result<(), Error> {
@@ -115,8 +120,9 @@ impl Mw {
     }
 }
 
-/// An STag under which work requests register parts of a region, for the queue pair alone on which they are posted. Its peer
-/// may invalidate it. Dropping it revokes it for good, and unbinds windows that are bound to it.
+/// An STag under which work requests register parts of a region, for the queue pair alone on which
+/// they are posted. Its peer may invalidate it. Dropping it revokes it for good, and unbinds
+/// windows that are bound to it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -141,8 +147,9 @@ pub struct FastMr {
 impl FastMr {
     /// Returns a registration of octets `range` of the region, with these rights.
     ///
-    /// Nothing is checked here. An invalid request completes with [`MwBindError`](crate::WcStatus::MwBindError) and ends the
-    /// connection, whose [`EndReason`](crate::EndReason) says why.
+    /// Nothing is checked here. An invalid request completes with
+    /// [`MwBindError`](crate::WcStatus::MwBindError) and ends the connection, whose
+    /// [`EndReason`](crate::EndReason) says why.
     pub fn binding(&self, range: Range<usize>, access: Access) -> Binding {
         let start = range.start as u64;
         let inner = binding::Binding {
@@ -166,14 +173,15 @@ impl FastMr {
         self.owned.live()
     }
 
-    /// Invalidates it, if it is valid, without a request: for use after its connection has ended. When this returns, no
-    /// placement through it is under way, and none will follow. Waits for the worker. Fails while windows are bound to it.
+    /// Invalidates it, if it is valid, without a request: for use after its connection has ended.
+    /// When this returns, no placement through it is under way, and none will follow. Waits for the
+    /// worker. Fails while windows are bound to it.
     pub fn recall(&self) -> Result<(), Error> {
         self.owned.recall()
     }
 
-    /// Destroys it. When this returns, no placement through it is under way, and none will follow. Fails while windows are
-    /// bound to it.
+    /// Destroys it. When this returns, no placement through it is under way, and none will follow.
+    /// Fails while windows are bound to it.
     ///
     /// Inside a worker's batch it fails after making the STag invalid: try again after the batch.
     pub fn deregister(&mut self) -> Result<(), Error> {

@@ -361,7 +361,8 @@ fn a_device_in_memory_has_no_port() {
     assert!(device.port().is_none());
 }
 
-/// An interface of the host is not to be seen in a container. Where rnicd gives no port of it, that is said first.
+/// An interface of the host is not to be seen in a container. Where rnicd gives no port of it, that
+/// is said first.
 #[test]
 fn why_there_is_no_port_is_said_too() {
     let path = std::env::temp_dir().join(format!("rnic-open-{}", std::process::id()));

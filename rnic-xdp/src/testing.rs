@@ -16,8 +16,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback device up. The name must not be longer than a few letters; the
-    /// process id and a number are added, so that tests do not share one.
+    /// Makes a namespace with its loopback device up. The name must not be longer than a few
+    /// letters; the process id and a number are added, so that tests do not share one.
     pub fn new(name: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,8 @@ impl Namespace {
         command
     }
 
-    /// Runs a closure on a thread that lives in the namespace; so do the threads and processes that it starts.
+    /// Runs a closure on a thread that lives in the namespace; so do the threads and processes that
+    /// it starts.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let enter = || -> io::Result<()> {
             let namespace = File::open(format!("/run/netns/{}", self.name))?;
@@ -83,7 +84,8 @@ pub struct VethEnd<'a> {
     pub addresses: &'a str,
 }
 
-/// Joins two namespaces by a veth pair with as many queues each way as stated, up, with its addresses usable.
+/// Joins two namespaces by a veth pair with as many queues each way as stated, up, with its
+/// addresses usable.
 pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Result<()> {
     let count = format!("numtxqueues {queues} numrxqueues {queues}");
     one.namespace.ip(&format!(
@@ -91,8 +93,8 @@ pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Resul
         one.name, other.name, other.namespace.name
     ))?;
     for end in [one, other] {
-        // The kernel sends neighbour solicitations from its link-local address, and none before that has passed duplicate
-        // address detection.
+        // The kernel sends neighbour solicitations from its link-local address, and none before
+        // that has passed duplicate address detection.
         let accept_dad = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", end.name);
         end.namespace.run(|| fs::write(accept_dad, "0"))?;
         for address in end.addresses.split_whitespace() {
@@ -106,8 +108,8 @@ pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Resul
     Ok(())
 }
 
-/// Switches the offloads off that hide the wire: a kernel end of a veth pair otherwise sends partial checksums,
-/// and, to one without XDP, packets larger than its MTU.
+/// Switches the offloads off that hide the wire: a kernel end of a veth pair otherwise sends
+/// partial checksums, and, to one without XDP, packets larger than its MTU.
 pub fn disable_offloads(namespace: &Namespace, netdev: &str) -> io::Result<()> {
     let mut command = namespace.command("ethtool");
     command.args([

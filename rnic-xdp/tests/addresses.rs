@@ -62,8 +62,8 @@ impl Addresses {
         }
     }
 
-    /// Listens. It tries again while the port is in use: a child that another test has just forked has our sockets open
-    /// until it runs its program.
+    /// Listens. It tries again while the port is in use: a child that another test has just forked
+    /// has our sockets open until it runs its program.
     fn listen(&self, local: SocketAddr) -> PortLease {
         let Self { west, net, .. } = self;
         let mut listened = west.run(|| net.listen(local));
@@ -93,7 +93,8 @@ impl Addresses {
     }
 }
 
-/// A port can be ours at some of the host's addresses only. In which order it was reserved there makes no difference.
+/// A port can be ours at some of the host's addresses only. In which order it was reserved there
+/// makes no difference.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_port_is_steered_at_the_addresses_where_it_is_ours() {
@@ -172,7 +173,8 @@ fn counters(namespace: &Namespace) -> SteeringCounters {
     namespace.run(|| rnic_xdp::steering::counters("west").unwrap())
 }
 
-/// Sends a frame for a MAC address, in a VLAN if one is stated. Returns the name of the counter that it moved.
+/// Sends a frame for a MAC address, in a VLAN if one is stated. Returns the name of the counter
+/// that it moved.
 fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) -> &'static str {
     let mut octets = frame(4420, 10);
     octets[..6].copy_from_slice(&mac);
@@ -204,8 +206,8 @@ fn fate_of(one: &mut XdpPort, west: &Namespace, octets: &[u8]) -> &'static str {
     moved.unwrap()
 }
 
-/// The kernel drops frames for another host, or in a VLAN for which this one has no device; so they are not for us either.
-/// The device's address may change.
+/// The kernel drops frames for another host, or in a VLAN for which this one has no device; so they
+/// are not for us either. The device's address may change.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn only_frames_to_our_mac_address_and_vlan_are_steered() {
@@ -253,7 +255,8 @@ fn remove_tags(namespace: &Namespace, netdev: &str, state: &str) {
     assert!(done.unwrap().success());
 }
 
-/// A frame for an address of a VLAN that arrives without a tag has lost it, or was sent without one: the device's offload says which.
+/// A frame for an address of a VLAN that arrives without a tag has lost it, or was sent without
+/// one: the device's offload says which.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_without_a_tag_is_of_a_vlan_while_tags_are_removed() {

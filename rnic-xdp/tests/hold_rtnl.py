@@ -1,7 +1,8 @@
-"""Holds the kernel's lock of the network configuration (RTNL) until a line, or the end, comes on standard input.
+"""Holds the kernel's lock of the network configuration (RTNL) until a line, or the end, comes on
+standard input.
 
-An ethtool request reads its argument under the lock. The argument lies on a page that is not there yet (userfaultfd), so
-the kernel waits for the page, with the lock. Says "held" when it does."""
+An ethtool request reads its argument under the lock. The argument lies on a page that is not there
+yet (userfaultfd), so the kernel waits for the page, with the lock. Says "held" when it does."""
 import ctypes
 import fcntl
 import os

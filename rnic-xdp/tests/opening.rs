@@ -65,7 +65,8 @@ fn attach_other(namespace: &Namespace, netdev: &str) {
     };
     // r0 = XDP_PASS; exit
     let program = [instruction(0xb7, 0, 2), instruction(0x95, 0, 0)];
-    // SAFETY: the call reads the program and the two strings, which live through it; the descriptor is new.
+    // SAFETY: the call reads the program and the two strings, which live through it; the descriptor
+    // is new.
     #[allow(unsafe_code)]
     let fd = unsafe {
         let fd = libbpf_rs::libbpf_sys::bpf_prog_load(

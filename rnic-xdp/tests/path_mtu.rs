@@ -1,5 +1,6 @@
-//! Path MTU discovery: behind a router there is a link with a smaller MTU. The router sends ICMP "packet too big", our engine
-//! sends smaller segments, and the kernel's TCP at the other end gets every octet.
+//! Path MTU discovery: behind a router there is a link with a smaller MTU. The router sends ICMP
+//! "packet too big", our engine sends smaller segments, and the kernel's TCP at the other end gets
+//! every octet.
 
 #[path = "common/kernel_tcp.rs"]
 mod kernel_tcp;
@@ -16,7 +17,8 @@ struct Path {
 }
 
 impl Path {
-    /// Makes it with the MTU of the first link, and that of the second toward `west`. Back it is that of the first.
+    /// Makes it with the MTU of the first link, and that of the second toward `west`. Back it is
+    /// that of the first.
     fn new(wide: u32, narrow: u32) -> Self {
         let new = || Namespace::new("mtu").unwrap();
         let path = Self {
@@ -66,7 +68,8 @@ impl Path {
     }
 }
 
-/// Writes a mebibyte through the router. Returns how many timeouts expired, and how often the segments became smaller.
+/// Writes a mebibyte through the router. Returns how many timeouts expired, and how often the
+/// segments became smaller.
 fn write_through(path: &Path, device: &Device, address: &str) -> (u64, u64) {
     let sent = write_to_kernel(device, &path.east, &path.west, address);
     (sent.timeouts, sent.mtu_reductions)
@@ -75,7 +78,8 @@ fn write_through(path: &Path, device: &Device, address: &str) -> (u64, u64) {
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn segments_shrink_to_the_mtu_that_a_router_reports() {
-    // Frames of one chunk, and frames of three chunks that become frames of one, of two, or shorter ones of three.
+    // Frames of one chunk, and frames of three chunks that become frames of one, of two, or shorter
+    // ones of three.
     for (wide, narrow) in [(1500, 1300), (9000, 1500), (9000, 5000), (9000, 8500)] {
         let path = Path::new(wide, narrow);
         for address in ["10.88.0.2:4420", "[fd88::2]:4421"] {

@@ -66,8 +66,8 @@ fn frames_cross_between_two_ports() {
     assert_eq!(west.run(|| steering::entries("west")).unwrap(), [local]);
 }
 
-/// The kernel publishes received frames before it releases their entries in the fill ring: frames that go back to the
-/// ring at that moment must not get lost.
+/// The kernel publishes received frames before it releases their entries in the fill ring: frames
+/// that go back to the ring at that moment must not get lost.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn no_frame_is_lost_in_a_flood() {
@@ -152,7 +152,8 @@ fn every_queue_receives() {
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
 
-    // The kernel spreads its SYNs over the transmit queues, each of which leads to one receive queue.
+    // The kernel spreads its SYNs over the transmit queues, each of which leads to one receive
+    // queue.
     let mut received = [0; 2];
     eventually("both queues receive", || {
         east.run(|| TcpStream::connect_timeout(&local, Duration::from_millis(1)))
@@ -331,7 +332,8 @@ fn what_a_queue_lost_is_counted() {
     open(&west, "west").unwrap();
 }
 
-/// Each time that frames are left waiting until none is free, there are twice as many the next time.
+/// Each time that frames are left waiting until none is free, there are twice as many the next
+/// time.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_queue_that_was_full_has_more_frames_the_next_time() {
@@ -351,7 +353,8 @@ fn a_queue_that_was_full_has_more_frames_the_next_time() {
     }
 }
 
-/// Otherwise the frames of the queue would still go to a ring that nothing empties, and not to the kernel.
+/// Otherwise the frames of the queue would still go to a ring that nothing empties, and not to the
+/// kernel.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn dropping_a_share_closes_its_queue() {

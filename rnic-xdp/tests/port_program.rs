@@ -26,7 +26,8 @@ fn run(skeleton: &PortSkel<'_>, frame: &[u8]) -> u32 {
     output.return_value
 }
 
-/// Runs the program on a frame whose first buffer has 64 octets. Returns `None` if the kernel cannot cut frames so (before Linux 6.18).
+/// Runs the program on a frame whose first buffer has 64 octets. Returns `None` if the kernel
+/// cannot cut frames so (before Linux 6.18).
 fn run_in_pieces(skeleton: &PortSkel<'_>, frame: &[u8]) -> Option<u32> {
     // data and data_end of struct xdp_md, from 0 on; the rest is zero.
     let mut context = [0; 24];

@@ -127,7 +127,8 @@ fn exchange(pairs: &mut [(End, End)], round: usize) {
     }
 }
 
-/// Returns for each worker: FPDUs received, frames handed over to other workers, and frames taken over from them.
+/// Returns for each worker: FPDUs received, frames handed over to other workers, and frames taken
+/// over from them.
 fn carried(device: &Device) -> Vec<(u64, u64, u64)> {
     (0..device.workers())
         .map(|worker| {
@@ -182,7 +183,8 @@ fn every_worker_carries_connections_of_its_own_both_ways() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn segments_on_another_queue_reach_the_worker_of_their_connection() {
     let (east, west) = common::pair("queue", QUEUES);
-    // A single worker sends through one queue, so all that it sends comes to the first worker of the other side.
+    // A single worker sends through one queue, so all that it sends comes to the first worker of
+    // the other side.
     let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", 1));
     let east = Side {
         namespace: &east,
@@ -327,7 +329,8 @@ fn program(namespace: &Namespace, netdev: &str) -> Option<String> {
     behind.split_whitespace().next().map(str::to_string)
 }
 
-/// A veth sends no notification of new queues, and does not run on them the program that was attached before.
+/// A veth sends no notification of new queues, and does not run on them the program that was
+/// attached before.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn connections_go_on_over_queues_that_come_later() {

@@ -1,7 +1,9 @@
-//! TCP checksums that the engine leaves to the device, as for a NIC with tx-checksum, or to the kernel.
+//! TCP checksums that the engine leaves to the device, as for a NIC with tx-checksum, or to the
+//! kernel.
 //!
-//! A veth does not offer it. But where frames are copied, the kernel accepts the metadata for any device: it makes a packet
-//! with a partial checksum, and completes it if the device has no such offload (`ethtool -K tx off`).
+//! A veth does not offer it. But where frames are copied, the kernel accepts the metadata for any
+//! device: it makes a packet with a partial checksum, and completes it if the device has no such
+//! offload (`ethtool -K tx off`).
 
 mod common;
 #[path = "common/kernel_tcp.rs"]
@@ -69,7 +71,8 @@ fn send_partial(port: &mut XdpPort, octets: &[u8], tcp_at: usize) {
     port.tx.kick();
 }
 
-/// Returns a frame as [`TxFrames::transmit_partial`] needs it: with a right IP header, and the sum of the pseudo-header.
+/// Returns a frame as [`TxFrames::transmit_partial`] needs it: with a right IP header, and the sum
+/// of the pseudo-header.
 fn partial(port: u16, payload: usize) -> Vec<u8> {
     let mut octets = frame(port, payload);
     let sum = rnic_core::wire::checksum::sum(&octets[14..TCP_AT]);

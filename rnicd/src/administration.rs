@@ -1,4 +1,5 @@
-//! What administrators ask for: what is there, its end, and what happens. Other users see what is their own.
+//! What administrators ask for: what is there, its end, and what happens. Other users see what is
+//! their own.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -348,7 +349,8 @@ fn set_by_whom(device: &Device) -> String {
     set_by(shared.map_or(&device.name.origin, |shared| &shared.origin))
 }
 
-/// Returns how a device is shared: its XDP mode, and that it is although this host forwards, if that is said.
+/// Returns how a device is shared: its XDP mode, and that it is although this host forwards, if
+/// that is said.
 fn settings_of(device: &Device) -> Vec<Configured> {
     let Setting { value, origin } = device.mode();
     let value = mode_name(value);

@@ -1,5 +1,5 @@
-//! What administrators change while rnicd runs. It counts at once, and for the next rnicd too. It touches no port but those of a device
-//! that is shared no more.
+//! What administrators change while rnicd runs. It counts at once, and for the next rnicd too. It
+//! touches no port but those of a device that is shared no more.
 
 use std::time::Instant;
 

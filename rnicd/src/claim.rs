@@ -1,6 +1,8 @@
-//! Directories that one rnicd alone uses, or one `rnicd --unshare`: those of its state and of the pinned maps.
+//! Directories that one rnicd alone uses, or one `rnicd --unshare`: those of its state and of the
+//! pinned maps.
 //!
-//! The lock is the kernel's (flock) on the directory itself, so that it ends with the process, however that ends, and leaves nothing.
+//! The lock is the kernel's (flock) on the directory itself, so that it ends with the process,
+//! however that ends, and leaves nothing.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -74,7 +76,8 @@ impl Claim {
         }
     }
 
-    /// Returns whether the directory of that path is still the one that is locked: one may have been removed, or mounted over.
+    /// Returns whether the directory of that path is still the one that is locked: one may have
+    /// been removed, or mounted over.
     pub(crate) fn holds(&self) -> bool {
         let identity = |of: fs::Metadata| (of.dev(), of.ino());
         let there = fs::metadata(&self.path).map(identity);

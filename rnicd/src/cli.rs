@@ -7,8 +7,8 @@ use rnicd::config::{PATH, socket_path};
 
 /// Gives unprivileged programs shares of network devices, as its configuration allows.
 ///
-/// It serves until SIGTERM; SIGHUP reads the configuration again. Ports and their connections go on without it, and the next rnicd takes
-/// them over.
+/// It serves until SIGTERM; SIGHUP reads the configuration again. Ports and their connections go on
+/// without it, and the next rnicd takes them over.
 ///
 /// Exit codes: 0 done, 1 the configuration is wrong or rnicd cannot serve, 2 wrong command line.
 #[derive(Debug, Parser)]
@@ -18,8 +18,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", default_value = PATH)]
     config: PathBuf,
 
-    /// Say what is wrong with the configuration, or with FILE, and with what rnic-ctl has set over it; print nothing if it is right. The
-    /// names in it are looked up once the rest is right
+    /// Say what is wrong with the configuration, or with FILE, and with what rnic-ctl has set over
+    /// it; print nothing if it is right. The names in it are looked up once the rest is right
     #[arg(long, value_name = "FILE", num_args = 0..=1, group = "what")]
     pub(crate) check: Option<Option<PathBuf>>,
 
@@ -27,12 +27,13 @@ pub(crate) struct Cli {
     #[arg(long, group = "what")]
     pub(crate) show_config: bool,
 
-    /// Stop sharing all devices and leave nothing of it: end all ports, detach the programs, and remove their maps, and what rnic-ctl
-    /// has set. No rnicd may run
+    /// Stop sharing all devices and leave nothing of it: end all ports, detach the programs, and
+    /// remove their maps, and what rnic-ctl has set. No rnicd may run
     #[arg(long, group = "what")]
     pub(crate) unshare: bool,
 
-    /// Hold for rnicd what outlives it, as its keeper: it listens at standard input, and removes the socket at PATH when it ends
+    /// Hold for rnicd what outlives it, as its keeper: it listens at standard input, and removes
+    /// the socket at PATH when it ends
     #[arg(long, value_name = "PATH", num_args = 0..=1, group = "what", hide = true)]
     pub(crate) keep: Option<Option<PathBuf>>,
 
@@ -48,7 +49,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "PATH", value_parser = socket_path)]
     pub(crate) socket: Option<PathBuf>,
 
-    /// The directory of the records of ports, and of what rnic-ctl has set; it must not outlive the system
+    /// The directory of the records of ports, and of what rnic-ctl has set; it must not outlive the
+    /// system
     #[arg(long, value_name = "DIR", default_value = "/run/rnic-admin")]
     pub(crate) state: PathBuf,
 

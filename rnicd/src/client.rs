@@ -30,7 +30,8 @@ const LOOK_AT_MOST: Duration = Duration::from_millis(128);
 /// Inspections, at most, that a client has not taken. Each holds a descriptor.
 const MAX_INSPECTIONS: usize = 4;
 
-/// A connected client. It is sent nothing that it has not asked for beyond what is bounded: it may not read at all.
+/// A connected client. It is sent nothing that it has not asked for beyond what is bounded: it may
+/// not read at all.
 pub(crate) struct Client {
     channel: Channel,
     /// Who closes what it was not given any more.
@@ -47,7 +48,8 @@ pub(crate) struct Client {
     since: Instant,
     /// Until when nothing is done for it.
     rests_until: Option<Instant>,
-    /// When to look again whether it has read what has descriptors, and how long was waited for that last.
+    /// When to look again whether it has read what has descriptors, and how long was waited for
+    /// that last.
     look_again: Option<(Instant, Duration)>,
     /// The name of its program, once it has said hello.
     pub(crate) program: Option<String>,
@@ -142,7 +144,8 @@ impl Client {
         record.uid == self.peer.uid && record.account() == self.account
     }
 
-    /// Ends the connection, and waits for nothing: not for what it was to be given either, whose last close can take long.
+    /// Ends the connection, and waits for nothing: not for what it was to be given either, whose
+    /// last close can take long.
     pub(crate) fn close(self) {
         let given = self.outgoing.into_iter();
         self.closer
@@ -150,14 +153,15 @@ impl Client {
         self.channel.close();
     }
 
-    /// Returns whether all its requests are answered, and it has taken the replies and knows of all leases that have ended. Only then is
-    /// another request read: what it is sent stays bounded.
+    /// Returns whether all its requests are answered, and it has taken the replies and knows of all
+    /// leases that have ended. Only then is another request read: what it is sent stays bounded.
     pub(crate) fn is_ready(&self) -> bool {
         let may_ask = self.waiting.is_none() && self.rests_until.is_none();
         may_ask && self.can_be_told() && self.revoked.is_empty()
     }
 
-    /// Returns whether it has taken all that it was sent. Only then is put into words what has changed for it.
+    /// Returns whether it has taken all that it was sent. Only then is put into words what has
+    /// changed for it.
     pub(crate) fn can_be_told(&self) -> bool {
         self.outgoing.is_empty()
     }
@@ -172,7 +176,8 @@ impl Client {
         self.rests_until = (!time.is_zero()).then(|| Instant::now() + time);
     }
 
-    /// Returns whether its end is noticed: not while it waits for something else, which would wake the loop again and again.
+    /// Returns whether its end is noticed: not while it waits for something else, which would wake
+    /// the loop again and again.
     pub(crate) fn is_watched(&self) -> bool {
         self.waiting.is_none() && self.rests_until.is_none() && self.look_again.is_none()
     }
@@ -201,8 +206,8 @@ impl Client {
         }
     }
 
-    /// Returns whether the next message has descriptors, and those before may not have been read. What is under way counts against the
-    /// descriptors that rnicd's user may pass.
+    /// Returns whether the next message has descriptors, and those before may not have been read.
+    /// What is under way counts against the descriptors that rnicd's user may pass.
     fn must_wait_on(&self) -> bool {
         let next = self.outgoing.front();
         next.is_some_and(|(_, descriptors)| !descriptors.is_empty()) && !self.channel.is_read()
@@ -284,8 +289,9 @@ impl Client {
         not_taken.filter(|(_, ends)| !ends.is_empty()).count() < MAX_INSPECTIONS
     }
 
-    /// Sends an inspection with the client's end of the connection for the answer. rnicd keeps no end: closing the last copy of a pipe's
-    /// waits for a write or read that is under way there, which can last for ever.
+    /// Sends an inspection with the client's end of the connection for the answer. rnicd keeps no
+    /// end: closing the last copy of a pipe's waits for a write or read that is under way there,
+    /// which can last for ever.
     pub(crate) fn inspect(&mut self, notice: Notice, theirs: OwnedFd) {
         self.outgoing
             .push_back((FromDaemon::Notice(notice), vec![theirs]));

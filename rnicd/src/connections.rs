@@ -21,8 +21,8 @@ const MAX_CLIENTS: usize = 4096;
 const MAX_PER_ROLE: usize = 64;
 /// The most connections of one user, so that others have theirs.
 const MAX_PER_USER: usize = 256;
-/// A user gets another one only while it has at most this part of those that are left: however many users there are, one that comes
-/// later has some.
+/// A user gets another one only while it has at most this part of those that are left: however many
+/// users there are, one that comes later has some.
 const PART_OF_REST: usize = 4;
 /// How long to accept none when the kernel has no descriptor for one.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -59,7 +59,8 @@ impl Server {
         }
     }
 
-    /// Waits before the next connection, which stays in line: a client that ends frees a descriptor.
+    /// Waits before the next connection, which stays in line: a client that ends frees a
+    /// descriptor.
     fn pause_accepting(&mut self, error: Errno) {
         if self.pause.is_none() {
             warn!("cannot accept connections now: {error}");
@@ -110,7 +111,8 @@ impl Server {
         }
     }
 
-    /// Carries out a request of each of these clients, until time is over: those whose turn it is first.
+    /// Carries out a request of each of these clients, until time is over: those whose turn it is
+    /// first.
     pub(crate) fn serve_clients(&mut self, asking: Vec<ClientKey>, until: Instant) {
         let (mut first, mut others) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         for key in asking {
@@ -158,8 +160,8 @@ impl Server {
     }
 }
 
-/// Returns the connections of users in the order in which they have their turn: one of each user, beginning behind the user that was
-/// served last, then another one of each, and so on.
+/// Returns the connections of users in the order in which they have their turn: one of each user,
+/// beginning behind the user that was served last, then another one of each, and so on.
 fn in_turn(users: BTreeMap<u32, Vec<ClientKey>>, served: u32) -> Vec<(u32, ClientKey)> {
     let mut turns = Vec::new();
     for (account, keys) in users {

@@ -126,7 +126,8 @@ impl Server {
 }
 
 impl Server {
-    /// Fails if this host forwards for others and nobody has said that it may share all the same. What is shared already goes on.
+    /// Fails if this host forwards for others and nobody has said that it may share all the same.
+    /// What is shared already goes on.
     fn check_forwarding(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! Ports that have ended while somebody still has their AF_XDP sockets: what they hold counts until then, because it exists.
+//! Ports that have ended while somebody still has their AF_XDP sockets: what they hold counts until
+//! then, because it exists.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,8 +36,8 @@ pub(crate) struct Endings {
 }
 
 impl Endings {
-    /// Takes over those that a former rnicd has recorded. `memory` finds the memory of a port by its key, and `freer` is the command that
-    /// frees it.
+    /// Takes over those that a former rnicd has recorded. `memory` finds the memory of a port by
+    /// its key, and `freer` is the command that frees it.
     pub(crate) fn open(
         records: Records,
         quotas: &Quotas,

@@ -1,5 +1,5 @@
-//! Freeing the memory of ports that have ended, each by [a process](crate::freer) that does nothing else. What the port had counts until
-//! it is done.
+//! Freeing the memory of ports that have ended, each by [a process](crate::freer) that does nothing
+//! else. What the port had counts until it is done.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -69,12 +69,14 @@ struct Freer {
     ended: Option<OwnedFd>,
 }
 
-/// What is being freed: one port of each account at a time. What holds up one, holds up no other account's.
+/// What is being freed: one port of each account at a time. What holds up one, holds up no other
+/// account's.
 #[derive(Default)]
 pub(crate) struct Freeing {
     /// The command that frees its standard input.
     command: Vec<OsString>,
-    /// By the numbers of the ports, which no other port gets until then; those without a record by higher ones.
+    /// By the numbers of the ports, which no other port gets until then; those without a record by
+    /// higher ones.
     left: BTreeMap<u64, Left>,
     next_key: u64,
     /// By account.

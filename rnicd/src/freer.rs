@@ -1,6 +1,7 @@
-//! The process that frees the memory of a port that has ended. It is no thread of rnicd: a program that has such memory can hold up who
-//! frees it for as long as it likes, by a write into it from a page that never comes (FUSE, userfaultfd), and a process that is held up
-//! so cannot even be killed.
+//! The process that frees the memory of a port that has ended. It is no thread of rnicd: a program
+//! that has such memory can hold up who frees it for as long as it likes, by a write into it from a
+//! page that never comes (FUSE, userfaultfd), and a process that is held up so cannot even be
+//! killed.
 
 use std::os::fd::OwnedFd;
 

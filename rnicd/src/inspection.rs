@@ -1,4 +1,5 @@
-//! Asking clients what they say of themselves. rnicd passes the two ends of a connection on, and never reads what is said.
+//! Asking clients what they say of themselves. rnicd passes the two ends of a connection on, and
+//! never reads what is said.
 
 use std::os::fd::OwnedFd;
 
@@ -54,8 +55,9 @@ impl Server {
     }
 }
 
-/// Makes a connection. Returns the end of who reads, and that of who writes. It is of sockets: a pipe can be held up at both ends by a
-/// write whose octets never come. What is sent with the octets the kernel refuses, at either end.
+/// Makes a connection. Returns the end of who reads, and that of who writes. It is of sockets: a
+/// pipe can be held up at both ends by a write whose octets never come. What is sent with the
+/// octets the kernel refuses, at either end.
 fn connection() -> nix::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let ends = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;

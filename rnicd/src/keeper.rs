@@ -1,6 +1,8 @@
-//! The keeper: a process that holds descriptors for rnicd, so that they outlive it, and does nothing else.
+//! The keeper: a process that holds descriptors for rnicd, so that they outlive it, and does
+//! nothing else.
 //!
-//! It answers root alone. It ends when it holds nothing and nobody is connected, or when nobody can find it any more.
+//! It answers root alone. It ends when it holds nothing and nobody is connected, or when nobody can
+//! find it any more.
 
 use std::collections::HashMap;
 use std::fs;
@@ -61,7 +63,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((of.dev(), of.ino()))
 }
 
-/// Keeps what comes over a socket that listens, until there is nothing to keep. The socket at `path`, if it is given, is removed then.
+/// Keeps what comes over a socket that listens, until there is nothing to keep. The socket at
+/// `path`, if it is given, is removed then.
 pub fn keep(listener: OwnedFd, path: Option<&Path>) -> io::Result<()> {
     // Each lease has a descriptor.
     let raised = getrlimit(Resource::RLIMIT_NOFILE)

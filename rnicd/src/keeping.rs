@@ -13,7 +13,8 @@ pub(crate) const MAX_KEYS: usize = 100;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ToKeeper {
-    /// Keep the descriptor that comes with this, in the place of any other with this key. Not answered.
+    /// Keep the descriptor that comes with this, in the place of any other with this key. Not
+    /// answered.
     Keep { key: String },
     /// Close some, answered by `Done` when they are closed.
     Forget { keys: Vec<String> },

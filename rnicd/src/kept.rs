@@ -1,4 +1,5 @@
-//! What rnicd has given to its [keeper](crate::keeper), so that the next rnicd finds it however this one ends.
+//! What rnicd has given to its [keeper](crate::keeper), so that the next rnicd finds it however
+//! this one ends.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +25,8 @@ use tracing::{info, warn};
 use crate::keeper::WAITING;
 use crate::keeping::{FromKeeper, MAX_KEYS, ToKeeper};
 
-/// How long a keeper may take for a step. It does nothing else, so that one which takes longer is broken.
+/// How long a keeper may take for a step. It does nothing else, so that one which takes longer is
+/// broken.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long to wait before another keeper is tried.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
@@ -61,7 +63,8 @@ impl Keeper {
         self.0.borrow_mut().ask(&ToKeeper::Clear);
     }
 
-    /// Finds the keeper that has this socket, or starts one. Without one rnicd goes on: the next one then has less to begin with.
+    /// Finds the keeper that has this socket, or starts one. Without one rnicd goes on: the next
+    /// one then has less to begin with.
     pub(crate) fn open(path: PathBuf) -> Self {
         let mut hand = Hand::new(path);
         hand.connect();
@@ -86,7 +89,8 @@ impl Keeper {
         hand.lose("it has ended");
     }
 
-    /// Starts another keeper if there is none and it is time to. Returns whether everything is to be handed over again.
+    /// Starts another keeper if there is none and it is time to. Returns whether everything is to
+    /// be handed over again.
     pub(crate) fn restore(&self) -> bool {
         let mut hand = self.0.borrow_mut();
         if hand.channel.is_some() || hand.has_left || Instant::now() < hand.try_at {
@@ -232,7 +236,8 @@ impl Hand {
     }
 
     fn end_keeper(&self, channel: &Channel) -> io::Result<()> {
-        // To whom connects before the keeper listens by itself, the kernel tells who listened first: this process, or systemd.
+        // To whom connects before the keeper listens by itself, the kernel tells who listened
+        // first: this process, or systemd.
         let peer = channel.peer().map_or(0, |peer| peer.pid);
         let children = self
             .children
@@ -273,8 +278,8 @@ fn start(path: &Path) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Ends a keeper, unless it has ended, and waits until it has closed what it had. A process that is no keeper by its command line is not
-/// ended: the one that listened there first may be another.
+/// Ends a keeper, unless it has ended, and waits until it has closed what it had. A process that is
+/// no keeper by its command line is not ended: the one that listened there first may be another.
 fn end(pid: i32) -> io::Result<()> {
     let unknown = || io::Error::other("which process it is, is not known");
     let of = Pid::from_raw(pid).ok_or_else(unknown)?;
@@ -294,7 +299,8 @@ fn end(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that rnicd and its keeper have. When this is dropped, the keeper closes its own, and then rnicd.
+/// A descriptor that rnicd and its keeper have. When this is dropped, the keeper closes its own,
+/// and then rnicd.
 pub(crate) struct Kept {
     key: String,
     descriptor: OwnedFd,

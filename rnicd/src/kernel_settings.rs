@@ -1,5 +1,5 @@
-//! What the kernel is set to in this network namespace, as far as it concerns sharing: whether it forwards, and from which TCP ports it
-//! chooses for its own connections.
+//! What the kernel is set to in this network namespace, as far as it concerns sharing: whether it
+//! forwards, and from which TCP ports it chooses for its own connections.
 
 use std::fs;
 use std::io;
@@ -39,8 +39,8 @@ fn forwards_in(settings: &Path) -> Option<String> {
     None
 }
 
-/// Keeps the kernel from choosing these TCP ports for connections of its own. Where it already chooses from others, that is for the day
-/// when somebody changes its range.
+/// Keeps the kernel from choosing these TCP ports for connections of its own. Where it already
+/// chooses from others, that is for the day when somebody changes its range.
 pub(crate) fn reserve(ports: &RangeInclusive<u16>) {
     let settings = Path::new(SETTINGS);
     let overlaps = chooses_from(settings, ports);
@@ -64,7 +64,8 @@ fn chooses_from(settings: &Path, ports: &RangeInclusive<u16>) -> bool {
     }
 }
 
-/// Adds ports to those that the kernel does not choose. On failure, returns what it was to be set to.
+/// Adds ports to those that the kernel does not choose. On failure, returns what it was to be set
+/// to.
 fn reserve_in(settings: &Path, ports: &RangeInclusive<u16>) -> Result<(), (String, io::Error)> {
     let path = settings.join(RESERVED);
     let before = fs::read_to_string(&path).unwrap_or_default();

@@ -15,12 +15,14 @@ use crate::quota::{QuotaError, Resource, Taken};
 use crate::server::Server;
 use crate::shared::{ClientKey, Lease, Shared, lease_key};
 
-/// The most destinations that the ports of a user follow. Each costs the kernel a lookup whenever routes change.
+/// The most destinations that the ports of a user follow. Each costs the kernel a lookup whenever
+/// routes change.
 const MAX_DESTINATIONS: usize = 4096;
-/// The most of them that have no next hop. Each may take an entry in the kernel's table of neighbours, which has some hundreds, and is
-/// asked for again and again.
+/// The most of them that have no next hop. Each may take an entry in the kernel's table of
+/// neighbours, which has some hundreds, and is asked for again and again.
 const MAX_UNKNOWN: usize = 256;
-/// The most prefixes of peers that a listener names: as many as the programs' map has room for, shared by all listeners of all users.
+/// The most prefixes of peers that a listener names: as many as the programs' map has room for,
+/// shared by all listeners of all users.
 const MAX_PREFIXES: usize = 64;
 
 impl Server {
@@ -38,7 +40,8 @@ impl Server {
         shared.ok_or_else(|| not_yours(port))
     }
 
-    /// Returns the user whose quotas a port counts for: the one who opened it. Another user may have taken it over.
+    /// Returns the user whose quotas a port counts for: the one who opened it. Another user may
+    /// have taken it over.
     fn owner_of(&mut self, key: ClientKey, port: u32) -> u32 {
         let account = self.clients[key].account;
         let shared = self.port_of(key, port);
@@ -212,7 +215,8 @@ impl Server {
         nothing()
     }
 
-    /// Returns how many destinations the ports of a user follow, and of how many the next hop is not known.
+    /// Returns how many destinations the ports of a user follow, and of how many the next hop is
+    /// not known.
     fn followed(&self, account: u32) -> (usize, usize) {
         let (mut followed, mut unknown) = (0, 0);
         for shared in &self.devices {

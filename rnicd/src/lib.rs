@@ -1,10 +1,12 @@
-//! The parts of rnicd, the Privileged Resource Manager (RFC 5041 section 8.3.2): what its configuration says, who may have
-//! how much, and what systemd and rnicd say to each other.
+//! The parts of rnicd, the Privileged Resource Manager (RFC 5041 section 8.3.2): what its
+//! configuration says, who may have how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// claim, keeping, config/fault, config/value < keeper < kept < config/table < config/rule < config/mod < config/change < owners
-// < policy, places, quota, notify, record, room, usage, kernel_settings < memory < freer < freeing < ending < settings < listeners < client < shared
-// < users, made, open < server < shares, connections, devices, administration, holder < changes, inspection < leasing, patience < requests < serve < unshare
+// claim, keeping, config/fault, config/value < keeper < kept < config/table < config/rule <
+// config/mod < config/change < owners < policy, places, quota, notify, record, room, usage,
+// kernel_settings < memory < freer < freeing < ending < settings < listeners < client < shared <
+// users, made, open < server < shares, connections, devices, administration, holder < changes,
+// inspection < leasing, patience < requests < serve < unshare
 mod administration;
 mod changes;
 pub mod claim;

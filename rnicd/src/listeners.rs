@@ -35,7 +35,8 @@ pub(crate) struct Listener {
     pub(crate) role: Role,
     /// The user as whom all count who connect there, if that is not each as itself.
     pub(crate) class: Option<u32>,
-    /// The kernel refuses all descriptors that are sent to those that connect here, and has from the start.
+    /// The kernel refuses all descriptors that are sent to those that connect here, and has from
+    /// the start.
     pub(crate) brings_no_descriptors: bool,
 }
 
@@ -157,7 +158,8 @@ impl Door {
         // Before somebody connects.
         refuse_descriptors(&listener);
         socket::bind(listener.as_raw_fd(), &address)?;
-        // Somebody who may write to the directory could replace the socket, for instance by a link to a file of root's.
+        // Somebody who may write to the directory could replace the socket, for instance by a link
+        // to a file of root's.
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let made = fcntl::open(path, flags, Mode::empty())?;
         let opened = PathBuf::from(format!("/proc/self/fd/{}", made.as_raw_fd()));

@@ -33,7 +33,8 @@ struct Log {
     lost: Arc<AtomicU64>,
 }
 
-/// Writes what happens to standard error: what `RUST_LOG` asks for, or what an administrator should know.
+/// Writes what happens to standard error: what `RUST_LOG` asks for, or what an administrator should
+/// know.
 pub(crate) fn install() -> Result<(), ParseError> {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
     let filter = match std::env::var("RUST_LOG") {

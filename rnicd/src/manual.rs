@@ -1,4 +1,5 @@
-//! The manual pages: rnicd(8) from the command line, rnicd.toml(5) from the configuration that the package brings.
+//! The manual pages: rnicd(8) from the command line, rnicd.toml(5) from the configuration that the
+//! package brings.
 
 use std::fmt::Write;
 use std::fs;

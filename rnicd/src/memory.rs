@@ -1,5 +1,6 @@
-//! The memory of a port's frames. A process with the memfd or a mapping of it can keep it, also when the port has ended: then its pages
-//! go, so that what somebody puts there later is charged to that process, and not to rnicd.
+//! The memory of a port's frames. A process with the memfd or a mapping of it can keep it, also
+//! when the port has ended: then its pages go, so that what somebody puts there later is charged to
+//! that process, and not to rnicd.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -38,7 +39,8 @@ impl Memory {
     }
 }
 
-/// Frees some pages of a file. The length stays, because a program that still looks there must not be ended by a signal.
+/// Frees some pages of a file. The length stays, because a program that still looks there must not
+/// be ended by a signal.
 pub(crate) fn punch(file: &impl AsFd, at: i64, octets: i64) -> nix::Result<()> {
     let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(file.as_fd(), mode, at, octets)

@@ -1,4 +1,5 @@
-//! What systemd and rnicd say to each other: readiness, reloading, signs of life, and the sockets that systemd listens at.
+//! What systemd and rnicd say to each other: readiness, reloading, signs of life, and the sockets
+//! that systemd listens at.
 //!
 //! Without systemd none of it happens, and nothing fails.
 
@@ -39,10 +40,11 @@ pub struct Activated {
     pub observers: Option<OwnedFd>,
 }
 
-/// Returns the sockets at which systemd listens for rnicd, if systemd started it for that. Their names are "admin", "observe", and
-/// anything else for clients.
+/// Returns the sockets at which systemd listens for rnicd, if systemd started it for that. Their
+/// names are "admin", "observe", and anything else for clients.
 ///
-/// Call it once, before there are threads: it takes the variables of systemd out of the environment.
+/// Call it once, before there are threads: it takes the variables of systemd out of the
+/// environment.
 pub fn activated_sockets() -> Result<Activated, ActivationError> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let names: Vec<_> = names.split(':').collect();
@@ -105,7 +107,8 @@ pub fn alive() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Watchdog])
 }
 
-/// Returns how often systemd wants to hear that rnicd lives, if it does: it kills an rnicd that is silent for twice as long.
+/// Returns how often systemd wants to hear that rnicd lives, if it does: it kills an rnicd that is
+/// silent for twice as long.
 pub fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }

@@ -38,8 +38,8 @@ impl Held<'_> {
         Some(Memory::adopt(self.keeper, key, found))
     }
 
-    /// Returns the socket that reserves what is leased: the one that was kept, or another one. If there is none, somebody else may have
-    /// the TCP port.
+    /// Returns the socket that reserves what is leased: the one that was kept, or another one. If
+    /// there is none, somebody else may have the TCP port.
     fn reservation(&mut self, device: &SharedDevice, port: u32, local: SocketAddr) -> Option<Kept> {
         let key = lease_key(device.netdev(), port, local);
         if let Some(found) = self.found.remove(&key) {

@@ -1,6 +1,8 @@
-//! Who stands behind a user: one that has subordinate ids (/etc/subuid) is tens of thousands of users to the kernel, and one here.
+//! Who stands behind a user: one that has subordinate ids (/etc/subuid) is tens of thousands of
+//! users to the kernel, and one here.
 //!
-//! The files are read as they are. Name services, which may wait for a network, are asked for what an administrator names alone.
+//! The files are read as they are. Name services, which may wait for a network, are asked for what
+//! an administrator names alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,8 +56,9 @@ impl Owners {
             let who = fields.next()?;
             let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
             let owner = who.parse().ok().or_else(|| uid_in(passwd, who));
-            // Those of a user whom this host does not know are one user at least. So are those of root, who has them for others: for
-            // containers whose root is not to be that of this host.
+            // Those of a user whom this host does not know are one user at least. So are those of
+            // root, who has them for others: for containers whose root is not to be that of this
+            // host.
             let owner = owner.filter(|owner| *owner != 0).unwrap_or(first);
             Some(Subordinate {
                 first,
@@ -72,7 +75,8 @@ impl Owners {
 
     /// Returns the user as whom a user counts.
     pub fn owner(&self, uid: u32) -> u32 {
-        // A user can be in somebody's range by mistake, or so that a container of root runs as that user.
+        // A user can be in somebody's range by mistake, or so that a container of root runs as that
+        // user.
         let listed = match self.users.contains(&uid) {
             true => &[],
             false => self.listed.as_slice(),

@@ -1,5 +1,6 @@
-//! Requests that wait for what a process had that has just ended: the kernel takes a moment to remove its ports. Without that, a
-//! program that is killed and started again at once would be refused its own TCP port.
+//! Requests that wait for what a process had that has just ended: the kernel takes a moment to
+//! remove its ports. Without that, a program that is killed and started again at once would be
+//! refused its own TCP port.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,16 @@ use crate::shared::ClientKey;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How much longer it waits while memory of its user's ports is freed.
 const HELD_UP: Duration = Duration::from_secs(8);
-/// How often a hardware queue is tried again: a driver lets go of it some milliseconds after its socket has gone, and says nothing.
+/// How often a hardware queue is tried again: a driver lets go of it some milliseconds after its
+/// socket has gone, and says nothing.
 const TRY_QUEUE_EVERY: Duration = Duration::from_millis(25);
 
 /// How long a turn may have lasted for requests that wait to be tried again in it.
 const TRIED: Duration = Duration::from_millis(30);
 
 impl Server {
-    /// Answers a request, unless it is to wait: until the end of this turn at least, when it is known who has left.
+    /// Answers a request, unless it is to wait: until the end of this turn at least, when it is
+    /// known who has left.
     pub(crate) fn answer_or_wait(&mut self, key: ClientKey, request: Request, answered: Answered) {
         match answered {
             Err(refused) if may_wait(&refused) => {
@@ -34,9 +37,10 @@ impl Server {
         }
     }
 
-    /// Carries out what has waited. What is refused again waits on while the kernel has ports of the same user to remove. News of
-    /// the kernel were read after `began`: a turn in which the kernel held this process up for long is nobody's last. A port takes long to
-    /// make: where a user is refused one, its others are not tried in the same turn.
+    /// Carries out what has waited. What is refused again waits on while the kernel has ports of
+    /// the same user to remove. News of the kernel were read after `began`: a turn in which the
+    /// kernel held this process up for long is nobody's last. A port takes long to make: where a
+    /// user is refused one, its others are not tried in the same turn.
     pub(crate) fn serve_waiting(&mut self, began: Instant) {
         let waiting = self
             .clients
@@ -87,7 +91,8 @@ impl Server {
         waits.min()
     }
 
-    /// Returns whether a port of the user of this connection has ended, or has no connection: most likely, its process has ended.
+    /// Returns whether a port of the user of this connection has ended, or has no connection: most
+    /// likely, its process has ended.
     fn has_port_to_remove(&self, key: ClientKey) -> bool {
         let account = self.clients[key].account;
         let mut endings = self.endings.records();

@@ -36,7 +36,8 @@ pub struct Door {
 }
 
 impl Policy {
-    /// Finds the numbers of the users and groups that a configuration names, and everything that is wrong with them.
+    /// Finds the numbers of the users and groups that a configuration names, and everything that is
+    /// wrong with them.
     pub fn new(config: &Config) -> Result<Self, Faults> {
         let mut faults = Found {
             file: &config.file,
@@ -73,7 +74,8 @@ impl Policy {
         self.socket_gid
     }
 
-    /// Returns the group whose members may observe: that of root, if this host does not have the one that is so by default.
+    /// Returns the group whose members may observe: that of root, if this host does not have the
+    /// one that is so by default.
     pub fn observers_gid(&self) -> u32 {
         self.observers_gid
     }
@@ -83,7 +85,8 @@ impl Policy {
         &self.classes
     }
 
-    /// Returns the user as whom a user counts: that of its subordinate ids, unless a rule is for this one.
+    /// Returns the user as whom a user counts: that of its subordinate ids, unless a rule is for
+    /// this one.
     pub fn account(&self, uid: u32) -> u32 {
         match self.users.contains_key(&uid) {
             true => uid,
@@ -91,8 +94,8 @@ impl Policy {
         }
     }
 
-    /// Returns what a user in these groups may have: what the rule for the user says, else the most generous of the rules for its
-    /// groups, key by key, else the defaults.
+    /// Returns what a user in these groups may have: what the rule for the user says, else the most
+    /// generous of the rules for its groups, key by key, else the defaults.
     pub fn limits(&self, uid: u32, gids: &[u32]) -> Limits {
         let rules = gids.iter().filter_map(|gid| self.groups.get(gid).cloned());
         let groups = rules.reduce(Rule::most).unwrap_or_default();
@@ -113,7 +116,8 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn add(&mut self, origin: &Origin, what: String) {
-        // A default that does not suit this host: the file can say something else, from its first line on.
+        // A default that does not suit this host: the file can say something else, from its first
+        // line on.
         let (file, line) = origin.place().unwrap_or((self.file, 1));
         let file = Arc::clone(file);
         self.faults.faults.push(Fault { file, line, what });

@@ -1,5 +1,5 @@
-//! What must be known of a port when rnicd starts again: whose it is. It lies in a file that only root can read, as long as the
-//! port exists.
+//! What must be known of a port when rnicd starts again: whose it is. It lies in a file that only
+//! root can read, as long as the port exists.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -55,7 +55,8 @@ pub(crate) struct Record {
 pub(crate) struct Ended {
     /// The device that it was a port of.
     pub(crate) netdev: String,
-    /// Its host end, which goes with its socket. Without one, nobody has that, and its memory is being freed.
+    /// Its host end, which goes with its socket. Without one, nobody has that, and its memory is
+    /// being freed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) host_end: Option<HostEnd>,
 }

@@ -1,5 +1,6 @@
-//! The memory that rnicd's own control group has room for: beyond it the kernel ends rnicd. What users do with memory of ports that have
-//! ended can fill it (pages that are pinned stay charged to rnicd), so that quotas alone do not keep it.
+//! The memory that rnicd's own control group has room for: beyond it the kernel ends rnicd. What
+//! users do with memory of ports that have ended can fill it (pages that are pinned stay charged to
+//! rnicd), so that quotas alone do not keep it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,8 @@ fn group(cgroup: &str) -> Option<PathBuf> {
     Some(Path::new("/sys/fs/cgroup").join(path))
 }
 
-/// Returns the octets that a control group has left, without what the kernel would give up of files. It is `None` without a limit.
+/// Returns the octets that a control group has left, without what the kernel would give up of
+/// files. It is `None` without a limit.
 fn left(group: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let most: u64 = read("memory.max")?.trim().parse().ok()?;

@@ -1,5 +1,5 @@
-//! Starts what the configuration names, and serves until a signal ends it. What it leaves behind goes on without it: ports, leases and
-//! the programs, for the next rnicd to take over.
+//! Starts what the configuration names, and serves until a signal ends it. What it leaves behind
+//! goes on without it: ports, leases and the programs, for the next rnicd to take over.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,6 @@
-//! The loop: connections, requests, and what the kernel reports of devices. One thread does all of it, one request of a client at
-//! a time, and for some milliseconds, so that none holds up the others for long. Nothing here waits for a client, or for what it has sent.
+//! The loop: connections, requests, and what the kernel reports of devices. One thread does all of
+//! it, one request of a client at a time, and for some milliseconds, so that none holds up the
+//! others for long. Nothing here waits for a client, or for what it has sent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -31,7 +32,8 @@ use crate::settings::Settings;
 use crate::shared::{ClientKey, Port, Shared, found};
 use crate::users::Users;
 
-/// How long requests of clients are carried out before administrators and the kernel have their turn.
+/// How long requests of clients are carried out before administrators and the kernel have their
+/// turn.
 const TURN: Duration = Duration::from_millis(10);
 
 /// What rnicd has.
@@ -126,7 +128,8 @@ impl Server {
         })
     }
 
-    /// Waits for something to do, for as long as `at_most`, and does it. Returns whether `signal` is readable.
+    /// Waits for something to do, for as long as `at_most`, and does it. Returns whether `signal`
+    /// is readable.
     pub(crate) fn turn(
         &mut self,
         signal: BorrowedFd<'_>,
@@ -215,7 +218,8 @@ impl Server {
         closed
     }
 
-    /// Forgets a port that was taken from its client, whose host end stays as long as somebody has its socket: that counts.
+    /// Forgets a port that was taken from its client, whose host end stays as long as somebody has
+    /// its socket: that counts.
     pub(crate) fn end_in_quota(&mut self, index: usize, number: u32, host_end: Option<HostEnd>) {
         let shared = &mut self.devices[index];
         let netdev = shared.device.netdev().to_owned();
@@ -425,7 +429,8 @@ impl Server {
         }
     }
 
-    /// Ends a connection. The ports of the client go on as long as it has their sockets; it may connect again.
+    /// Ends a connection. The ports of the client go on as long as it has their sockets; it may
+    /// connect again.
     pub(crate) fn disconnect(&mut self, key: ClientKey, error: &ChannelError) {
         let Some(client) = self.clients.try_remove(key) else {
             return;
@@ -448,7 +453,8 @@ impl Server {
                 port.client = None;
                 number
             });
-            // If its process has ended, its ports are about to: a moment later the kernel does not say what they received.
+            // If its process has ended, its ports are about to: a moment later the kernel does not
+            // say what they received.
             for number in numbers.collect::<Vec<_>>() {
                 shared.look(number);
                 shared.device.watch_port(number, true);

@@ -1,5 +1,6 @@
-//! What holds: the configuration, and over it what administrators have set with `rnic-ctl` while rnicd runs. That lies in a file of the
-//! state directory, in the form of the configuration, so that the next rnicd has it too.
+//! What holds: the configuration, and over it what administrators have set with `rnic-ctl` while
+//! rnicd runs. That lies in a file of the state directory, in the form of the configuration, so
+//! that the next rnicd has it too.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -131,7 +132,8 @@ impl Settings {
         })
     }
 
-    /// Writes what was set, for the next rnicd. A reader finds all of it, before or after the change.
+    /// Writes what was set, for the next rnicd. A reader finds all of it, before or after the
+    /// change.
     pub fn keep(&self) -> io::Result<()> {
         let Ok(set) = &self.set else {
             return Ok(());

@@ -22,7 +22,8 @@ pub(crate) type ClientKey = usize;
 
 /// A lease of a port.
 pub(crate) struct Lease {
-    /// The socket that reserves its TCP port: closed when nothing is steered there any more, and before that is said.
+    /// The socket that reserves its TCP port: closed when nothing is steered there any more, and
+    /// before that is said.
     pub(crate) reservation: Kept,
     /// Its part of the quota.
     pub(crate) _held: Taken,
@@ -47,7 +48,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Closes the sockets of its leases, which have ended. Returns what counts as long as somebody has its own socket.
+    /// Closes the sockets of its leases, which have ended. Returns what counts as long as somebody
+    /// has its own socket.
     pub(crate) fn end(self) -> Remains {
         let leases = self.leases.into_values();
         Kept::drop_all(leases.map(|lease| lease.reservation).collect());
@@ -117,7 +119,8 @@ impl Shared {
         followed.ports.insert(number);
         let is_known = matches!(followed.hop, Some(Some(_)));
         if !is_known {
-            // If it was unreachable before, that counts no more: the kernel tries again when somebody asks.
+            // If it was unreachable before, that counts no more: the kernel tries again when
+            // somebody asks.
             followed.hop = None;
             self.device.follow(path);
         }
@@ -173,7 +176,8 @@ impl Shared {
         }
     }
 
-    /// Reads what a port counts: what its client has sent, and its host end, as far as the kernel has them.
+    /// Reads what a port counts: what its client has sent, and its host end, as far as the kernel
+    /// has them.
     pub(crate) fn look(&mut self, number: u32) -> (Option<PoliceCounters>, Option<KernelLink>) {
         // What a hardware queue sends and receives comes by no program that counts it.
         let port = self.ports.get(&number);

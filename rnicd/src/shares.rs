@@ -1,4 +1,5 @@
-//! What all users share beside their quotas: however many users there are, one that comes later has some of it.
+//! What all users share beside their quotas: however many users there are, one that comes later has
+//! some of it.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,8 @@ use crate::shared::Port;
 /// A user gets more only while it has at most this part of what is left.
 const PART_OF_REST: usize = 3;
 
-/// Returns whether a user that has so much gets more, where all together have so much of the most that there is.
+/// Returns whether a user that has so much gets more, where all together have so much of the most
+/// that there is.
 fn has_share(own: usize, all: usize, most: usize) -> bool {
     own.saturating_mul(PART_OF_REST) <= most.saturating_sub(all)
 }

@@ -50,7 +50,8 @@ pub enum UnshareError {
     },
 }
 
-/// Ends the sharing of every device that rnicd has shared under these places, and all ports. It is no error if there is none.
+/// Ends the sharing of every device that rnicd has shared under these places, and all ports. It is
+/// no error if there is none.
 pub fn unshare(places: &Places) -> Result<(), UnshareError> {
     // Held until all is removed. What does not exist, nobody has.
     let _state = Claim::of(&places.state)?;
@@ -77,7 +78,8 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
     remove(&places.state.join("usage"))
 }
 
-/// Removes what is left of ports that have ended, and has the keeper close all that it holds: then it ends.
+/// Removes what is left of ports that have ended, and has the keeper close all that it holds: then
+/// it ends.
 fn end_remains(places: &Places) -> Result<(), UnshareError> {
     let directory = places.ended();
     let records = Records::open(directory.clone()).and_then(|records| records.read());

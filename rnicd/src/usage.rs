@@ -1,6 +1,8 @@
-//! What users have sent and received through a device: what their ports count, and what ports that have ended had counted.
+//! What users have sent and received through a device: what their ports count, and what ports that
+//! have ended had counted.
 //!
-//! No counter goes back when a port ends. Nor does it when rnicd does: all that was shown lies in a file as long as the system runs.
+//! No counter goes back when a port ends. Nor does it when rnicd does: all that was shown lies in a
+//! file as long as the system runs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -79,7 +81,8 @@ struct Books {
     users: BTreeMap<u32, Traffic>,
     /// The same, of all others together.
     others: Option<Traffic>,
-    /// By each port that is there, as it was seen last. A port is in here until its traffic is in the above.
+    /// By each port that is there, as it was seen last. A port is in here until its traffic is in
+    /// the above.
     ports: BTreeMap<u32, Traffic>,
 }
 
@@ -178,7 +181,8 @@ impl Usage {
         self.books.users.contains_key(&uid).then_some(uid)
     }
 
-    /// Returns what an owner has sent and received, with these ports, which are those of the owner that are there.
+    /// Returns what an owner has sent and received, with these ports, which are those of the owner
+    /// that are there.
     pub(crate) fn of(&self, owner: Option<u32>, ports: &[u32]) -> Traffic {
         let ended = match owner {
             Some(uid) => self.books.users.get(&uid),

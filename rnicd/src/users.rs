@@ -1,4 +1,5 @@
-//! What each user has done of late: how much of it is written to the log, and how often the kernel looks something up for it.
+//! What each user has done of late: how much of it is written to the log, and how often the kernel
+//! looks something up for it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use crate::shared::ClientKey;
 const LINES: (f64, f64) = (32.0, 1.0);
 /// Next hops that are looked up for a user at once, and in a second.
 const LOOKUPS: (f64, f64) = (128.0, 256.0);
-/// How long a user gets no connection that has sent descriptors: closing them can take as long as it likes.
+/// How long a user gets no connection that has sent descriptors: closing them can take as long as
+/// it likes.
 const PENALTY: Duration = Duration::from_secs(60);
 /// Users of whom something is kept without a reason.
 const MAX_IDLE: usize = 1024;
@@ -91,7 +93,8 @@ impl Users {
         })
     }
 
-    /// Returns whether another line that a user has caused is written, and then how many were left out before.
+    /// Returns whether another line that a user has caused is written, and then how many were left
+    /// out before.
     pub(crate) fn line(&mut self, account: u32) -> Option<u64> {
         let now = Instant::now();
         let user = self.of(account, now);
@@ -102,7 +105,8 @@ impl Users {
         None
     }
 
-    /// Returns whose lines were left out, and how many, as far as there is room for that in the log again.
+    /// Returns whose lines were left out, and how many, as far as there is room for that in the log
+    /// again.
     pub(crate) fn left_out(&mut self) -> Vec<(u32, u64)> {
         let now = Instant::now();
         let users = self.0.iter_mut();
@@ -113,7 +117,8 @@ impl Users {
         told.collect()
     }
 
-    /// Counts a lookup for a user. Returns how long nothing more is to be done for the connection that has asked.
+    /// Counts a lookup for a user. Returns how long nothing more is to be done for the connection
+    /// that has asked.
     pub(crate) fn look_up(&mut self, account: u32) -> Duration {
         let now = Instant::now();
         self.of(account, now).lookups.owe(now)

@@ -188,7 +188,8 @@ fn a_socket_that_cannot_be_made_has_a_remedy() {
     );
 }
 
-/// Nobody but root may enter the directory of the state, so that clients would find no rnicd, and nothing would say why.
+/// Nobody but root may enter the directory of the state, so that clients would find no rnicd, and
+/// nothing would say why.
 #[test]
 fn a_state_that_has_the_socket_of_clients_in_it_is_refused() {
     let file = Scratch::new("hidden", "socket_group = \"root\"\n");

@@ -1,5 +1,5 @@
-//! What systemd and rnicd say to each other. Each part of rnicd's runs in a process of its own, which has the environment that
-//! systemd would give it: this file's own tests, run by themselves.
+//! What systemd and rnicd say to each other. Each part of rnicd's runs in a process of its own,
+//! which has the environment that systemd would give it: this file's own tests, run by themselves.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;

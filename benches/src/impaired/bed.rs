@@ -21,7 +21,8 @@ pub(crate) struct ImpairedHost {
 }
 
 impl ImpairedHost {
-    /// Runs a function on a thread in the host's namespace. Sockets that it opens stay in that namespace.
+    /// Runs a function on a thread in the host's namespace. Sockets that it opens stay in that
+    /// namespace.
     pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(body)
     }
@@ -30,7 +31,8 @@ impl ImpairedHost {
         SocketAddr::new(self.address.into(), port)
     }
 
-    /// Joins it to the box, without offloads: the wire carries what the kernel would give to a NIC without them.
+    /// Joins it to the box, without offloads: the wire carries what the kernel would give to a NIC
+    /// without them.
     fn join(&self, middle: &Namespace, port: &str) -> Result<(), Failure> {
         let address = format!("{}/24", self.address);
         let end = |namespace, name, addresses| VethEnd {
@@ -100,8 +102,8 @@ impl ImpairedBed {
         Ok(bed)
     }
 
-    /// Runs a function while the box passes frames, impaired in either direction. Also returns the counters of the frames from
-    /// the left and from the right.
+    /// Runs a function while the box passes frames, impaired in either direction. Also returns the
+    /// counters of the frames from the left and from the right.
     pub(crate) fn while_impaired<T>(
         &self,
         impairments: Impairments,

@@ -42,8 +42,8 @@ pub(crate) struct Account {
 }
 
 impl Forwarder {
-    /// Opens it on two interfaces of this thread's namespace. Impairments are for frames from the first and from the
-    /// second.
+    /// Opens it on two interfaces of this thread's namespace. Impairments are for frames from the
+    /// first and from the second.
     pub(crate) fn open(
         interfaces: [&str; 2],
         impairments: [Impairments; 2],

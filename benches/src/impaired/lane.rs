@@ -1,4 +1,5 @@
-//! The impairment of frames in one direction: a pure function of a seed and of the times at which they arrive.
+//! The impairment of frames in one direction: a pure function of a seed and of the times at which
+//! they arrive.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -82,7 +83,8 @@ pub(crate) struct Lane {
     statistics: Statistics,
 }
 
-/// A frame under way. These are ordered by the time of arrival, then by the order in which they came.
+/// A frame under way. These are ordered by the time of arrival, then by the order in which they
+/// came.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Travelling {
     arrives: Duration,

@@ -1,5 +1,5 @@
-//! Our TCP against the kernel's over a path that loses, delays, reorders and duplicates, and the kernel's against itself over
-//! the same path in the same run.
+//! Our TCP against the kernel's over a path that loses, delays, reorders and duplicates, and the
+//! kernel's against itself over the same path in the same run.
 
 mod bed;
 mod capture;

@@ -37,7 +37,8 @@ pub(crate) struct Outcome {
     pub(crate) tcp: TcpCounters,
 }
 
-/// Moves a transfer between rnic on the left and the kernel's TCP on the right. What has arrived there is counted.
+/// Moves a transfer between rnic on the left and the kernel's TCP on the right. What has arrived
+/// there is counted.
 pub(crate) fn run(
     bed: &ImpairedBed,
     transfer: &Transfer,
@@ -194,7 +195,8 @@ impl Ours {
         Ok(())
     }
 
-    /// Runs the engine, and takes completions, which must be successes. Returns whether there were any.
+    /// Runs the engine, and takes completions, which must be successes. Returns whether there were
+    /// any.
     fn progress(&mut self) -> Result<bool, Failure> {
         let mut completions = [Completion::default(); 16];
         let count = self.cq.poll(&mut completions);
@@ -237,7 +239,8 @@ impl Ours {
         self.progress_until(|ours| ours.sent - before == posted && ours.received > said)
     }
 
-    /// Lets the peer write everything, checks it slot by slot, and releases each slot to be written again.
+    /// Lets the peer write everything, checks it slot by slot, and releases each slot to be written
+    /// again.
     fn receive_all(&mut self, transfer: &Transfer) -> Result<(), Failure> {
         let mut octets = vec![0; PIECE];
         let (before, announced) = (self.sent, self.received);
@@ -264,7 +267,8 @@ impl Ours {
 
 fn open_device(host: &ImpairedHost) -> Result<Device, Failure> {
     let mut config = DeviceConfig::new(host.netdev);
-    // Room for all frames that arrive while this thread has no processor: none that the box captures may be lost here.
+    // Room for all frames that arrive while this thread has no processor: none that the box
+    // captures may be lost here.
     config.port.rx_frames = 4096;
     Ok(Device::open_with(&config)?)
 }

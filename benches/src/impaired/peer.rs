@@ -1,5 +1,6 @@
-//! The other side, on a socket of the kernel's TCP: just enough of MPA, DDP and RDMAP to receive Writes and to send
-//! them. It checks every octet and, by a crate that the engine does not use, every CRC.
+//! The other side, on a socket of the kernel's TCP: just enough of MPA, DDP and RDMAP to receive
+//! Writes and to send them. It checks every octet and, by a crate that the engine does not use,
+//! every CRC.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
@@ -23,7 +24,8 @@ use crate::failure::Failure;
 pub(crate) const STAG: Stag = Stag(0x7065_6572);
 /// How long a peer may neither send nor take anything before it counts as dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Octets of a system call: as many as with the kernel's TCP alone, because the kernel acknowledges when the program reads.
+/// Octets of a system call: as many as with the kernel's TCP alone, because the kernel acknowledges
+/// when the program reads.
 const PIECE: usize = 64 * 1024;
 
 /// Prepares a socket of either side: sets the congestion control of the comparison.
@@ -155,8 +157,8 @@ impl Peer {
         })
     }
 
-    /// Receives a transfer as Writes in order of their place, counts what has arrived, and says that it
-    /// is complete.
+    /// Receives a transfer as Writes in order of their place, counts what has arrived, and says
+    /// that it is complete.
     pub(crate) fn receive_all(
         mut self,
         transfer: &Transfer,
@@ -183,8 +185,8 @@ impl Peer {
         self.await_close()
     }
 
-    /// Sends a transfer as Writes to the other side's memory, slot by slot, each announced by a Send; the other side's
-    /// Sends say that slots may be written again.
+    /// Sends a transfer as Writes to the other side's memory, slot by slot, each announced by a
+    /// Send; the other side's Sends say that slots may be written again.
     pub(crate) fn send_all(mut self, memory: [u8; 12], transfer: &Transfer) -> Result<(), Failure> {
         let (stag, offset) = memory.split_at(4);
         let stag = Stag(u32::from_be_bytes(stag.try_into()?));

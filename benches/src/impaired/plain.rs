@@ -1,4 +1,5 @@
-//! The kernel's TCP on both sides, with which ours is compared. The octets are made and checked as with ours.
+//! The kernel's TCP on both sides, with which ours is compared. The octets are made and checked as
+//! with ours.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -14,8 +15,8 @@ use crate::failure::Failure;
 /// Octets of a system call.
 const PIECE: usize = 64 * 1024;
 
-/// Moves octets from one host to the other, and counts them. Returns the time until the receiving program confirmed the last
-/// one.
+/// Moves octets from one host to the other, and counts them. Returns the time until the receiving
+/// program confirmed the last one.
 pub(crate) fn run(
     from: &ImpairedHost,
     to: &ImpairedHost,

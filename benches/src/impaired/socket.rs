@@ -120,7 +120,8 @@ impl PacketSocket {
         self.leaving.push(frame);
     }
 
-    /// Sends what waits, as far as the interface takes it. Calls `each` with whether a frame was sent.
+    /// Sends what waits, as far as the interface takes it. Calls `each` with whether a frame was
+    /// sent.
     pub(crate) fn flush(&mut self, mut each: impl FnMut(Frame, bool)) -> Result<usize, Failure> {
         let mut done = 0;
         while !self.leaving.is_empty() {
@@ -165,7 +166,8 @@ impl PacketSocket {
         }
     }
 
-    /// Returns the number of frames that the interface received while nobody took them from the socket.
+    /// Returns the number of frames that the interface received while nobody took them from the
+    /// socket.
     pub(crate) fn missed(&self) -> Result<u64, Failure> {
         Ok((frames_received(&self.name)? - self.before).saturating_sub(self.received))
     }

@@ -33,8 +33,9 @@ impl Transfer {
             .map(move |start| start..self.octets.min(start + self.slot))
     }
 
-    /// Returns the length of the Send that announces a slot. Its FPDU is as long as the others, so that these keep to the
-    /// boundaries of the kernel's segments: an untagged header is longer by four octets.
+    /// Returns the length of the Send that announces a slot. Its FPDU is as long as the others, so
+    /// that these keep to the boundaries of the kernel's segments: an untagged header is longer by
+    /// four octets.
     pub(crate) fn announcement(self) -> usize {
         self.payload - 4
     }

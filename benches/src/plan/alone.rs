@@ -23,8 +23,8 @@ const MESSAGES: Shape = Shape {
     ..ONE_PING
 };
 
-/// Makes a measurement of a round trip without device and kernel: posting, sending, receiving and polling on both sides. A
-/// copy in memory takes the place of the device's rings.
+/// Makes a measurement of a round trip without device and kernel: posting, sending, receiving and
+/// polling on both sides. A copy in memory takes the place of the device's rings.
 pub(super) fn in_memory(
     id: &'static str,
     title: &'static str,
@@ -39,8 +39,9 @@ pub(super) fn in_memory(
     })
 }
 
-/// Makes that measurement with a frame of raw AF_XDP from end to end while each message is in flight. The time beyond that of
-/// raw AF_XDP alone is what our code takes, and what it and the kernel cost each other in caches and branch predictors.
+/// Makes that measurement with a frame of raw AF_XDP from end to end while each message is in
+/// flight. The time beyond that of raw AF_XDP alone is what our code takes, and what it and the
+/// kernel cost each other in caches and branch predictors.
 pub(super) fn amid_kernel_calls() -> Measurement {
     let (id, title) = (
         "write-lat-amid",
@@ -117,7 +118,8 @@ pub(super) fn single_stages() -> Result<Measurement, Failure> {
     })
 }
 
-/// Makes a measurement of engines with many connections, which are served in turn: their state does not stay in cache.
+/// Makes a measurement of engines with many connections, which are served in turn: their state does
+/// not stay in cache.
 pub(super) fn engine_with_many(connections: usize) -> Result<Measurement, Failure> {
     let section = "engine without I/O, many connections, all busy";
     let row = |id, title| row(section, id, title, Unit::Nanoseconds, MESSAGES);

@@ -10,7 +10,8 @@ use crate::failure::Failure;
 use crate::shared::neighbour::Conduct;
 use crate::shared::{quota, victim};
 
-/// One core: the client, its peer and the neighbour on the same one. Two cores: the neighbour has one for itself.
+/// One core: the client, its peer and the neighbour on the same one. Two cores: the neighbour has
+/// one for itself.
 const ROUND_TRIPS: &str = "round trips of 64 octets beside a neighbour";
 const GOODPUT: &str = "goodput beside a neighbour, messages of 64 KiB";
 const PRESSURE: &str = "what the neighbour sends";

@@ -201,7 +201,8 @@ pub(crate) fn plots() -> [(&'static str, &'static str, Unit, Vec<Series>); 2] {
     ]
 }
 
-/// Makes all measurements, in the order of the table. `connections` is the number for those with many.
+/// Makes all measurements, in the order of the table. `connections` is the number for those with
+/// many.
 pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure> {
     let mut plan = Vec::new();
     let both = [Cores::One, Cores::Two];

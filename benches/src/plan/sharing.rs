@@ -13,7 +13,8 @@ use crate::shared::crowd::{self, Carried, Crowd};
 
 /// Those who have the device at once.
 const CLIENTS: usize = 8;
-/// How much longer than other bandwidth measurements that with many clients takes: each is to have many turns.
+/// How much longer than other bandwidth measurements that with many clients takes: each is to have
+/// many turns.
 const LONGER: u32 = 4;
 
 const ROUND_TRIPS: &str = "round trips of 64 octets";
@@ -160,9 +161,9 @@ fn one_client(ways: &Rc<Ways>, cores: Cores) -> Measurement {
     }
 }
 
-/// Goodput of many, which share a processor; the peer has the other. Alone one process can have a device, with many connections.
-/// On a shared one each connection has a port: all ports are of one process, or each is of its own. The latter shows what so many
-/// processes on one processor cost.
+/// Goodput of many, which share a processor; the peer has the other. Alone one process can have a
+/// device, with many connections. On a shared one each connection has a port: all ports are of one
+/// process, or each is of its own. The latter shows what so many processes on one processor cost.
 fn many_clients(ways: &Rc<Ways>) -> Measurement {
     let (ways, shape) = (ways.clone(), shape(Cores::Two, MESSAGE));
     let goodput = |id, title| row(CROWD, id, title, Unit::Gbps, shape);

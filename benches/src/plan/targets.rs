@@ -151,10 +151,11 @@ pub(crate) struct Target {
     pub(crate) of: Key,
     pub(crate) to: Option<Key>,
     pub(crate) bound: Bound,
-    /// The rows that give the value that this machine could reach if the protocols cost nothing, in the places of `of` and
-    /// `to`: raw AF_XDP, or memory alone, with only the headers, the work on octets and the ACKs that the protocols demand. There
-    /// is one ACK for each message (TCP asks for more), and none where a reply carries it. For a shared device: redirects that
-    /// check nothing.
+    /// The rows that give the value that this machine could reach if the protocols cost nothing, in
+    /// the places of `of` and `to`: raw AF_XDP, or memory alone, with only the headers, the work on
+    /// octets and the ACKs that the protocols demand. There is one ACK for each message (TCP asks
+    /// for more), and none where a reply carries it. For a shared device: redirects that check
+    /// nothing.
     pub(crate) limit: Option<(Key, Option<Key>)>,
 }
 

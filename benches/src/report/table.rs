@@ -121,7 +121,8 @@ impl Report<'_> {
         }
     }
 
-    /// Writes the targets, each with its value if the protocols cost nothing, where that was measured.
+    /// Writes the targets, each with its value if the protocols cost nothing, where that was
+    /// measured.
     fn write_targets(&self, text: &mut String) {
         if self.goals.targets.is_empty() {
             return;

@@ -163,7 +163,8 @@ impl Port {
         Ok(())
     }
 
-    /// Drives the device, and posts a message for each that is complete. Returns whether there was one.
+    /// Drives the device, and posts a message for each that is complete. Returns whether there was
+    /// one.
     fn turn(&mut self) -> Result<bool, Failure> {
         let mut completions: [Completion; 16] = Default::default();
         let done = self.cq.poll(&mut completions);

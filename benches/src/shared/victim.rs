@@ -15,12 +15,13 @@ pub(crate) struct Figures {
     pub(crate) latency: Latency,
     /// Gigabits of payload in a second, over the whole run: stalls count.
     pub(crate) goodput: f64,
-    /// Million frames, leases or connections that the neighbour has made in a second, if it is one that counts them.
+    /// Million frames, leases or connections that the neighbour has made in a second, if it is one
+    /// that counts them.
     pub(crate) pressure: Option<f64>,
 }
 
-/// Measures a client and its peer, which one thread drives on the first processor. The neighbour is on the same one, or has
-/// the second for itself.
+/// Measures a client and its peer, which one thread drives on the first processor. The neighbour is
+/// on the same one, or has the second for itself.
 pub(crate) fn measure(
     bed: &Bed,
     conduct: Conduct,

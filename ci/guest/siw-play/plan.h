@@ -1,5 +1,5 @@
-// The plan that both sides play: its lines, and what memory holds in each step. The lines are explained in
-// ci/lib/play.py; the other side is rnic-ctl/examples/play.
+// The plan that both sides play: its lines, and what memory holds in each step. The lines are
+// explained in ci/lib/play.py; the other side is rnic-ctl/examples/play.
 #pragma once
 
 #include <stdint.h>

@@ -1,7 +1,8 @@
 // Plays a plan with rnic at the other end (rnic-ctl/examples/play). Runs in the guest.
 //
-// It and rnic-ctl/examples/play implement the language of the plans twice, in C over libibverbs and in Rust over rnic-verbs,
-// so that neither side's mistake in it hides the other's. A change to the language goes to both, and to ci/lib/play.py.
+// It and rnic-ctl/examples/play implement the language of the plans twice, in C over libibverbs and
+// in Rust over rnic-verbs, so that neither side's mistake in it hides the other's. A change to the
+// language goes to both, and to ci/lib/play.py.
 //
 //   siw-play connect HOST PORT PLAN    initiates the plan's connections, one after the other
 //   siw-play listen PORT PLAN          responds to them

@@ -38,8 +38,8 @@ static void expect(struct side *side, const struct step *step, int is_data, unsi
     side->expected[side->expected_count++] = (struct expected){step, is_data, index};
 }
 
-// A requester is told that the responder is ready. A responder gets the data, if the step is a Send, and is told that
-// all is done.
+// A requester is told that the responder is ready. A responder gets the data, if the step is a
+// Send, and is told that all is done.
 static void expect_all(struct side *side) {
     side->expected_count = side->posted = side->received = 0;
     expect(side, NULL, 0, 0);

@@ -48,8 +48,8 @@ void greet(struct side *side);
 struct ibv_wc receive(struct side *side);
 struct control receive_control(struct side *side, unsigned number);
 void send_control(struct side *side, struct control control);
-// Sends an empty message before a Read of no octets. siw would respond with octets if the last message that it sent had
-// another length: see its siw_activate_tx.
+// Sends an empty message before a Read of no octets. siw would respond with octets if the last
+// message that it sent had another length: see its siw_activate_tx.
 void send_empty(struct side *side);
 void receive_empty(struct side *side);
 // Returns the completion of the oldest request that has none.

@@ -1,6 +1,6 @@
 // The steps of a plan. In each one the responder says that it is ready and where its memory is, the
-// requester does what the step says, and tells the responder when it is done; then the responder looks
-// at every octet. A step that ends the connection has neither: both sides wait for the end.
+// requester does what the step says, and tells the responder when it is done; then the responder
+// looks at every octet. A step that ends the connection has neither: both sides wait for the end.
 
 #include <endian.h>
 #include <errno.h>
@@ -105,8 +105,8 @@ static void request(struct side *side, const struct step *step) {
 
 // ---- The responder ----
 
-// siw does not report whether a message came with Solicited Event, nor tell programs what was invalidated. The capture
-// shows the one, and a later Write the other.
+// siw does not report whether a message came with Solicited Event, nor tell programs what was
+// invalidated. The capture shows the one, and a later Write the other.
 static void receive_data(struct side *side, const struct step *step) {
     for (unsigned index = 0; index < step->count; index++) {
         struct ibv_wc wc = receive(side);

@@ -1,5 +1,5 @@
-/* Threads that are cancelled while they post and poll. A cancellation waits until a call has returned: the connection goes on, and
- * another thread can use it.
+/* Threads that are cancelled while they post and poll. A cancellation waits until a call has
+ * returned: the connection goes on, and another thread can use it.
  *
  *   cancelled server ADDRESS    lets one client write, until it disconnects
  *   cancelled client ADDRESS    starts threads that write, cancels each of them, and writes once
@@ -20,7 +20,8 @@ struct there {
 struct work {
     struct end *end;
     struct there there;
-    /* Requests that the threads posted, and those that completed. A thread may be cancelled before it counts one. */
+    /* Requests that the threads posted, and those that completed. A thread may be cancelled before
+     * it counts one. */
     volatile unsigned posted, completed;
 };
 

@@ -1,5 +1,5 @@
-/* An end of a connection, as the programs of this directory have it: made by rdma_cm, with one receive posted, and
- * completions that are waited for at a channel. What fails ends the program. */
+/* An end of a connection, as the programs of this directory have it: made by rdma_cm, with one
+ * receive posted, and completions that are waited for at a channel. What fails ends the program. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdint.h>

@@ -57,7 +57,8 @@ static void fork_and_execute(void)
     await(pid, "the child that executes a program ends with code 0");
 }
 
-/* The child writes to its memory, and keeps what it wrote while the parent transfers into its own. */
+/* The child writes to its memory, and keeps what it wrote while the parent transfers into its
+ * own. */
 static void fork_and_write(struct end *end, int serves)
 {
     int begun[2], over[2];
@@ -84,8 +85,8 @@ static void fork_and_write(struct end *end, int serves)
     close(begun[1]);
 }
 
-/* One connection, from its beginning to its end. The client ends it. `listening` is a descriptor that is closed once the server listens,
- * or -1. */
+/* One connection, from its beginning to its end. The client ends it. `listening` is a descriptor
+ * that is closed once the server listens, or -1. */
 static void connection(const char *address, int port, int serves, int forks, int listening)
 {
     struct rdma_event_channel *channel = rdma_create_event_channel();

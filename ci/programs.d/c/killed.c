@@ -1,5 +1,5 @@
-/* A program that is killed while it sleeps in ibv_get_cq_event. Its peer sees the end of the connection, and the next start of the
- * program works at once.
+/* A program that is killed while it sleeps in ibv_get_cq_event. Its peer sees the end of the
+ * connection, and the next start of the program works at once.
  *
  *   killed server ADDRESS    sees clients come, and each of them go
  *   killed client ADDRESS    starts `killed sleeper` again and again, and kills it in different

@@ -1,5 +1,5 @@
-/* A program that is linked with no RDMA library: it loads them by dlopen, looks each function up with its version, transfers, and
- * unloads them.
+/* A program that is linked with no RDMA library: it loads them by dlopen, looks each function up
+ * with its version, transfers, and unloads them.
  *
  *   loaded server|client ADDRESS DEVICE */
 #define _GNU_SOURCE
@@ -107,8 +107,8 @@ static void transfer(const char *address, int serves)
     must(channel != NULL, "rdma_create_event_channel");
     struct rdma_cm_id *listener = serves ? listen_at(channel, address, PORT) : NULL;
     struct end end = serves ? accept_one(channel) : connect_to(channel, address, PORT);
-    /* Each end sends one message and has one. Before it disconnects, the client knows that the server has its message: it waits for
-     * one that the server sends behind that. */
+    /* Each end sends one message and has one. Before it disconnects, the client knows that the
+     * server has its message: it waits for one that the server sends behind that. */
     if (!serves)
         post_message(&end, 1);
     for (int both = 0; both != 3;) {

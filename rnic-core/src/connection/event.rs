@@ -34,8 +34,9 @@ pub enum EndReason {
     /// The peer's MPA start-up was not acceptable.
     #[error("MPA start-up failed: {0}")]
     Startup(String),
-    /// The peer does not answer an enhanced Request as RFC 6581 says: in the form of RFC 5044, or by the end of the
-    /// connection (section 10). It may be one that knows RFC 5044 alone: ask it again with MPA revision 1.
+    /// The peer does not answer an enhanced Request as RFC 6581 says: in the form of RFC 5044, or
+    /// by the end of the connection (section 10). It may be one that knows RFC 5044 alone: ask it
+    /// again with MPA revision 1.
     #[error("MPA start-up failed: {0}")]
     NotEnhanced(String),
     /// The network device is gone for good.
@@ -73,7 +74,8 @@ pub enum EndReason {
     },
 }
 
-/// Read depths as a peer states them, from MPA revision 2 on; 16383 where it leaves them to the applications.
+/// Read depths as a peer states them, from MPA revision 2 on; 16383 where it leaves them to the
+/// applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepths {
     /// Reads it accepts at once.
@@ -85,7 +87,8 @@ pub struct ReadDepths {
 /// What the engine tells the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer asks to connect. The host decides with [`Command::Accept`](crate::engine::Command::Accept) or
+    /// A peer asks to connect. The host decides with
+    /// [`Command::Accept`](crate::engine::Command::Accept) or
     /// [`Command::Reject`](crate::engine::Command::Reject).
     ConnectRequest {
         /// The listener.
@@ -150,14 +153,16 @@ pub enum Event {
         /// Why.
         reason: EndReason,
     },
-    /// A connection ends because too many completions of received messages wait for room in a completion queue.
+    /// A connection ends because too many completions of received messages wait for room in a
+    /// completion queue.
     CompletionOverrun {
         /// The queue.
         cq: CqId,
         /// The queue pair of the connection.
         qp: QpNumber,
     },
-    /// A queue pair that is over has completed the last receive that it had taken from a shared queue.
+    /// A queue pair that is over has completed the last receive that it had taken from a shared
+    /// queue.
     LastReceive {
         /// The queue pair, in Error.
         qp: QpNumber,
@@ -209,7 +214,8 @@ impl Event {
 /// An event on its way to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The stream of the queue pair that it is about: when the host reads it, another queue pair may have the number.
+    /// The stream of the queue pair that it is about: when the host reads it, another queue pair
+    /// may have the number.
     pub stream: Option<StreamId>,
     /// The event.
     pub event: Event,

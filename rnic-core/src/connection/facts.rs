@@ -35,6 +35,7 @@ pub struct ConnectionFacts {
     pub mpa: Option<MpaFacts>,
     /// What `ss -ti` would show.
     pub tcp: TcpFacts,
-    /// Octets that arrived and wait in the engine's memory: parts of FPDUs, and the out-of-order queue.
+    /// Octets that arrived and wait in the engine's memory: parts of FPDUs, and the out-of-order
+    /// queue.
     pub buffered: usize,
 }

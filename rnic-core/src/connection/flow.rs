@@ -13,7 +13,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// Makes the key of two ends. The scope of a link-local address, which no packet has, is left out.
+    /// Makes the key of two ends. The scope of a link-local address, which no packet has, is left
+    /// out.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self {
             local: without_scope(local),
@@ -71,6 +72,6 @@ pub(crate) fn without_scope(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-/// Keeps a local port reserved and steered to the engine. The engine drops it with the last connection
-/// (TIME-WAIT included) or listener that uses the port.
+/// Keeps a local port reserved and steered to the engine. The engine drops it with the last
+/// connection (TIME-WAIT included) or listener that uses the port.
 pub type PortLease = Arc<dyn Any + Send + Sync>;

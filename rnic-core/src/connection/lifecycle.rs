@@ -9,9 +9,9 @@ use super::{
 };
 
 impl Connection {
-    /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do no more than that: FPDUs flow both ways,
-    /// and neither side is ending. Returns whether it did; then the connection has nothing for the engine but frames. If
-    /// not, the caller calls `settle`.
+    /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do no more than
+    /// that: FPDUs flow both ways, and neither side is ending. Returns whether it did; then the
+    /// connection has nothing for the engine but frames. If not, the caller calls `settle`.
     #[inline]
     pub(crate) fn settle_acked(&mut self, context: &mut Context<'_, '_>) -> bool {
         match &mut self.phase {
@@ -24,7 +24,8 @@ impl Connection {
         }
     }
 
-    /// Acts on what TCP has learnt: completes what was acknowledged, and follows closes and failures.
+    /// Acts on what TCP has learnt: completes what was acknowledged, and follows closes and
+    /// failures.
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and all requests fail
         if let Some(failure) = self.tcp.failure() {
@@ -63,7 +64,8 @@ impl Connection {
         self.close(context);
     }
 
-    /// Sets the deadline of the orderly end, which moves on while there is progress. TIME-WAIT has its own timer.
+    /// Sets the deadline of the orderly end, which moves on while there is progress. TIME-WAIT has
+    /// its own timer.
     fn follow_close(&mut self, context: &mut Context<'_, '_>) {
         let draining = matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
         let forever = matches!(&self.phase, Phase::Streaming(stream) if stream.is_endpoint());
@@ -89,8 +91,8 @@ impl Connection {
         }
     }
 
-    /// Handles the peer's FIN. RDMAP has no use for a half-closed stream, so this side closes too. Any other layer
-    /// decides itself, and its stream is over when both sides have closed.
+    /// Handles the peer's FIN. RDMAP has no use for a half-closed stream, so this side closes too.
+    /// Any other layer decides itself, and its stream is over when both sides have closed.
     // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed when asked
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase
@@ -129,8 +131,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection with a RST, for this reason. If the RST cannot leave for some time, the connection ends
-    /// without it.
+    /// Ends the connection with a RST, for this reason. If the RST cannot leave for some time, the
+    /// connection ends without it.
     pub(crate) fn fail(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         self.end(reason, context);
         self.tcp.abort();
@@ -155,10 +157,10 @@ impl Connection {
         self.give_up(EndReason::Local, context);
     }
 
-    /// Resets the connection of a queue pair that the application destroyed. Behind an orderly end that has sent
-    /// everything it lets TCP go on with that instead: the peer would take a RST for a failure. No event follows. What
-    /// the queue pair had taken from a shared receive queue completes nevertheless, because those receives belong to
-    /// the shared queue.
+    /// Resets the connection of a queue pair that the application destroyed. Behind an orderly end
+    /// that has sent everything it lets TCP go on with that instead: the peer would take a RST for
+    /// a failure. No event follows. What the queue pair had taken from a shared receive queue
+    /// completes nevertheless, because those receives belong to the shared queue.
     pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 6581-38 during start-up the peer is told
         let told = self.queue_giving_up(context);
@@ -256,8 +258,8 @@ impl Llp for MpaTcp<'_> {
     }
 }
 
-/// Returns why connecting failed where the peer closed in the place of a Reply: what RFC 5044 has a responder do with a
-/// Request that it does not know.
+/// Returns why connecting failed where the peer closed in the place of a Reply: what RFC 5044 has a
+/// responder do with a Request that it does not know.
 // rfc: 6581-39 an unenhanced responder closes the connection, and can be asked again
 fn closed_unheard(initiator: &MpaInitiator) -> EndReason {
     let closed = "the peer closed the connection in the place of an MPA Reply: ask it for revision 1 \

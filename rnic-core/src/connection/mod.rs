@@ -1,7 +1,8 @@
 //! The spine: one connection owns its TCP, MPA, DDP and RDMAP state and walks data through them.
 //!
-//! It knows the order of the layers, and none of their rules. Most frames take the paths in `fast`, which read a DDP
-//! header to decide whether they are eligible; everything else is left to the layers.
+//! It knows the order of the layers, and none of their rules. Most frames take the paths in `fast`,
+//! which read a DDP header to decide whether they are eligible; everything else is left to the
+//! layers.
 
 mod context;
 mod event;
@@ -50,13 +51,14 @@ use self::stream::Stream;
 pub(crate) use self::transmit::has_room;
 pub(crate) use self::upper::{LocalEnd, flush};
 
-/// How long the orderly end of a connection may go without progress before a RST ends it: the first while requests are
-/// still carried out, the second when only FINs are outstanding.
+/// How long the orderly end of a connection may go without progress before a RST ends it: the first
+/// while requests are still carried out, the second when only FINs are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist, and IPv6 ones must
-/// not (RFC 8200 section 5). With a lower value we would send little but headers.
+/// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist,
+/// and IPv6 ones must not (RFC 8200 section 5). With a lower value we would send little but
+/// headers.
 const MIN_MTU_V4: u16 = 552;
 const MIN_MTU_V6: u16 = 1280;
 
@@ -91,7 +93,8 @@ pub(crate) enum Stage {
     Established,
 }
 
-/// The phase of a connection. What belongs to one phase alone is in a box, so that it takes no memory in the others.
+/// The phase of a connection. What belongs to one phase alone is in a box, so that it takes no
+/// memory in the others.
 enum Phase {
     /// Initiator: until the MPA Reply.
     Connecting(Box<Connecting>),
@@ -121,7 +124,8 @@ struct Connecting {
     options: ConnectionOptions,
 }
 
-/// One connection. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn needs first.
+/// One connection. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn
+/// needs first.
 #[repr(C)]
 pub(crate) struct Connection {
     pub(crate) scheduled: Scheduled,
@@ -133,7 +137,8 @@ pub(crate) struct Connection {
     phase: Phase,
     /// When the current phase ends at the latest.
     deadline: Option<Instant>,
-    /// Octets to be sent that are no stream's: MPA start-up frames, and the Terminate of a stream that is over.
+    /// Octets to be sent that are no stream's: MPA start-up frames, and the Terminate of a stream
+    /// that is over.
     loose_octets: Vec<u8>,
     /// Where the last of them that was sent ends, as an offset of TCP's stream.
     loose_end: u64,
@@ -144,8 +149,8 @@ pub(crate) struct Connection {
     path: Path,
     reorder: Reorder,
     tcp: Tcp,
-    /// The progress of a connection that is closing: how much of our stream was acknowledged, and of the peer's
-    /// received.
+    /// The progress of a connection that is closing: how much of our stream was acknowledged, and
+    /// of the peer's received.
     progress: (u64, u64),
     _lease: PortLease,
 }
@@ -180,7 +185,8 @@ impl Connection {
     /// How many steps it takes to prefetch a connection: each loads the pointer for the next.
     pub(crate) const DEPTHS: usize = 4;
 
-    /// Prefetches what a turn needs, one step further with each depth, while other connections have their turn.
+    /// Prefetches what a turn needs, one step further with each depth, while other connections have
+    /// their turn.
     pub(crate) fn prefetch(&self, turn: Upcoming, depth: usize) {
         let Some(further) = depth.checked_sub(1) else {
             let of_tcp = match turn {
@@ -206,8 +212,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether FPDUs flow. Then the connection has nothing for the engine but frames and events: the engine took the
-    /// rest when FPDUs began to flow.
+    /// Returns whether FPDUs flow. Then the connection has nothing for the engine but frames and
+    /// events: the engine took the rest when FPDUs began to flow.
     #[inline]
     pub(crate) fn is_streaming(&self) -> bool {
         matches!(self.phase, Phase::Streaming(_))
@@ -226,7 +232,8 @@ impl Connection {
         self.tcp.is_finished()
     }
 
-    /// Returns whether the connection is settled: it owes its peer nothing more, but may wait out its TIME-WAIT.
+    /// Returns whether the connection is settled: it owes its peer nothing more, but may wait out
+    /// its TIME-WAIT.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_finished() || self.tcp.state() == State::TimeWait
     }
@@ -247,8 +254,8 @@ impl Connection {
         self.tcp.hold_syn(until);
     }
 
-    /// Returns the least initial sequence number with which a SYN for the same addresses may replace this connection,
-    /// if it may.
+    /// Returns the least initial sequence number with which a SYN for the same addresses may
+    /// replace this connection, if it may.
     pub(crate) fn yields_to(&self, syn: &TcpSegment<'_>) -> Option<Seq> {
         self.tcp.yields_to(syn)
     }
@@ -302,8 +309,8 @@ impl Connection {
         }
     }
 
-    /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if the message is
-    /// believed.
+    /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if
+    /// the message is believed.
     pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) -> Option<u16> {
         let least = if self.key.local.is_ipv4() {
             MIN_MTU_V4
@@ -325,7 +332,8 @@ impl Connection {
         matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
     }
 
-    /// Handles a segment of the peer, or returns why it is dropped. The caller then calls [`settle`](Self::settle).
+    /// Handles a segment of the peer, or returns why it is dropped. The caller then calls
+    /// [`settle`](Self::settle).
     pub(crate) fn handle_segment<F: TxFrames>(
         &mut self,
         segment: &TcpSegment<'_>,
@@ -334,7 +342,8 @@ impl Connection {
         tx: &mut F,
     ) -> Result<(), DropReason> {
         if let Some(data) = self.tcp.receive(context.now, segment, congested, tx)? {
-            // Data first: a Terminate that comes with the acknowledgement of a request says how that request ended.
+            // Data first: a Terminate that comes with the acknowledgement of a request says how
+            // that request ended.
             if let Phase::Streaming(stream) = &mut self.phase {
                 stream.note_acked(self.tcp.acked_offset());
             }
@@ -343,7 +352,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns when its next timer is due. A delayed ACK is no timer: see [`acks_next_turn`](Self::acks_next_turn).
+    /// Returns when its next timer is due. A delayed ACK is no timer: see
+    /// [`acks_next_turn`](Self::acks_next_turn).
     #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         if self.unreachable {
@@ -357,8 +367,8 @@ impl Connection {
         Instant::earliest([tcp, self.deadline, held_back])
     }
 
-    /// Returns what it wants of the engine. `is_crowded`: there are many connections, so a timer that is no longer
-    /// wanted is removed rather than left to go off in vain.
+    /// Returns what it wants of the engine. `is_crowded`: there are many connections, so a timer
+    /// that is no longer wanted is removed rather than left to go off in vain.
     #[inline(always)]
     pub(crate) fn wants(&self, now: Instant, is_crowded: bool) -> Wants {
         // With many connections, its state would have to come back into the cache for that.
@@ -372,7 +382,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether its timer surely goes off early enough, if it wants one. `false` may be wrong, `true` is not.
+    /// Returns whether its timer surely goes off early enough, if it wants one. `false` may be
+    /// wrong, `true` is not.
     #[inline]
     fn has_timer_in_time(&self) -> bool {
         let phase_waits = match &self.phase {
@@ -383,13 +394,15 @@ impl Connection {
         !waits && self.tcp.times_out_after(self.scheduled.timer)
     }
 
-    /// Returns whether it has a delayed ACK, to be sent in the next turn unless data carry it before.
+    /// Returns whether it has a delayed ACK, to be sent in the next turn unless data carry it
+    /// before.
     #[inline]
     pub(crate) fn acks_next_turn(&self) -> bool {
         self.tcp.acks_next_turn()
     }
 
-    /// Returns whether the connection is at rest: there is surely nothing to send now. `false` may be wrong, `true` is not.
+    /// Returns whether the connection is at rest: there is surely nothing to send now. `false` may
+    /// be wrong, `true` is not.
     #[inline]
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {
@@ -406,8 +419,8 @@ impl Connection {
         self.scheduled.ready || self.is_at_rest_but_for_requests(now)
     }
 
-    /// Returns whether there is nothing to send but, perhaps, posted requests. The application posts on its own thread at any
-    /// moment, and rings the doorbell then.
+    /// Returns whether there is nothing to send but, perhaps, posted requests. The application
+    /// posts on its own thread at any moment, and rings the doorbell then.
     #[inline]
     fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
         self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
@@ -476,8 +489,8 @@ impl Connection {
         self.tcp.counters()
     }
 
-    /// Returns the octets in memory of our own: the front of an FPDU, which makes the window smaller, and out-of-order
-    /// data, which lie inside the window.
+    /// Returns the octets in memory of our own: the front of an FPDU, which makes the window
+    /// smaller, and out-of-order data, which lie inside the window.
     fn buffered(&self) -> usize {
         let part_of_fpdu = match &self.phase {
             Phase::Streaming(stream) => stream.buffered(),
@@ -518,8 +531,8 @@ mod tests {
     use super::*;
     use crate::verbs::qp::QueuePair;
 
-    /// Of ten thousand connections most have nothing in flight. What only some need, or each only for a time, is in
-    /// boxes.
+    /// Of ten thousand connections most have nothing in flight. What only some need, or each only
+    /// for a time, is in boxes.
     #[test]
     fn an_idle_connection_takes_few_octets() {
         let records = [

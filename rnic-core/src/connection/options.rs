@@ -7,46 +7,51 @@ use crate::tcp::Keepalive;
 /// How a connection is to be set up.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// MPA revision to ask for, 1 (RFC 5044) or 2 (RFC 6581). A responder replies with the revision of the Request.
+    /// MPA revision to ask for, 1 (RFC 5044) or 2 (RFC 6581). A responder replies with the revision
+    /// of the Request.
     pub mpa_revision: u8,
-    /// Ask for CRC32c in every FPDU. It is used if either side asks, and always on a device that rnicd shares, unless its
-    /// configuration lets the user's programs do without.
+    /// Ask for CRC32c in every FPDU. It is used if either side asks, and always on a device that
+    /// rnicd shares, unless its configuration lets the user's programs do without.
     pub crc: bool,
-    /// Require markers in what the peer sends (RFC 5044 section 4.3): with CRCs, FPDUs that arrive ahead of order are
-    /// then found and placed at once, however the stream was cut into segments. Without markers they wait in the
-    /// out-of-order queue until the missing octets have come. Markers cost the receiver a copy, and not every peer can
-    /// send them.
+    /// Require markers in what the peer sends (RFC 5044 section 4.3): with CRCs, FPDUs that arrive
+    /// ahead of order are then found and placed at once, however the stream was cut into segments.
+    /// Without markers they wait in the out-of-order queue until the missing octets have come.
+    /// Markers cost the receiver a copy, and not every peer can send them.
     pub markers: bool,
     /// Reads and atomics that this side accepts at once.
     pub ird: u16,
     /// Reads and atomics that this side wants to have outstanding.
     pub ord: u16,
-    /// How far an initiator raises its `ird` where the responder wants more: beyond that, it refuses.
+    /// How far an initiator raises its `ird` where the responder wants more: beyond that, it
+    /// refuses.
     pub max_ird: u16,
-    /// Whether MPA start-up negotiates these depths. If not, this side does not state them (RFC 6581 section 9.1), and
-    /// they stay as they are; the applications make sure that neither side has more outstanding than the other accepts.
-    /// Depths that a peer states nevertheless are obeyed.
+    /// Whether MPA start-up negotiates these depths. If not, this side does not state them (RFC
+    /// 6581 section 9.1), and they stay as they are; the applications make sure that neither side
+    /// has more outstanding than the other accepts. Depths that a peer states nevertheless are
+    /// obeyed.
     pub negotiate_reads: bool,
-    /// Initiator: ask for a peer-to-peer connection (RFC 6581), on which either application may send first. MPA then
-    /// begins with a message of its own, which neither application sees. This needs revision 2. A responder does what
-    /// the initiator asks.
+    /// Initiator: ask for a peer-to-peer connection (RFC 6581), on which either application may
+    /// send first. MPA then begins with a message of its own, which neither application sees. This
+    /// needs revision 2. A responder does what the initiator asks.
     pub peer_to_peer: bool,
     /// Private data for the peer, sent in MPA start-up: 512 octets at most, 508 with revision 2.
     pub private_data: Vec<u8>,
-    /// How long an initiator waits between the MPA Reply and its first FPDU. The Linux siw driver can
-    /// overlook octets that reach it within about 3 ms of its Reply.
+    /// How long an initiator waits between the MPA Reply and its first FPDU. The Linux siw driver
+    /// can overlook octets that reach it within about 3 ms of its Reply.
     pub first_fpdu_delay: Duration,
     /// How long the TCP and MPA start-up may take altogether.
     pub connect_timeout: Duration,
-    /// The class of what is sent, as `IP_TOS` and `IPV6_TCLASS` state it for the kernel's sockets: the upper six bits, which the network may
-    /// look at (RFC 2474). The two for ECN are TCP's. A responder sends its SYN-ACK in class 0, and on a shared device all is in class 0.
+    /// The class of what is sent, as `IP_TOS` and `IPV6_TCLASS` state it for the kernel's sockets:
+    /// the upper six bits, which the network may look at (RFC 2474). The two for ECN are TCP's. A
+    /// responder sends its SYN-ACK in class 0, and on a shared device all is in class 0.
     pub traffic_class: u8,
-    /// Send keepalive probes to a peer that has been silent for long. Without them, a Read waits for ever for a peer
-    /// that is gone. `None`: as the engine's TCP settings say, by default no probes.
+    /// Send keepalive probes to a peer that has been silent for long. Without them, a Read waits
+    /// for ever for a peer that is gone. `None`: as the engine's TCP settings say, by default no
+    /// probes.
     pub keepalive: Option<Keepalive>,
-    /// How long the peer may leave what it is owed without acknowledgment before the connection fails, as
-    /// `TCP_USER_TIMEOUT` sets it for the kernel's TCP. `None`: as the engine's TCP settings say, where by default the
-    /// number of retransmissions decides.
+    /// How long the peer may leave what it is owed without acknowledgment before the connection
+    /// fails, as `TCP_USER_TIMEOUT` sets it for the kernel's TCP. `None`: as the engine's TCP
+    /// settings say, where by default the number of retransmissions decides.
     pub user_timeout: Option<Duration>,
 }
 
@@ -72,8 +77,9 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Returns the defaults, with a connection that ends once the peer has not answered for about this long: what it owes an
-    /// acknowledgment for (`user_timeout`), or probes sent to it when it is silent (`keepalive`).
+    /// Returns the defaults, with a connection that ends once the peer has not answered for about
+    /// this long: what it owes an acknowledgment for (`user_timeout`), or probes sent to it when it
+    /// is silent (`keepalive`).
     pub fn with_patience(patience: Duration) -> Self {
         Self {
             user_timeout: Some(patience),

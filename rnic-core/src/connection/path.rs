@@ -25,7 +25,8 @@ pub struct NextHop {
     pub vlan: Option<u16>,
     /// The MTU of the route, in octets of an IP packet.
     pub mtu: u16,
-    /// The largest segments that peers on this route are asked for, if the route says so (`advmss`).
+    /// The largest segments that peers on this route are asked for, if the route says so
+    /// (`advmss`).
     pub advertised_mss: Option<NonZeroU16>,
 }
 
@@ -68,7 +69,8 @@ impl Path {
         *self = Self::new(&header, true);
     }
 
-    /// Returns the headers to write for a burst of segments, or `None` while the next hop is unknown.
+    /// Returns the headers to write for a burst of segments, or `None` while the next hop is
+    /// unknown.
     pub(crate) fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
         self.known.then_some(&mut self.template)
     }

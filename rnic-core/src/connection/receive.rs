@@ -1,12 +1,14 @@
-//! What happens to received octets above TCP: they are delivered in order, placed early, or queued out of order.
+//! What happens to received octets above TCP: they are delivered in order, placed early, or queued
+//! out of order.
 
 use crate::counters::DropReason;
 use crate::tcp::StreamData;
 
 use super::{Connection, Context, Phase};
 
-/// How far ahead of RCV.NXT octets are queued before FPDUs flow. A start-up frame has 532 octets at most and mostly
-/// comes whole. A peer that sends more out of order must not use up memory for a whole window.
+/// How far ahead of RCV.NXT octets are queued before FPDUs flow. A start-up frame has 532 octets at
+/// most and mostly comes whole. A peer that sends more out of order must not use up memory for a
+/// whole window.
 const MAX_AHEAD_IN_STARTUP: u64 = 4096;
 
 impl Connection {
@@ -21,7 +23,8 @@ impl Connection {
         } else {
             self.receive_in_order(data, context);
         }
-        // What is out of order is not subtracted from the window: the peer was already allowed to send it.
+        // What is out of order is not subtracted from the window: the peer was already allowed to
+        // send it.
         let (buffered, missing) = match &self.phase {
             Phase::Streaming(stream) => (stream.buffered(), stream.missing()),
             _ => (0, 0),
@@ -30,7 +33,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker shows.
+    /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker
+    /// shows.
     // rfc: 5044-84 TCP recovers from loss and reordering before FPDUs flow, too
     fn receive_ahead(
         &mut self,
@@ -76,7 +80,8 @@ impl Connection {
         self.tcp.mark_received(context.now, data.offset..at);
     }
 
-    /// Hands octets in order to the layer that the phase names. When the stream is over they are dropped.
+    /// Hands octets in order to the layer that the phase names. When the stream is over they are
+    /// dropped.
     fn consume(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         while !bytes.is_empty() {
             match &mut self.phase {

@@ -1,4 +1,5 @@
-//! A record, for the owner of a listener, of peers that failed before their MPA Request was complete.
+//! A record, for the owner of a listener, of peers that failed before their MPA Request was
+//! complete.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -6,8 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::event::EndReason;
 
-/// Peers that connected to a listener and failed before their MPA Request was complete: the last few, and how many
-/// there were. Anybody can cause such failures, so the memory for them is bounded.
+/// Peers that connected to a listener and failed before their MPA Request was complete: the last
+/// few, and how many there were. Anybody can cause such failures, so the memory for them is
+/// bounded.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<Log>);
 

@@ -1,4 +1,5 @@
-//! What has arrived out of order: the out-of-order queue, and records of FPDUs that were placed early.
+//! What has arrived out of order: the out-of-order queue, and records of FPDUs that were placed
+//! early.
 
 mod out_of_order;
 
@@ -8,7 +9,8 @@ use std::ops::Range;
 use self::out_of_order::OutOfOrderQueue;
 use crate::ddp::Placed;
 
-/// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have arrived.
+/// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have
+/// arrived.
 #[derive(Clone, Copy, Debug)]
 // rfc: 5041-7, 5044-1 what is handed up out of order comes with its place in the order
 pub(super) struct EarlyFpdu {
@@ -16,15 +18,15 @@ pub(super) struct EarlyFpdu {
     pub(super) placed: Placed,
 }
 
-/// The most memory that the record of an early FPDU takes: an entry of its own, and one for a range of queued octets
-/// that it splits in two. Nodes of these trees are at least about half full.
+/// The most memory that the record of an early FPDU takes: an entry of its own, and one for a range
+/// of queued octets that it splits in two. Nodes of these trees are at least about half full.
 pub(super) const RECORD: usize = 2 * size_of::<(u64, EarlyFpdu)>() + 2 * size_of::<(u64, u64)>();
 
-/// Out-of-order data of one connection, by stream offset. Nothing here overlaps: TCP does not offer octets again that
-/// were marked as received.
+/// Out-of-order data of one connection, by stream offset. Nothing here overlaps: TCP does not offer
+/// octets again that were marked as received.
 ///
-/// The octets take no more memory than the window (and two blocks). Nor do records: a record replaces the octets of an
-/// FPDU only where it is smaller.
+/// The octets take no more memory than the window (and two blocks). Nor do records: a record
+/// replaces the octets of an FPDU only where it is smaller.
 #[derive(Default)]
 pub(super) struct Reorder {
     queue: OutOfOrderQueue,
@@ -44,7 +46,8 @@ impl Reorder {
         self.queue.insert(start, bytes);
     }
 
-    /// Returns queued octets, all of the range or nothing. Those that do not lie in one piece are joined in `joined`.
+    /// Returns queued octets, all of the range or nothing. Those that do not lie in one piece are
+    /// joined in `joined`.
     pub(super) fn octets<'a>(
         &'a self,
         range: Range<u64>,
@@ -53,9 +56,10 @@ impl Reorder {
         self.queue.octets(range, joined)
     }
 
-    /// Returns whether an FPDU of this length may be verified before its turn. It may not where its record would be longer than
-    /// the FPDU. Nor may it once FPDUs of twice as many octets as are queued failed: a forged marker is cheap for the
-    /// peer, and the FPDU that it shows may be long. So the work that a peer can cause is bounded by what it sends.
+    /// Returns whether an FPDU of this length may be verified before its turn. It may not where its
+    /// record would be longer than the FPDU. Nor may it once FPDUs of twice as many octets as are
+    /// queued failed: a forged marker is cheap for the peer, and the FPDU that it shows may be
+    /// long. So the work that a peer can cause is bounded by what it sends.
     pub(super) fn may_verify(&self, len: usize) -> bool {
         len >= RECORD && self.refused < 2 * self.queue.len()
     }
@@ -123,7 +127,8 @@ mod tests {
         (0..count).map(move |n| if n % 2 == 0 { n / 2 } else { count - 1 - n / 2 })
     }
 
-    /// Records never take more memory than the octets that they replace, and a short FPDU has no record.
+    /// Records never take more memory than the octets that they replace, and a short FPDU has no
+    /// record.
     #[test]
     fn records_lie_within_the_window() {
         for len in [20, 24, RECORD - 1, RECORD, 1460] {
@@ -167,7 +172,8 @@ mod tests {
         }
     }
 
-    /// However long FPDUs claim to be, no more octets are verified in vain than twice what the peer has sent.
+    /// However long FPDUs claim to be, no more octets are verified in vain than twice what the peer
+    /// has sent.
     #[test]
     fn work_in_vain_is_bounded_by_what_was_sent() {
         let mut rng = Rng::with_seed(1);

@@ -1,4 +1,5 @@
-//! MPA start-up of a connection: it passes octets and the applications' decisions to MPA, and sends MPA's frames.
+//! MPA start-up of a connection: it passes octets and the applications' decisions to MPA, and sends
+//! MPA's frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use super::{
     FlowKey, Path, Phase, PortLease, ReadDepths, Refusals,
 };
 
-/// How long a responder waits for the initiator's MPA Request. The application's decision may take any time.
+/// How long a responder waits for the initiator's MPA Request. The application's decision may take
+/// any time.
 // rfc: 5044-s12, 5044-s13 no side waits for ever for a start-up frame
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -49,7 +51,8 @@ fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
 const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDMAP, which is not what speaks on this \
      endpoint; connect without it";
 
-/// Applies the options that concern TCP. What they leave out stays as the engine's settings have it.
+/// Applies the options that concern TCP. What they leave out stays as the engine's settings have
+/// it.
 fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
     if options.keepalive.is_some() {
         tcp.set_keepalive(options.keepalive);
@@ -225,8 +228,8 @@ impl Connection {
         self.close(context);
     }
 
-    /// Ends the start-up with a Terminate message, which is the first FPDU of this side: where a Reply asks for too
-    /// much (RFC 6581 section 9.1), and where this side gives up (section 9.3).
+    /// Ends the start-up with a Terminate message, which is the first FPDU of this side: where a
+    /// Reply asks for too much (RFC 6581 section 9.1), and where this side gives up (section 9.3).
     fn terminate_startup(
         &mut self,
         error: &StreamError,
@@ -256,12 +259,12 @@ impl Connection {
         context.counters.rdma.terminates_sent += 1;
     }
 
-    /// Queues the Terminate by which a peer that speaks RFC 6581 learns that this side gives up during start-up. Returns
-    /// whether it is such a peer.
+    /// Queues the Terminate by which a peer that speaks RFC 6581 learns that this side gives up
+    /// during start-up. Returns whether it is such a peer.
     // rfc: 6581-38 a local error without a code is Terminate 2/0/5, then RST
     pub(super) fn queue_giving_up(&mut self, context: &mut Context<'_, '_>) -> bool {
-        // Whether the peer requires markers, if it gets a Terminate. The Terminate has a CRC in any case: a peer that
-        // wants none does not check it.
+        // Whether the peer requires markers, if it gets a Terminate. The Terminate has a CRC in any
+        // case: a peer that wants none does not check it.
         let markers = match &self.phase {
             Phase::Connecting(connecting) => {
                 let initiator = &connecting.initiator;
@@ -291,8 +294,8 @@ impl Connection {
         }
     }
 
-    /// Ends a connection that nobody knows of any more: what the peer is told of it, if anything, is followed by a RST, so
-    /// that nothing of it is kept when the peer has heard it.
+    /// Ends a connection that nobody knows of any more: what the peer is told of it, if anything,
+    /// is followed by a RST, so that nothing of it is kept when the peer has heard it.
     pub(crate) fn turn_away(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 6581-38 Terminate, then RST
         let told = self.queue_giving_up(context);

@@ -6,8 +6,8 @@ use super::upper::User;
 use super::{Connection, Phase};
 
 impl Connection {
-    /// Writes the state of each layer. Left out is what only saves a look: `between_messages` of a stream, and where
-    /// the connection stands in the engine's queues.
+    /// Writes the state of each layer. Left out is what only saves a look: `between_messages` of a
+    /// stream, and where the connection stands in the engine's queues.
     pub(crate) fn write_state(&self, to: &mut impl fmt::Write) -> fmt::Result {
         writeln!(to, "{:?} {:?}", self.key, self.tcp)?;
         writeln!(

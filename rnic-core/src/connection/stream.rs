@@ -26,8 +26,8 @@ use super::{EndReason, Event};
 
 pub(super) use self::built::Built;
 
-/// The first octets of a [`Stream`], which are read when data arrive: all in front of the layer above DDP, and of that
-/// layer whether it ends or has something to send.
+/// The first octets of a [`Stream`], which are read when data arrive: all in front of the layer
+/// above DDP, and of that layer whether it ends or has something to send.
 const TO_RECEIVE: usize = offset_of!(Stream, user) + RdmapUser::IN_EACH_TURN;
 
 /// What keeps a side from sending its first FPDU.
@@ -75,7 +75,8 @@ impl NotedDeframer {
         &self.deframer
     }
 
-    /// Returns the deframer to change it: nothing is known of the stream until it is looked at again.
+    /// Returns the deframer to change it: nothing is known of the stream until it is looked at
+    /// again.
     #[inline(always)]
     fn change(&mut self) -> &mut Deframer {
         self.between_messages = false;
@@ -83,7 +84,8 @@ impl NotedDeframer {
     }
 }
 
-/// The layers above TCP, once MPA start-up is over. The fields that receiving needs come first, in order of use.
+/// The layers above TCP, once MPA start-up is over. The fields that receiving needs come first, in
+/// order of use.
 #[repr(C)]
 pub(super) struct Stream {
     hold: Hold,
@@ -91,8 +93,9 @@ pub(super) struct Stream {
     crc: bool,
     /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
     send_may_open: bool,
-    /// Up to where the peer had acknowledged our stream when the octets arrived that are being received. A Send among them is told behind
-    /// the requests that this completes, as it may be the answer to them; a Terminate before, as it says how they ended.
+    /// Up to where the peer had acknowledged our stream when the octets arrived that are being
+    /// received. A Send among them is told behind the requests that this completes, as it may be
+    /// the answer to them; a Terminate before, as it says how they ended.
     pub(super) acked: u64,
     /// Where the peer's first FPDU begins in its stream, if it sends markers.
     marked_from: Option<u64>,
@@ -144,7 +147,8 @@ impl Stream {
         self.ddp.is_finishing()
     }
 
-    /// Returns whether the layer above is not RDMAP. Such a layer decides itself how long the stream lives.
+    /// Returns whether the layer above is not RDMAP. Such a layer decides itself how long the
+    /// stream lives.
     pub(super) fn is_endpoint(&self) -> bool {
         matches!(self.user, User::Endpoint(_))
     }
@@ -182,8 +186,8 @@ impl Stream {
         self.deframer.get().buffered()
     }
 
-    /// Returns whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
-    /// peer began does not count.
+    /// Returns whether the stream, if it ended here, would end inside a message. Behind an error
+    /// that was reported, what the peer began does not count.
     pub(super) fn is_inside_message(&self) -> bool {
         self.buffered() > 0 || (self.ddp.is_amid_message() && !self.ddp.has_failed())
     }
@@ -193,8 +197,9 @@ impl Stream {
         self.deframer.get().missing_len()
     }
 
-    /// Returns whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
-    /// the stream's beginning or end, and no response of ours, is pending.
+    /// Returns whether the stream is between messages: the next octet received begins an FPDU and a
+    /// message. Also, no step of the stream's beginning or end, and no response of ours, is
+    /// pending.
     fn is_between_messages(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
             return false;
@@ -204,8 +209,8 @@ impl Stream {
         !ends && !self.send_may_open && between && rdmap.is_between_messages()
     }
 
-    /// Returns whether the stream is certainly still [between messages](Self::is_between_messages), as
-    /// [`settle_acked`](Self::settle_acked) found it.
+    /// Returns whether the stream is certainly still [between messages](Self::is_between_messages),
+    /// as [`settle_acked`](Self::settle_acked) found it.
     #[inline(always)]
     pub(super) fn is_still_between_messages(&self) -> bool {
         let between_messages =
@@ -260,8 +265,9 @@ impl Stream {
         }
     }
 
-    /// Returns what may write the segments that follow `fpdu` in a coalesced run. `fpdu` was received last, and whole;
-    /// the others have the same opcode. `None` if more than placing is to be done for such a segment.
+    /// Returns what may write the segments that follow `fpdu` in a coalesced run. `fpdu` was
+    /// received last, and whole; the others have the same opcode. `None` if more than placing is to
+    /// be done for such a segment.
     pub(super) fn writer_behind<'g>(
         &self,
         fpdu: &[u8],
@@ -329,8 +335,8 @@ impl Stream {
         }
     }
 
-    /// Handles an error. RDMAP sends a Terminate message, and the stream is over. Any other layer gets the error, and
-    /// decides.
+    /// Handles an error. RDMAP sends a Terminate message, and the stream is over. Any other layer
+    /// gets the error, and decides.
     // rfc: 5040-88b, 5040-s4, 5041-s7, 5041-s12 RDMAP sends one more message at once, a Terminate
     // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the ULP ends the stream
     #[cold]
@@ -383,8 +389,8 @@ impl Stream {
         self.end_as(Teardown::Abortive, reason, context);
     }
 
-    /// Ends the stream for the application: every request that it posted completes, and the rest of a message that was
-    /// sent in part is not sent.
+    /// Ends the stream for the application: every request that it posted completes, and the rest of
+    /// a message that was sent in part is not sent.
     // rfc: 5040-68 nothing is sent behind a Terminate
     pub(super) fn end_as(
         &mut self,
@@ -409,8 +415,8 @@ impl Stream {
         }
     }
 
-    /// Records up to where the peer has acknowledged our stream. The next Send of the peer, or [`settle`](Self::settle), completes the
-    /// requests.
+    /// Records up to where the peer has acknowledged our stream. The next Send of the peer, or
+    /// [`settle`](Self::settle), completes the requests.
     pub(super) fn note_acked(&mut self, acked: u64) {
         self.acked = acked;
     }
@@ -449,9 +455,10 @@ impl Stream {
         }
     }
 
-    /// Carries out requests that send nothing, such as binding a window. They need not wait for room to send, nor for a
-    /// Read Response that is being sent, nor for the peer's first FPDU, which may use a window that one of them binds.
-    /// Where a message can begin, beginning it carries them out.
+    /// Carries out requests that send nothing, such as binding a window. They need not wait for
+    /// room to send, nor for a Read Response that is being sent, nor for the peer's first FPDU,
+    /// which may use a window that one of them binds. Where a message can begin, beginning it
+    /// carries them out.
     pub(super) fn execute_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
         let User::Rdmap(RdmapUser {
             rdmap,

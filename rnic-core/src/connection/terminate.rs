@@ -104,7 +104,8 @@ impl StreamError {
         matches!(self.0.0, LayerError::Rdmap(RdmapError::Overrun(_)))
     }
 
-    /// Returns the STag of the sink of a Read whose memory the program has taken away, if that is the error.
+    /// Returns the STag of the sink of a Read whose memory the program has taken away, if that is
+    /// the error.
     pub(super) fn faulted_sink(&self) -> Option<Stag> {
         match self.0.0 {
             // Peers write with a right of their own, and Read Responses with the local one.
@@ -132,7 +133,8 @@ impl std::fmt::Display for StreamError {
     }
 }
 
-/// Returns the whole FPDU of a Terminate message. `markers`: its position in the stream, if it gets markers.
+/// Returns the whole FPDU of a Terminate message. `markers`: its position in the stream, if it gets
+/// markers.
 pub(super) fn fpdu(
     outbound: &Outbound,
     mut segmenter: Segmenter,
@@ -158,8 +160,8 @@ pub(super) fn fpdu(
     fpdu
 }
 
-/// Returns layer, error type and error code: those of RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and
-/// MPA's of RFC 5044 section 8.
+/// Returns layer, error type and error code: those of RFC 5040 figure 9, with DDP's numbers of RFC
+/// 5041 section 7.2 and MPA's of RFC 5044 section 8.
 // rfc: 5044-85b, 5044-85c, 5044-s17 a wrong CRC and a wrong marker have codes of their own
 fn cause(error: &LayerError) -> TerminateCause {
     const RDMA: u8 = 0;

@@ -15,8 +15,8 @@ use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
 
 impl Connection {
-    /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. Returns how many were sent,
-    /// and the outcome of the last attempt.
+    /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. Returns
+    /// how many were sent, and the outcome of the last attempt.
     pub(crate) fn transmit<F: TxFrames>(
         &mut self,
         most: u64,
@@ -84,7 +84,8 @@ impl Connection {
         }
         while self.tcp.wants_data(context.now) {
             if !self.has_output(context) {
-                // Beginning a message may have ended the stream: then its Terminate is left to send.
+                // Beginning a message may have ended the stream: then its Terminate is left to
+                // send.
                 self.leave_stream(context);
                 if self.loose_octets.is_empty() {
                     break;
@@ -107,7 +108,8 @@ impl Connection {
             let Built { len, sum, push, .. } = self.build(payload, summed, context);
             if len == 0 {
                 tx.release(frame);
-                // The source of the message was revoked. The Terminate that is sent instead always has octets.
+                // The source of the message was revoked. The Terminate that is sent instead always
+                // has octets.
                 self.leave_stream(context);
                 if self.loose_octets.is_empty() {
                     break;
@@ -131,7 +133,8 @@ impl Connection {
         }
     }
 
-    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: the checksum of the payload is needed.
+    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: the checksum of the
+    /// payload is needed.
     // rfc: 5044-s7 segments start with FPDUs
     fn build(&mut self, payload: &mut [u8], summed: bool, context: &mut Context<'_, '_>) -> Built {
         let payload = &mut payload[..self.tcp.max_payload()];
@@ -160,7 +163,8 @@ impl Connection {
     /// Sends FIN, or RST, once there is nothing else.
     fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
         self.leave_stream(context);
-        // FIN waits until a rejecting Reply is acknowledged: siw does not read a Reply with a FIN right behind it.
+        // FIN waits until a rejecting Reply is acknowledged: siw does not read a Reply with a FIN
+        // right behind it.
         let heard = self.loose_octets.is_empty() && self.tcp.acked_offset() >= self.loose_end;
         if self.reset_asked && heard {
             self.reset_asked = false;

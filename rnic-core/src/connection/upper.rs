@@ -108,8 +108,8 @@ impl RdmapUser {
 }
 
 impl User {
-    /// Makes the layer for an end of a connection with these read depths. `opening` is RDMAP's ready-to-receive
-    /// message.
+    /// Makes the layer for an end of a connection with these read depths. `opening` is RDMAP's
+    /// ready-to-receive message.
     pub(super) fn new(end: LocalEnd, ird: u16, ord: u16, opening: Option<RtrMessage>) -> Self {
         match end {
             LocalEnd::Qp(qp) => {
@@ -153,7 +153,8 @@ impl User {
         }
     }
 
-    /// Returns whether there is surely no message to begin. A layer other than RDMAP may always have one.
+    /// Returns whether there is surely no message to begin. A layer other than RDMAP may always
+    /// have one.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         match self {
@@ -186,7 +187,8 @@ impl User {
         self.receiving(context, 0)
     }
 
-    /// Returns the layer for one call that handles received octets. The peer has acknowledged our stream up to `acked`.
+    /// Returns the layer for one call that handles received octets. The peer has acknowledged our
+    /// stream up to `acked`.
     pub(super) fn receiving<'a, 'c, 'g>(
         &'a mut self,
         context: &'a mut Context<'c, 'g>,
@@ -199,7 +201,8 @@ impl User {
         }
     }
 
-    /// Ends the layer in order, for the application: requests posted from now on are not carried out.
+    /// Ends the layer in order, for the application: requests posted from now on are not carried
+    /// out.
     // rfc: 5041-67 requests behind an orderly end return an error
     pub(super) fn finish(&mut self) {
         match self {

@@ -16,7 +16,8 @@ macro_rules! drop_reasons {
                 match self { $(Self::$reason => stringify!($name),)* }
             }
 
-            /// Returns whether the frame was a segment of a connection of this engine: TCP has counted it as received.
+            /// Returns whether the frame was a segment of a connection of this engine: TCP has
+            /// counted it as received.
             pub const fn is_of_connection(self) -> bool {
                 self as usize >= Self::TcpClosed as usize
             }

@@ -14,11 +14,12 @@ impl Ddp {
         queue.order.deliver(header, 0).map(|_| ())
     }
 
-    /// Delivers a placed segment. Segments are delivered in the order of the stream, each once. Returns `Some` for
-    /// a tagged segment that the ULP has to see, and for the last segment of an untagged message.
+    /// Delivers a placed segment. Segments are delivered in the order of the stream, each once.
+    /// Returns `Some` for a tagged segment that the ULP has to see, and for the last segment of an
+    /// untagged message.
     ///
-    /// Where the message filled a posted buffer, the caller takes the first buffer off its queue before anything
-    /// else is placed or delivered.
+    /// Where the message filled a posted buffer, the caller takes the first buffer off its queue
+    /// before anything else is placed or delivered.
     // rfc: 5041-21, 5041-63 delivered once placed, and after all messages before it
     // rfc: 5041-61, 5041-62 delivered at most once, in the order sent
     pub fn deliver(&mut self, placed: Placed) -> Result<Option<Delivery<'_>>, DdpError> {
@@ -27,8 +28,8 @@ impl Ddp {
         self.deliver_next(placed, begins)
     }
 
-    /// Delivers a segment that [`begin_or_continue`](Self::begin_or_continue) has accepted. `begins`: its message begins with
-    /// it.
+    /// Delivers a segment that [`begin_or_continue`](Self::begin_or_continue) has accepted.
+    /// `begins`: its message begins with it.
     pub(super) fn deliver_next(
         &mut self,
         placed: Placed,

@@ -16,15 +16,16 @@ pub trait EndpointUlp: Ulp<Error = DdpStreamError> + Send {
         let _ = llp_version;
     }
 
-    /// Handles an error that ends receiving: later segments are dropped (RFC 5041 section 7.1). The ULP can still send, to
-    /// tell the peer. The stream stays until the application tears it down or the LLP loses it.
+    /// Handles an error that ends receiving: later segments are dropped (RFC 5041 section 7.1). The
+    /// ULP can still send, to tell the peer. The stream stays until the application tears it down
+    /// or the LLP loses it.
     // rfc: 5041-70b, 5041-70c errors of the LLP and invalid DDP headers are told as fatal
     // rfc: 5041-74 the error is reported
     fn handle_error(&mut self, report: &ErrorReport);
 
-    /// Handles the application's wish to end the stream in order: requests from now on fail. The stream is closed when the
-    /// ULP is idle. It goes on receiving until the peer closes too; TCP waits for that as long as something arrives every
-    /// minute (`fin_wait` of its settings).
+    /// Handles the application's wish to end the stream in order: requests from now on fail. The
+    /// stream is closed when the ULP is idle. It goes on receiving until the peer closes too; TCP
+    /// waits for that as long as something arrives every minute (`fin_wait` of its settings).
     // rfc: 5041-67 requests after the ULP has asked for an orderly end fail
     fn handle_finish(&mut self);
 

@@ -88,9 +88,10 @@ pub enum DdpError {
 impl DdpError {
     /// Returns error type and error code of RFC 5041 section 7.2.
     ///
-    /// RFC 5041 has no number for a missing access right, nor for memory that is gone. The STag has no buffer "that allows placement" (check 2 of
-    /// section 7.1), so it is reported as an invalid STag, as other implementations do. It has none either for a message
-    /// that interrupts another: this is reported as an invalid STag, or an MSN out of range.
+    /// RFC 5041 has no number for a missing access right, nor for memory that is gone. The STag has
+    /// no buffer "that allows placement" (check 2 of section 7.1), so it is reported as an invalid
+    /// STag, as other implementations do. It has none either for a message that interrupts another:
+    /// this is reported as an invalid STag, or an MSN out of range.
     // rfc: 5041-76 errors are reported by the numbers of the table
     pub const fn number(&self) -> (u8, u8) {
         match self {
@@ -154,7 +155,8 @@ pub enum DdpStreamError {
 }
 
 impl DdpStreamError {
-    /// Returns error type and error code of RFC 5041 section 7.2. Errors of the LLP have type 3, and no code of DDP.
+    /// Returns error type and error code of RFC 5041 section 7.2. Errors of the LLP have type 3,
+    /// and no code of DDP.
     // rfc: 5041-76 errors are reported by the numbers of the table
     // rfc: 5041-s8 errors of the LLP are passed upward
     pub const fn number(&self) -> (u8, u8) {

@@ -1,12 +1,14 @@
-//! Direct Data Placement (RFC 5041): cuts messages into segments, and places the payload of received segments.
+//! Direct Data Placement (RFC 5041): cuts messages into segments, and places the payload of
+//! received segments.
 //!
-//! Placement and delivery are separate. [`Ddp::place`] checks a segment and copies its payload, in any order and as
-//! often as the segment arrives. [`Ddp::deliver`] takes placed segments in the order of the stream, checks that each
-//! continues what was delivered before, and delivers messages to the ULP. DDP does not interpret the octets that it
-//! carries for the ULP.
+//! Placement and delivery are separate. [`Ddp::place`] checks a segment and copies its payload, in
+//! any order and as often as the segment arrives. [`Ddp::deliver`] takes placed segments in the
+//! order of the stream, checks that each continues what was delivered before, and delivers messages
+//! to the ULP. DDP does not interpret the octets that it carries for the ULP.
 //!
-//! A [`DdpStream`] stands between a [`Ulp`] and an [`Llp`], and knows neither. RDMAP on its queue pair is one ULP;
-//! any other ULP has an [`Endpoint`]. The LLP is MPA on TCP; RFC 5043 describes another.
+//! A [`DdpStream`] stands between a [`Ulp`] and an [`Llp`], and knows neither. RDMAP on its queue
+//! pair is one ULP; any other ULP has an [`Endpoint`]. The LLP is MPA on TCP; RFC 5043 describes
+//! another.
 
 mod deliver;
 mod endpoint;
@@ -45,10 +47,11 @@ pub struct Ddp {
     queues: ByQueue<Queue>,
     /// The message that has begun and not ended: the next segment belongs to it.
     partial: Option<PartialMessage>,
-    /// Octets of the last message that was placed and not delivered, as far as it has come. None once a message that was
-    /// delivered has told of them.
+    /// Octets of the last message that was placed and not delivered, as far as it has come. None
+    /// once a message that was delivered has told of them.
     placed_only: u32,
-    /// Octets of the next message to be delivered that go to the ULP with the delivery instead of to its buffer.
+    /// Octets of the next message to be delivered that go to the ULP with the delivery instead of
+    /// to its buffer.
     octets_to_deliver: [u8; MAX_DELIVERED_OCTETS],
     /// The MSN of the next message to each queue of the peer.
     next_msn: ByQueue<Msn>,
@@ -86,8 +89,8 @@ impl Ddp {
         self.queues.get(queue).is_some()
     }
 
-    /// Counts the messages between the next one to be delivered and the message of this segment. `None` if the queue is
-    /// not open.
+    /// Counts the messages between the next one to be delivered and the message of this segment.
+    /// `None` if the queue is not open.
     pub fn ahead(&self, header: &UntaggedHeader) -> Option<u32> {
         let queue = self.queues.get(header.queue)?;
         Some(queue.order.messages_before(header))
@@ -110,8 +113,9 @@ impl Ddp {
         }
     }
 
-    /// Begins to send a message of `length` octets. Messages are sent in the order of the calls. `header` has what the
-    /// ULP decides: RsvdULP, and the STag and TO of the first octet, or the queue. DDP sets the rest.
+    /// Begins to send a message of `length` octets. Messages are sent in the order of the calls.
+    /// `header` has what the ULP decides: RsvdULP, and the STag and TO of the first octet, or the
+    /// queue. DDP sets the rest.
     // rfc: 5041-26, 5041-36 RsvdULP is what the ULP says
     // rfc: 5041-31, 5041-54 STag and first TO are those that the ULP gives
     // rfc: 5041-42, 5041-44 MSNs count the messages to each queue and wrap to 0
@@ -135,7 +139,8 @@ impl Ddp {
         self.partial.is_some()
     }
 
-    /// Returns the header of the partial message if this segment differs from it in more than the offset.
+    /// Returns the header of the partial message if this segment differs from it in more than the
+    /// offset.
     #[inline]
     fn interrupted_message(&self, header: &DdpHeader) -> Option<&DdpHeader> {
         let begun = self.partial.as_ref()?;
@@ -147,15 +152,17 @@ impl Ddp {
         self.partial = None;
     }
 
-    /// Counts the octets of a segment that is placed and not delivered. `begins`: its message begins with it.
+    /// Counts the octets of a segment that is placed and not delivered. `begins`: its message
+    /// begins with it.
     #[inline(always)]
     fn count_placed(&mut self, octets: u32, begins: bool) {
         let before = if begins { 0 } else { self.placed_only };
         self.placed_only = before.saturating_add(octets);
     }
 
-    /// Records that tagged segments with payload were placed in order, of the partial message or of whole ones. `last` is
-    /// the header of the last of them, of whose message they are `octets`; all, if it `begins` with one of them.
+    /// Records that tagged segments with payload were placed in order, of the partial message or of
+    /// whole ones. `last` is the header of the last of them, of whose message they are `octets`;
+    /// all, if it `begins` with one of them.
     fn pass_tagged(&mut self, last: &TaggedHeader, octets: u32, begins: bool) {
         self.count_placed(octets, begins);
         self.partial = (!last.last).then_some(PartialMessage {

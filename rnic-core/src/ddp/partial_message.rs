@@ -7,7 +7,8 @@ use crate::wire::ddp::{DdpHeader, Msn};
 /// A message whose first segments were delivered, and whose last segment was not.
 #[derive(Clone, Copy)]
 pub(super) struct PartialMessage {
-    /// The header of one of its segments: for a tagged message, of one with payload if there was any.
+    /// The header of one of its segments: for a tagged message, of one with payload if there was
+    /// any.
     pub(super) header: DdpHeader,
     /// No segment had payload so far: then the STag of a tagged message is not known.
     pub(super) empty: bool,
@@ -25,7 +26,8 @@ impl fmt::Debug for PartialMessage {
 }
 
 impl PartialMessage {
-    /// Returns whether a segment surely belongs to this message: its header differs in the offset only.
+    /// Returns whether a segment surely belongs to this message: its header differs in the offset
+    /// only.
     #[inline]
     pub(super) fn is_continued_by(&self, header: &DdpHeader) -> bool {
         match (&self.header, header) {
@@ -40,8 +42,9 @@ impl PartialMessage {
         }
     }
 
-    /// Returns whether a segment may belong to this message: STag, or queue and MSN, stay the same in a message. The STag of a
-    /// segment without payload means nothing. The ULP checks what it needs of RsvdULP.
+    /// Returns whether a segment may belong to this message: STag, or queue and MSN, stay the same
+    /// in a message. The STag of a segment without payload means nothing. The ULP checks what it
+    /// needs of RsvdULP.
     // rfc: 5041-33 the STag is the same in all segments of a message
     // rfc: 5041-40, 5041-45 queue number and MSN are the same in all segments of a message
     pub(super) fn may_contain(&self, header: &DdpHeader, empty: bool) -> bool {

@@ -57,8 +57,8 @@ impl Placed {
 impl Ddp {
     /// Checks a segment and copies its payload to where `destination` says.
     ///
-    /// Only memory changes. A segment may therefore be placed ahead of order, and more than once. A segment that is
-    /// refused ahead of order is placed again when the stream has reached it.
+    /// Only memory changes. A segment may therefore be placed ahead of order, and more than once. A
+    /// segment that is refused ahead of order is placed again when the stream has reached it.
     // rfc: 5041-52 the payload of every valid segment is placed
     // rfc: 5041-74 after a failed check nothing is placed, and the error is reported
     // rfc: 7306-56 DDP checks every field of the segment
@@ -100,7 +100,8 @@ impl Ddp {
         })
     }
 
-    /// Copies the payload of a tagged segment to its buffer, if the peer has the access right `right` there.
+    /// Copies the payload of a tagged segment to its buffer, if the peer has the access right
+    /// `right` there.
     // rfc: 5040-90 DDP checks every field of a segment
     // rfc: 5041-73a, 5041-73b, 5041-83 the STag is valid on the stream and allows this placement
     // rfc: 5041-73c, 5041-73d, 5041-88 the whole payload lies inside the range of the STag

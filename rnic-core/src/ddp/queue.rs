@@ -17,8 +17,8 @@ impl DeliveryOrder {
         Self { next, delivered: 0 }
     }
 
-    /// Returns how many messages must still be delivered before this one. A message that was delivered already is almost 2^32
-    /// messages away, because MSNs wrap: beyond every buffer.
+    /// Returns how many messages must still be delivered before this one. A message that was
+    /// delivered already is almost 2^32 messages away, because MSNs wrap: beyond every buffer.
     pub(super) fn messages_before(&self, header: &UntaggedHeader) -> u32 {
         header.msn.distance_from(self.next)
     }
@@ -36,8 +36,8 @@ impl DeliveryOrder {
         *self = Self::at(self.next.next());
     }
 
-    /// Returns the error for a message that has no buffer. For the next message the buffer is missing; for any other the
-    /// MSN is out of range.
+    /// Returns the error for a message that has no buffer. For the next message the buffer is
+    /// missing; for any other the MSN is out of range.
     // rfc: 5041-72e the MSN lies in the range of the available buffers
     pub(super) fn no_buffer(&self, header: &UntaggedHeader) -> DdpError {
         if header.msn == self.next {
@@ -115,8 +115,8 @@ impl DeliveryOrder {
 pub enum BufferSupply {
     /// The ULP posts them. DDP asks for each ([`Buffers`](super::Buffers)).
     Posted,
-    /// DDP keeps them itself, for short messages whose octets go to the ULP with the delivery. A buffer is free again as
-    /// soon as its message was delivered.
+    /// DDP keeps them itself, for short messages whose octets go to the ULP with the delivery. A
+    /// buffer is free again as soon as its message was delivered.
     Internal {
         /// The most messages that may wait for delivery.
         count: usize,
@@ -195,8 +195,8 @@ impl InternalBuffers {
     }
 }
 
-/// A map from queue numbers. Queues that are numbered from 0 on without a gap, as RDMAP's are, are found by index, others
-/// by binary search.
+/// A map from queue numbers. Queues that are numbered from 0 on without a gap, as RDMAP's are, are
+/// found by index, others by binary search.
 #[derive(Debug)]
 pub(super) struct ByQueue<T>(Vec<(QueueNumber, T)>);
 
@@ -243,7 +243,8 @@ impl<T> ByQueue<T> {
     }
 }
 
-/// Makes checks 3 and 4 of RFC 5041 section 7.1 for untagged segments, against a buffer of `room` octets.
+/// Makes checks 3 and 4 of RFC 5041 section 7.1 for untagged segments, against a buffer of `room`
+/// octets.
 // rfc: 5041-72c the MO lies inside the buffer
 // rfc: 5041-72d the whole payload lies inside the buffer
 pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {

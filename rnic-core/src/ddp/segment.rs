@@ -24,8 +24,8 @@ pub struct Segmenter {
     finished: bool,
 }
 
-/// The next full segments of a message: all as long as the MULPDU allows, and none the last. They differ only in the
-/// offset of their payload.
+/// The next full segments of a message: all as long as the MULPDU allows, and none the last. They
+/// differ only in the offset of their payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FullSegments {
     header: DdpHeader,
@@ -57,8 +57,8 @@ impl FullSegments {
 }
 
 impl Segmenter {
-    /// Begins a message of `length` octets. `header` has what all segments share and, for a tagged message, the TO of the
-    /// first octet. The segmenter sets L and MO.
+    /// Begins a message of `length` octets. `header` has what all segments share and, for a tagged
+    /// message, the TO of the first octet. The segmenter sets L and MO.
     pub fn new(header: DdpHeader, length: u32) -> Self {
         Self {
             header,
@@ -77,8 +77,8 @@ impl Segmenter {
         Self::new(header, length)
     }
 
-    /// Returns the next segment, of at most `mulpdu` octets with its header. `None` behind the last segment, or while
-    /// `mulpdu` has no room for the header and an octet of payload.
+    /// Returns the next segment, of at most `mulpdu` octets with its header. `None` behind the last
+    /// segment, or while `mulpdu` has no room for the header and an octet of payload.
     // rfc: 5041-49, 5044-s1 no segment is longer than the MULPDU
     // rfc: 5044-s4 segments are as long as the MULPDU allows
     pub fn next(&mut self, mulpdu: usize) -> Option<OutgoingSegment> {

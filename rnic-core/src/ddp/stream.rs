@@ -21,10 +21,12 @@ pub struct BuiltSegment {
 
 /// One DDP stream.
 ///
-/// The receiving side calls [`receive`](Self::receive) for what is in order, or [`place`](Self::place) and later
-/// [`deliver`](Self::deliver) for what is ahead of order. The sending side calls [`has_output`](Self::has_output),
-/// [`next_segment`](Self::next_segment) and [`posted`](Self::posted). [`follow_llp`](Self::follow_llp) takes up changes of
-/// the LLP, [`finish`](Self::finish) and [`fail`](Self::fail) those that the ULP wants: DDP ends no stream by itself.
+/// The receiving side calls [`receive`](Self::receive) for what is in order, or
+/// [`place`](Self::place) and later [`deliver`](Self::deliver) for what is ahead of order. The
+/// sending side calls [`has_output`](Self::has_output), [`next_segment`](Self::next_segment) and
+/// [`posted`](Self::posted). [`follow_llp`](Self::follow_llp) takes up changes of the LLP,
+/// [`finish`](Self::finish) and [`fail`](Self::fail) those that the ULP wants: DDP ends no stream
+/// by itself.
 #[derive(Debug)]
 // rfc: 5041-66 DDP does not tear a stream down by itself
 pub struct DdpStream {
@@ -44,8 +46,9 @@ pub struct DdpStream {
 }
 
 impl DdpStream {
-    /// Makes a stream. `origin` says whose memory it may use. `llp_version` is the version that the LLP negotiated: the
-    /// revision of MPA. DDP has version 1 above every revision that is supported here.
+    /// Makes a stream. `origin` says whose memory it may use. `llp_version` is the version that the
+    /// LLP negotiated: the revision of MPA. DDP has version 1 above every revision that is
+    /// supported here.
     // rfc: 5044-10 DDP learns the revision that was agreed on
     pub fn new(origin: Origin, llp_version: u8) -> Self {
         Self {
@@ -114,7 +117,8 @@ impl DdpStream {
         }
     }
 
-    /// Checks that a segment in order continues the partial message, or begins one if there is none.
+    /// Checks that a segment in order continues the partial message, or begins one if there is
+    /// none.
     #[inline]
     fn begin_or_continue<U: Ulp>(
         &mut self,
@@ -130,20 +134,21 @@ impl DdpStream {
         Ok(self.ddp.begin_or_continue(header, len)?)
     }
 
-    /// Returns a writer for tagged segments that are placed and not delivered, with the access right `right`. `None` after an
-    /// error, and after the peer's half-close.
+    /// Returns a writer for tagged segments that are placed and not delivered, with the access
+    /// right `right`. `None` after an error, and after the peer's half-close.
     pub fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Option<Writer<'g>> {
         (!self.failed && !self.half_closed).then(|| self.ddp.writer(right, guard))
     }
 
-    /// Records that tagged segments were placed in order by a [`writer`](Self::writer), of one message or several. `last` is
-    /// the header of the last of them, of whose message they are `octets`; all, if it `begins` with one of them.
+    /// Records that tagged segments were placed in order by a [`writer`](Self::writer), of one
+    /// message or several. `last` is the header of the last of them, of whose message they are
+    /// `octets`; all, if it `begins` with one of them.
     pub fn passed(&mut self, last: &TaggedHeader, octets: u32, begins: bool) {
         self.ddp.pass_tagged(last, octets, begins);
     }
 
-    /// Checks a segment and places its payload, possibly ahead of order. A segment that is refused here may be placed again
-    /// once it is in order, because nothing else has changed.
+    /// Checks a segment and places its payload, possibly ahead of order. A segment that is refused
+    /// here may be placed again once it is in order, because nothing else has changed.
     pub fn place<U: Ulp>(
         &mut self,
         segment: &[u8],
@@ -190,7 +195,8 @@ impl DdpStream {
         self.ddp.is_amid_message()
     }
 
-    /// Returns the placement of a tagged segment that is not delivered, if the peer has the access right `right` there.
+    /// Returns the placement of a tagged segment that is not delivered, if the peer has the access
+    /// right `right` there.
     #[inline(always)]
     pub fn place_for_tagged<'g>(
         &self,
@@ -202,8 +208,9 @@ impl DdpStream {
         guard.placement(header.stag, header.offset, len, self.ddp.origin, right)
     }
 
-    /// Returns the placement of the next message of a queue, if this segment is all of it and it fits the posted buffer, of one
-    /// piece. [`delivered_whole`](Self::delivered_whole) must follow.
+    /// Returns the placement of the next message of a queue, if this segment is all of it and it
+    /// fits the posted buffer, of one piece. [`delivered_whole`](Self::delivered_whole) must
+    /// follow.
     // rfc: 5041-72b, 5041-72e queue and MSN have a buffer: that of the next message
     // rfc: 5041-72c, 5041-72d the whole payload lies inside the buffer
     #[inline(always)]
@@ -222,7 +229,8 @@ impl DdpStream {
         guard.placement(stag, offset, len, self.ddp.origin, Access::LOCAL_WRITE)
     }
 
-    /// Records that a tagged message of so many octets was [placed](Self::place_for_tagged) as a whole, and is not delivered.
+    /// Records that a tagged message of so many octets was [placed](Self::place_for_tagged) as a
+    /// whole, and is not delivered.
     #[inline(always)]
     pub fn passed_whole(&mut self, octets: u32) {
         self.ddp.count_placed(octets, true);
@@ -260,18 +268,20 @@ impl DdpStream {
         Ok(true)
     }
 
-    /// Returns the length of a segment that would carry all that remains of the message being sent, header included.
+    /// Returns the length of a segment that would carry all that remains of the message being sent,
+    /// header included.
     pub fn remaining_len(&self) -> Option<usize> {
         self.sending.as_ref().map(Segmenter::remaining_len)
     }
 
-    /// Begins a message although another is not finished, which is aborted. The stream sends nothing behind it.
+    /// Begins a message although another is not finished, which is aborted. The stream sends
+    /// nothing behind it.
     pub fn start_message(&mut self, message: &UlpMessage) -> Segmenter {
         self.ddp.start_message(message.header, message.length)
     }
 
-    /// Builds the next segment at the front of `room`, of at most `mulpdu` octets ([`Llp::mulpdu`]). `None` if there is no
-    /// message, or no room for an octet of payload.
+    /// Builds the next segment at the front of `room`, of at most `mulpdu` octets
+    /// ([`Llp::mulpdu`]). `None` if there is no message, or no room for an octet of payload.
     // rfc: 5041-3, 5044-5, 5044-s5 DDP learns the MULPDU and every change of it
     // rfc: 5041-4 what was handed down is not segmented again for a new MULPDU
     #[inline]
@@ -304,9 +314,10 @@ impl DdpStream {
         self.sending.as_ref()?.full_segments(mulpdu)
     }
 
-    /// Writes the header of the next of the [full segments](Self::full_segments) at the front of `room`, in place of
-    /// [`next_segment`](Self::next_segment) and [`posted`](Self::posted). Returns the length of the header, behind
-    /// which the payload belongs. `None` if no message is being sent.
+    /// Writes the header of the next of the [full segments](Self::full_segments) at the front of
+    /// `room`, in place of [`next_segment`](Self::next_segment) and [`posted`](Self::posted).
+    /// Returns the length of the header, behind which the payload belongs. `None` if no message is
+    /// being sent.
     #[inline]
     pub fn next_full(&mut self, full: &mut FullSegments, room: &mut [u8]) -> Option<usize> {
         Some(self.sending.as_mut()?.next_full(full).emit(room))
@@ -318,14 +329,15 @@ impl DdpStream {
         self.sending.is_none() && !self.closed
     }
 
-    /// Begins a message of `len` octets in one segment, if [one may begin](Self::may_begin). Returns its header.
+    /// Begins a message of `len` octets in one segment, if [one may begin](Self::may_begin).
+    /// Returns its header.
     #[inline]
     pub fn whole(&mut self, header: DdpHeader, len: u32) -> DdpHeader {
         self.ddp.start_message(header, len).whole()
     }
 
-    /// Notes that the LLP has taken the segment that was built last, up to `end` of its stream. Returns whether it was the
-    /// last of its message.
+    /// Notes that the LLP has taken the segment that was built last, up to `end` of its stream.
+    /// Returns whether it was the last of its message.
     pub fn posted(&mut self, end: u64, ulp: &mut impl Ulp) -> bool {
         let complete = self.sending.take_if(|sending| sending.is_finished());
         if complete.is_some() {
@@ -339,8 +351,8 @@ impl DdpStream {
         self.sending = None;
     }
 
-    /// Drops everything that arrives from now on: the ULP was told of an error. The ULP can still send, and the stream stays
-    /// until the ULP or the LLP tears it down.
+    /// Drops everything that arrives from now on: the ULP was told of an error. The ULP can still
+    /// send, and the stream stays until the ULP or the LLP tears it down.
     // rfc: 5041-71 after a fatal error the stream stays until the ULP tears it down
     // rfc: 5041-75 segments that arrive later are dropped silently
     // rfc: 5041-s7, 5041-s12 the ULP can still send a message

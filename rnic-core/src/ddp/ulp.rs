@@ -12,7 +12,8 @@ use super::{BufferSupply, DdpError};
 /// What DDP delivers to the ULP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery<'a> {
-    /// A segment of a tagged message. DDP does not know where a tagged message begins (RFC 5041 section 5.2).
+    /// A segment of a tagged message. DDP does not know where a tagged message begins (RFC 5041
+    /// section 5.2).
     // rfc: 5041-27, 5041-32 the ULP learns RsvdULP and STag of a tagged message
     Tagged {
         /// Its header, with RsvdULP.
@@ -29,18 +30,21 @@ pub enum Delivery<'a> {
         info: SegmentInfo,
         /// Octets of the message.
         length: u32,
-        /// Octets of the last message that was placed without a delivery, if no other of a queue with posted buffers came since.
+        /// Octets of the last message that was placed without a delivery, if no other of a queue
+        /// with posted buffers came since.
         placed_before: u32,
-        /// All octets of the message where DDP keeps the buffers of the queue. The first octets where the ULP wants
-        /// them with the delivery. Otherwise empty: the octets are in the buffer that was posted first.
+        /// All octets of the message where DDP keeps the buffers of the queue. The first octets
+        /// where the ULP wants them with the delivery. Otherwise empty: the octets are in the
+        /// buffer that was posted first.
         octets: &'a [u8],
     },
 }
 
 /// The buffers that the ULP has posted to untagged queues.
 pub trait Buffers {
-    /// Returns the buffer for the message `ahead` messages behind the next one, in a queue whose [`BufferSupply`] is
-    /// `Posted`. It stays the same until that message is delivered. `None` if no buffer is posted, or it was withdrawn.
+    /// Returns the buffer for the message `ahead` messages behind the next one, in a queue whose
+    /// [`BufferSupply`] is `Posted`. It stays the same until that message is delivered. `None` if
+    /// no buffer is posted, or it was withdrawn.
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr>;
 }
 
@@ -57,8 +61,8 @@ impl Buffers for QueuePair {
 /// A message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UlpMessage {
-    /// What the ULP decides of its header: RsvdULP, and the STag and TO of the first octet, or the queue. DDP sets L, MSN
-    /// and MO.
+    /// What the ULP decides of its header: RsvdULP, and the STag and TO of the first octet, or the
+    /// queue. DDP sets L, MSN and MO.
     pub header: DdpHeader,
     /// Octets of the message.
     pub length: u32,
@@ -84,24 +88,27 @@ pub enum Teardown {
 
 /// The upper layer protocol: RDMAP, or another.
 ///
-/// DDP calls it and never waits. A ULP that has something to send while nothing arrives rings the doorbell of its
-/// stream.
+/// DDP calls it and never waits. A ULP that has something to send while nothing arrives rings the
+/// doorbell of its stream.
 pub trait Ulp: Buffers {
     /// The errors of the ULP, and of DDP on its behalf.
     type Error: From<DdpError> + From<DdpWireError>;
 
-    /// Returns how it receives in a queue that is not open yet; `None` if it does not. Queue numbers may be any. The
-    /// peer chooses the number, and an open queue costs some octets for as long as the stream lives.
+    /// Returns how it receives in a queue that is not open yet; `None` if it does not. Queue
+    /// numbers may be any. The peer chooses the number, and an open queue costs some octets for as
+    /// long as the stream lives.
     // rfc: 5041-72a the queue number is valid on the stream
     fn supply(&self, queue: QueueNumber) -> Option<BufferSupply>;
 
-    /// Checks a segment before it is placed. Returns where its payload goes and, for a tagged one, which access right the
-    /// peer needs. Changes nothing: it is called ahead of order, and again in order.
+    /// Checks a segment before it is placed. Returns where its payload goes and, for a tagged one,
+    /// which access right the peer needs. Changes nothing: it is called ahead of order, and again
+    /// in order.
     fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, Self::Error>;
 
-    /// Decides whether the peer abandons the partial message `begun`: a segment in order, which was admitted, has a header
-    /// that differs in more than the offset. `Ok(false)`: the segment must continue the message. An error if the two
-    /// cannot be of one message. DDP itself compares STag, queue and MSN, but not RsvdULP (RFC 5041 section 4.3).
+    /// Decides whether the peer abandons the partial message `begun`: a segment in order, which was
+    /// admitted, has a header that differs in more than the offset. `Ok(false)`: the segment must
+    /// continue the message. An error if the two cannot be of one message. DDP itself compares
+    /// STag, queue and MSN, but not RsvdULP (RFC 5041 section 4.3).
     // rfc: 5041-28, 5041-38 RsvdULP is the same in all segments of a message
     fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, Self::Error> {
         let _ = (begun, header);
@@ -124,7 +131,8 @@ pub trait Ulp: Buffers {
     /// Notes that messages which end at or before `end` will reach the peer (RFC 5041 section 5.4).
     fn transferred(&mut self, end: u64);
 
-    /// Returns whether the layer is drained: it has nothing to send, and every request of either side was carried out.
+    /// Returns whether the layer is drained: it has nothing to send, and every request of either
+    /// side was carried out.
     fn is_drained(&self) -> bool;
 
     /// Handles the peer's half-close: nothing more arrives.

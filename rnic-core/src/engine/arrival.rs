@@ -11,10 +11,11 @@ use crate::wire::packet::{self, Checksums};
 use crate::wire::prediction::{Expected, Prediction};
 
 impl Engine {
-    /// Handles received frames, each with what is known of its checksums. Returns whether there were any.
+    /// Handles received frames, each with what is known of its checksums. Returns whether there
+    /// were any.
     ///
-    /// Frames in a row that hold nothing but the next data of one connection are handled as one run: the actions that
-    /// follow (completions, ACKs, timers) are done once, at its end.
+    /// Frames in a row that hold nothing but the next data of one connection are handled as one
+    /// run: the actions that follow (completions, ACKs, timers) are done once, at its end.
     pub fn handle_frames<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -63,8 +64,8 @@ impl Engine {
         self.counters.engine.frames_received != before
     }
 
-    /// Handles a frame with predicted headers, if its segment is a [whole message](WholeMessage). Returns whether it is
-    /// one.
+    /// Handles a frame with predicted headers, if its segment is a [whole message](WholeMessage).
+    /// Returns whether it is one.
     // Not inlined: it then keeps its own values in registers, and none of the other cases'.
     #[inline(never)]
     fn handle_whole_message<F: TxFrames>(
@@ -96,8 +97,8 @@ impl Engine {
         true
     }
 
-    /// Handles a frame with predicted headers. Returns whether it holds the next data of its connection and nothing
-    /// else: then its actions are still to be done, at the end of the run.
+    /// Handles a frame with predicted headers. Returns whether it holds the next data of its
+    /// connection and nothing else: then its actions are still to be done, at the end of the run.
     #[inline(never)]
     fn handle_expected<F: TxFrames>(
         &mut self,
@@ -185,7 +186,8 @@ impl Engine {
         }
     }
 
-    /// Handles a frame whose headers were not as predicted, after the actions of the run in front of it.
+    /// Handles a frame whose headers were not as predicted, after the actions of the run in front
+    /// of it.
     #[inline(never)]
     fn handle_unexpected<F: TxFrames>(
         &mut self,
@@ -217,8 +219,8 @@ impl Engine {
                 return self.handle_stranger(stranger, frame, packet, tx);
             }
         };
-        // Where the frames of several connections alternate, the next frame is not like this one. It is if this one has
-        // data without PSH: then more follow.
+        // Where the frames of several connections alternate, the next frame is not like this one.
+        // It is if this one has data without PSH: then more follow.
         let again = self.latest.replace(index) == Some(index);
         let segment = &packet.segment;
         let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();

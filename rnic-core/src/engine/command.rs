@@ -34,7 +34,8 @@ pub enum Command {
         /// Woken when a completion arrives that the application armed for.
         notify: Waker,
     },
-    /// Moves a completion queue to another ring. The application polls what stands in the present one first.
+    /// Moves a completion queue to another ring. The application polls what stands in the present
+    /// one first.
     ResizeCq {
         /// The queue.
         cq: CqId,
@@ -74,11 +75,14 @@ pub enum Command {
         /// Receives the queue pair, or nothing if it is not idle.
         reply: Sender<Option<Box<QueuePair>>>,
     },
-    /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and events name it by its
-    /// number, as they name queue pairs, and a doorbell makes the engine ask its layer for messages.
+    /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and
+    /// events name it by its number, as they name queue pairs, and a doorbell makes the engine ask
+    /// its layer for messages.
     CreateEndpoint(Box<Endpoint>),
-    /// Removes a queue pair and aborts a connection that it still has, unless that is [ending in order](Self::Disconnect)
-    /// and everything was sent. No event or completion of either follows, and the number may be used again. Only receives that were taken from a shared receive queue complete, as flushed.
+    /// Removes a queue pair and aborts a connection that it still has, unless that is [ending in
+    /// order](Self::Disconnect) and everything was sent. No event or completion of either follows,
+    /// and the number may be used again. Only receives that were taken from a shared receive queue
+    /// complete, as flushed.
     DestroyQp(QpNumber),
     /// Asks for the next hop of a path, as a connection on it does.
     Resolve {
@@ -128,12 +132,12 @@ pub enum Command {
         request: RequestId,
         /// The queue pair, Idle.
         qp: QpNumber,
-        /// Of these `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the initiator chose the
-        /// others.
+        /// Of these `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the
+        /// initiator chose the others.
         options: ConnectionOptions,
     },
-    /// Moves a connection with its request to another engine of the device, which accepts it with a queue pair of its
-    /// own. Its segments still come here, and are handed over.
+    /// Moves a connection with its request to another engine of the device, which accepts it with a
+    /// queue pair of its own. Its segments still come here, and are handed over.
     AcceptElsewhere {
         /// The number of the other engine.
         engine: u16,
@@ -159,8 +163,8 @@ pub enum Command {
     Abort(QpNumber),
     /// Moves a queue pair to Error, whatever its state; a connection that it has is aborted.
     Fail(QpNumber),
-    /// Is answered when all commands before it were carried out, and tells nothing else: it takes no longer where there are many
-    /// connections.
+    /// Is answered when all commands before it were carried out, and tells nothing else: it takes
+    /// no longer where there are many connections.
     Barrier(Sender<()>),
     /// Asks for a snapshot of the engine.
     Snapshot(Sender<Snapshot>),

@@ -178,7 +178,8 @@ impl Engine {
         }
     }
 
-    /// Moves a queue pair to Error. One that is not connected ends, as the application sees it, like one that was.
+    /// Moves a queue pair to Error. One that is not connected ends, as the application sees it,
+    /// like one that was.
     fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber) {
         self.on_qp(now, guard, number, Connection::abort);
         let Self {
@@ -194,7 +195,8 @@ impl Engine {
     fn destroy_qp(&mut self, now: Instant, guard: &Guard<'_>, qp: QpNumber) {
         let connection = self.qps.connection_of(qp);
         *self.qps.place(qp) = None;
-        // The host would take events that it has not yet read for those of the next queue pair with this number.
+        // The host would take events that it has not yet read for those of the next queue pair with
+        // this number.
         self.events.retain(|event| event.qp() != Some(qp));
         if let Some(index) = connection {
             self.with_connection(index, now, guard, Connection::orphan);
@@ -215,7 +217,8 @@ impl Engine {
         }
     }
 
-    /// Returns the options of an application as far as the administrator permits, and the device has them.
+    /// Returns the options of an application as far as the administrator permits, and the device
+    /// has them.
     // rfc: 5044-28b only the administrator can have a connection do without CRCs
     fn permitted(&self, options: ConnectionOptions) -> ConnectionOptions {
         ConnectionOptions {
@@ -316,7 +319,8 @@ impl Engine {
         self.take_request(request);
         let options = &self.permitted(options);
         *self.qps.place(number) = Some(EndLocation::Connected(index));
-        // From here on the route to the peer is worth following. For a SYN alone, which anybody can send, it was not.
+        // From here on the route to the peer is worth following. For a SYN alone, which anybody can
+        // send, it was not.
         let path = self.connections[index].key().addresses();
         let hop = self.next_hops.find(now, path);
         self.with_connection(index, now, guard, |connection, context| {
@@ -337,8 +341,8 @@ impl Engine {
         options: ConnectionOptions,
     ) {
         let index = self.take_request(request);
-        // A peer that has sent its MPA Request has acknowledged all that was sent to it, so no frame of this engine is
-        // held for it. Others cannot move.
+        // A peer that has sent its MPA Request has acknowledged all that was sent to it, so no
+        // frame of this engine is held for it. Others cannot move.
         let (free, bound): (Vec<_>, Vec<_>) = index
             .into_iter()
             .partition(|index| !self.connections[*index].holds_frames());
@@ -407,7 +411,8 @@ impl Engine {
         }
     }
 
-    /// Flushes what was posted to queue pairs that are over, now that completion queues have room again.
+    /// Flushes what was posted to queue pairs that are over, now that completion queues have room
+    /// again.
     pub(super) fn flush_queue_pairs(&mut self) {
         for place in self.qps.places.iter_mut().flatten() {
             if let EndLocation::Here(LocalEnd::Qp(qp)) = place {
@@ -417,8 +422,9 @@ impl Engine {
     }
 }
 
-/// Completes what was posted to a queue pair that is over. While completions wait for room, the requests stay where
-/// they are: so the application cannot have more of them waiting than its queues hold.
+/// Completes what was posted to a queue pair that is over. While completions wait for room, the
+/// requests stay where they are: so the application cannot have more of them waiting than its
+/// queues hold.
 fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
     let has_room = !cqs.has_backlog(qp.send_cq) && !cqs.has_backlog(qp.recv_cq);
     if qp.state == QpState::Error && has_room {

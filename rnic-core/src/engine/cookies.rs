@@ -13,14 +13,15 @@ use super::flows::Keyed;
 /// A cookie is good for the rest of the period in which it was made, and for the next one.
 const PERIOD: Duration = Duration::from_secs(64);
 
-/// The segment sizes that a cookie can hold; a peer's is rounded down to one of them. They are Ethernet's, also with
-/// tunnels in between and with jumbo frames; the first is the least that a peer is believed (RFC 9293 section 3.7.1).
+/// The segment sizes that a cookie can hold; a peer's is rounded down to one of them. They are
+/// Ethernet's, also with tunnels in between and with jumbo frames; the first is the least that a
+/// peer is believed (RFC 9293 section 3.7.1).
 const SEGMENT_SIZES: [u16; 8] = [48, 536, 1220, 1300, 1440, 1460, 8940, 8960];
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_SIZE: u16 = 536;
 
-/// Makes and checks cookies. A cookie has five bits of the period, three of the segment size, and 24 of a keyed hash,
-/// which nobody can guess without the secret.
+/// Makes and checks cookies. A cookie has five bits of the period, three of the segment size, and
+/// 24 of a keyed hash, which nobody can guess without the secret.
 pub(super) struct Cookies {
     secret: Keyed,
     /// Until then a cookie may come back. Later none is accepted, so that nobody can guess one.
@@ -143,7 +144,8 @@ mod tests {
             ..Cookies::new(Keyed::new(&[8; 16]))
         };
         assert!(!finds(&others, LATER, &key(), &good), "another secret");
-        // An old cookie is not accepted while new ones are made, not even when the five bits of the period wrap.
+        // An old cookie is not accepted while new ones are made, not even when the five bits of the
+        // period wrap.
         for periods in [2, 32] {
             let now = LATER + PERIOD * periods;
             cookies.make(now, &other, &syn(None));

@@ -1,4 +1,5 @@
-//! One turn of a worker, without the device: what all implementations of [`Turn`](super::link::Turn) share.
+//! One turn of a worker, without the device: what all implementations of
+//! [`Turn`](super::link::Turn) share.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -32,8 +33,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Makes an engine that takes its commands from `end`. `secret` must be unpredictable: sequence numbers and hashes
-    /// depend on it. All engines of a device have the same one.
+    /// Makes an engine that takes its commands from `end`. `secret` must be unpredictable: sequence
+    /// numbers and hashes depend on it. All engines of a device have the same one.
     pub fn new(config: EngineConfig, secret: [u8; 32], mut end: EngineEnd) -> Self {
         let memory = end.table.worker();
         let mut engine = Engine::new(config, secret);
@@ -48,7 +49,8 @@ impl Driver {
         }
     }
 
-    /// Begins a turn by carrying out commands. Until the batch ends, the revocation of a memory region waits.
+    /// Begins a turn by carrying out commands. Until the batch ends, the revocation of a memory
+    /// region waits.
     #[inline]
     pub fn begin(&mut self, now: Instant) -> Batch<'_> {
         let (engine, end, guard) = (&mut self.engine, &self.end, self.memory.enter());
@@ -64,7 +66,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether a turn without frames would have anything to do. If not, a worker need not begin one.
+    /// Returns whether a turn without frames would have anything to do. If not, a worker need not
+    /// begin one.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
     }
@@ -85,18 +88,20 @@ impl Driver {
         self.engine.set_next_hop(path, hop);
     }
 
-    /// Marks the peer as unreachable by a path: connections being opened there fail, established ones go on with the next
-    /// hop they know, and the next connection makes the engine ask again.
+    /// Marks the peer as unreachable by a path: connections being opened there fail, established
+    /// ones go on with the next hop they know, and the next connection makes the engine ask again.
     pub fn set_unreachable(&mut self, path: AddressPair) {
         self.engine.set_unreachable(path);
     }
 
-    /// Sets the VLANs of local addresses whose frames arrive [without their tag](Engine::set_untagged).
+    /// Sets the VLANs of local addresses whose frames arrive [without their
+    /// tag](Engine::set_untagged).
     pub fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>) {
         self.engine.set_untagged(vlans);
     }
 
-    /// Records that the device has lost its link, or has it again. Connections wait for it as long as TCP does.
+    /// Records that the device has lost its link, or has it again. Connections wait for it as long
+    /// as TCP does.
     pub fn set_port(&mut self, active: bool) {
         self.engine.set_port(active);
     }
@@ -106,7 +111,8 @@ impl Driver {
         self.engine.next_timeout()
     }
 
-    /// Returns whether something waits for room in the device or for a free frame. Then a worker must not sleep long.
+    /// Returns whether something waits for room in the device or for a free frame. Then a worker
+    /// must not sleep long.
     pub fn has_backlog(&self) -> bool {
         self.engine.has_backlog()
     }
@@ -121,7 +127,8 @@ impl Driver {
         &self.engine
     }
 
-    /// Prepares for a worker's sleep: from here on, a doorbell or command wakes it. Returns whether it may sleep.
+    /// Prepares for a worker's sleep: from here on, a doorbell or command wakes it. Returns whether
+    /// it may sleep.
     pub fn prepare_to_sleep(&self) -> bool {
         let nothing_waits = || self.end.commands.is_empty() && !self.engine.is_waited_for();
         self.end.doorbells.prepare_to_sleep() && nothing_waits()
@@ -155,15 +162,17 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Prefetches what the frames need that [`handle_frames`](Self::handle_frames) gets next. Of each it takes the
-    /// front, with the headers at least.
+    /// Prefetches what the frames need that [`handle_frames`](Self::handle_frames) gets next. Of
+    /// each it takes the front, with the headers at least.
     pub fn prefetch<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
         self.engine.prefetch_for_frames(heads);
     }
 
-    /// Handles received frames, each from the destination MAC address on, with what is known of its checksums.
-    // Inlined, so that the frames' iterator is read where it was written. A move would read it in larger pieces than it
-    // was written in, and the processor would wait for that (no store forwarding).
+    /// Handles received frames, each from the destination MAC address on, with what is known of its
+    /// checksums.
+    // Inlined, so that the frames' iterator is read where it was written. A move would read it in
+    // larger pieces than it was written in, and the processor would wait for that (no store
+    // forwarding).
     #[inline(always)]
     pub fn handle_frames<F: TxFrames>(
         &mut self,
@@ -198,8 +207,8 @@ impl Batch<'_> {
         self.more_to_come = true;
     }
 
-    /// Ends the turn: handles new work requests and timers, sends frames, and passes on completions and events. Returns
-    /// whether the turn had anything to do.
+    /// Ends the turn: handles new work requests and timers, sends frames, and passes on completions
+    /// and events. Returns whether the turn had anything to do.
     #[inline(always)]
     pub fn finish<F: TxFrames>(self, tx: &mut F) -> bool {
         let Self {
@@ -277,9 +286,9 @@ fn carry_out_commands(
     left < at_most
 }
 
-/// Hands frames to other engines, and handles those that they handed here. Returns whether there were any of the
-/// latter. A frame may belong to a connection that is on its way here: the command that brings it was sent before the
-/// frame, so commands are carried out before each parcel.
+/// Hands frames to other engines, and handles those that they handed here. Returns whether there
+/// were any of the latter. A frame may belong to a connection that is on its way here: the command
+/// that brings it was sent before the frame, so commands are carried out before each parcel.
 #[inline(never)]
 fn exchange_parcels<F: TxFrames>(
     engine: &mut Engine,

@@ -1,5 +1,5 @@
-//! Sending and timers: connections that may have something to send, that have a delayed ACK due, or whose timer has
-//! gone off.
+//! Sending and timers: connections that may have something to send, that have a delayed ACK due, or
+//! whose timer has gone off.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,8 @@ use crate::memory::epoch::Guard;
 use crate::memory::frames::{RESERVED_FRAMES, TxFrames};
 use crate::time::Instant;
 
-/// The most frames that a connection sends before others have their turn. While it sends several in a row its state
-/// stays in cache, and the peer receives them in a row.
+/// The most frames that a connection sends before others have their turn. While it sends several in
+/// a row its state stays in cache, and the peer receives them in a row.
 const BURST: u64 = 16;
 
 /// Octets sent in a turn, or a little more: so few that the device still finds them in the cache.
@@ -20,8 +20,8 @@ const TURN: u64 = 96 * 1024;
 const PLENTY: usize = 8;
 
 impl Engine {
-    /// Sends a burst of the next connection that has something to send. Returns the number of frames. It is called
-    /// until that is 0, or enough was sent for a turn.
+    /// Sends a burst of the next connection that has something to send. Returns the number of
+    /// frames. It is called until that is 0, or enough was sent for a turn.
     #[inline]
     pub fn poll_transmit<F: TxFrames>(
         &mut self,
@@ -54,8 +54,8 @@ impl Engine {
         frames >= BURST && frames * u64::from(self.config.mtu) >= TURN
     }
 
-    /// Sends a burst of a connection. If it may have more to send, or lacked a frame, it goes to the end of the queue;
-    /// otherwise it leaves the queue. Returns the number of frames.
+    /// Sends a burst of a connection. If it may have more to send, or lacked a frame, it goes to
+    /// the end of the queue; otherwise it leaves the queue. Returns the number of frames.
     #[inline]
     fn transmit_burst<F: TxFrames>(
         &mut self,
@@ -119,7 +119,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether something waits for room in the device, for a free frame or for room in a completion queue.
+    /// Returns whether something waits for room in the device, for a free frame or for room in a
+    /// completion queue.
     pub fn has_backlog(&self) -> bool {
         !self.schedule.ready().is_empty() || self.cqs.has_backlogs()
     }
@@ -129,7 +130,8 @@ impl Engine {
         self.has_backlog() || self.has_events() || self.is_time(now)
     }
 
-    /// Returns whether a delayed ACK is due or a timer has gone off: see [`handle_timeouts`](Self::handle_timeouts).
+    /// Returns whether a delayed ACK is due or a timer has gone off: see
+    /// [`handle_timeouts`](Self::handle_timeouts).
     #[inline]
     pub(super) fn is_time(&self, now: Instant) -> bool {
         self.schedule.has_ack_due(now) || self.schedule.has_expired(now)
@@ -159,7 +161,8 @@ impl Engine {
         any
     }
 
-    /// Handles the timers that have gone off. Returns whether there was still something to do for any.
+    /// Handles the timers that have gone off. Returns whether there was still something to do for
+    /// any.
     #[inline(never)]
     fn handle_timers<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
         let mut any = false;
@@ -178,12 +181,13 @@ impl Engine {
     }
 }
 
-/// Returns how many of `total` frames a connection may hold until they are acknowledged. Of all frames `free` are free,
-/// `waiting` other connections have something to send, and octets that would fill `spilled` frames are spilled because
-/// peers are silent.
+/// Returns how many of `total` frames a connection may hold until they are acknowledged. Of all
+/// frames `free` are free, `waiting` other connections have something to send, and octets that
+/// would fill `spilled` frames are spilled because peers are silent.
 ///
-/// That is all but the reserve. Where frames are short, it is an equal share, or a burst if that is more. Spilled
-/// memory is limited too: the result halves with each time that all frames' worth is spilled.
+/// That is all but the reserve. Where frames are short, it is an equal share, or a burst if that is
+/// more. Spilled memory is limited too: the result halves with each time that all frames' worth is
+/// spilled.
 #[inline]
 fn share(total: usize, free: usize, spilled: usize, waiting: usize) -> usize {
     let mut most = total.saturating_sub(RESERVED_FRAMES).max(1);

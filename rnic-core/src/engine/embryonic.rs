@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::connection::Stage;
 
-/// While half of the places are free, any source may have them. Beyond that, one source gets no more than one place in
-/// this many, so that others get in.
+/// While half of the places are free, any source may have them. Beyond that, one source gets no
+/// more than one place in this many, so that others get in.
 const PART_OF_A_SOURCE: usize = 16;
 
 /// Passive connections that are not established yet.
@@ -17,7 +17,8 @@ pub(super) struct Embryonic {
     pub(super) half_open: usize,
     /// Those whose MPA start-up is not over, half-open ones among them.
     starting: usize,
-    /// Those by source, without half-open ones: addresses may be forged there, to shut out their owners.
+    /// Those by source, without half-open ones: addresses may be forged there, to shut out their
+    /// owners.
     sources: HashMap<IpAddr, usize>,
 }
 
@@ -51,8 +52,8 @@ impl Embryonic {
     }
 }
 
-/// Returns the source that a peer's address counts for. For IPv6 it is the /64, the smallest network that anybody is
-/// given.
+/// Returns the source that a peer's address counts for. For IPv6 it is the /64, the smallest
+/// network that anybody is given.
 fn source(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,

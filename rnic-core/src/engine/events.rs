@@ -1,5 +1,5 @@
-//! Events on their way to the host, which may read them late or never: what unknown peers do must not take more and
-//! more memory.
+//! Events on their way to the host, which may read them late or never: what unknown peers do must
+//! not take more and more memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::connection::{Event, Notice};
 use crate::ids::RequestId;
 
-/// Events of all engines of a device that the host has not read. The number of those about queue pairs is bounded by
-/// what the host did; connection requests are kept only while their peers wait.
+/// Events of all engines of a device that the host has not read. The number of those about queue
+/// pairs is bounded by what the host did; connection requests are kept only while their peers wait.
 #[derive(Debug, Default)]
 pub struct Events {
     unread: Mutex<Unread>,
@@ -48,8 +48,8 @@ impl Unread {
         }
     }
 
-    /// Removes two unread changes of the link, down and up or up and down: a link that flaps must not take more and
-    /// more memory.
+    /// Removes two unread changes of the link, down and up or up and down: a link that flaps must
+    /// not take more and more memory.
     fn forget_ports(&mut self) {
         let is_port = |notice: &Notice| matches!(notice.event, Event::Port { .. });
         if self.notices.iter().filter(|notice| is_port(notice)).count() > 1 {
@@ -90,8 +90,8 @@ impl Events {
         self.lock().is_empty()
     }
 
-    /// Waits until there is an event or a [nudge](Self::nudge), for `at_most` at most. Only one thread at a time may
-    /// wait.
+    /// Waits until there is an event or a [nudge](Self::nudge), for `at_most` at most. Only one
+    /// thread at a time may wait.
     pub fn wait(&self, at_most: Duration) {
         let none = |unread: &mut Unread| unread.is_empty() && !unread.nudged;
         let waited = self.news.wait_timeout_while(self.lock(), at_most, none);

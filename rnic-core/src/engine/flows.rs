@@ -47,7 +47,8 @@ impl BuildHasher for Keyed {
         SipHasher13::new_with_keys(self.k0, self.k1)
     }
 
-    /// Always becomes a part of its caller: whether it does is otherwise chance, and each frame is looked up by it.
+    /// Always becomes a part of its caller: whether it does is otherwise chance, and each frame is
+    /// looked up by it.
     #[inline(always)]
     #[allow(clippy::manual_hash_one)] // it is that method
     fn hash_one<T: hash::Hash>(&self, value: T) -> u64 {
@@ -57,12 +58,14 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// A hash table of connections by their addresses. It keeps a hash of the addresses, not the addresses, so that a
-/// look-up reads one cache line of the table: the caller says whether a connection with that hash is the one.
+/// A hash table of connections by their addresses. It keeps a hash of the addresses, not the
+/// addresses, so that a look-up reads one cache line of the table: the caller says whether a
+/// connection with that hash is the one.
 pub struct Flows {
     hasher: Keyed,
-    /// Their number is a power of two, and at least a quarter of them is free. A connection is in the slot that its
-    /// hash names, or in a later one with no free slot in between (linear probing).
+    /// Their number is a power of two, and at least a quarter of them is free. A connection is in
+    /// the slot that its hash names, or in a later one with no free slot in between (linear
+    /// probing).
     slots: Box<[FlowSlot]>,
     taken: usize,
 }
@@ -130,8 +133,8 @@ impl Flows {
         None
     }
 
-    /// Returns the number of the connection with these addresses; `is` says of a number whether that connection has
-    /// them.
+    /// Returns the number of the connection with these addresses; `is` says of a number whether
+    /// that connection has them.
     pub fn find(&self, key: &FlowKey, is: impl Fn(usize) -> bool) -> Option<usize> {
         let at = self.position(self.hash(key), is)?;
         Some(self.slots[at].index as usize)
@@ -179,7 +182,8 @@ impl Flows {
             return;
         };
         self.taken -= 1;
-        // Connections in the slots behind move up, unless they would come before the slot where their search begins.
+        // Connections in the slots behind move up, unless they would come before the slot where
+        // their search begins.
         let mut at = self.next(hole);
         while !self.slots[at].is_free() {
             let mask = self.slots.len() - 1;
@@ -237,7 +241,8 @@ mod tests {
     #[test]
     fn equal_hashes_are_told_apart() {
         let mut flows = Flows::new(Keyed::new(&[7; 16]));
-        // The same key twice stands for two keys with the same hash: the caller knows which is meant.
+        // The same key twice stands for two keys with the same hash: the caller knows which is
+        // meant.
         for index in [3, 5] {
             flows.insert(&key(1), index);
         }

@@ -1,4 +1,5 @@
-//! Frames that belong to no connection of an engine, and those that come from another engine of the device.
+//! Frames that belong to no connection of an engine, and those that come from another engine of the
+//! device.
 
 use crate::counters::DropReason;
 use crate::ids::RequestId;
@@ -12,8 +13,8 @@ use super::owners::{EnginePlace, HandOver, Parcel};
 use super::passive::Stranger;
 
 impl Engine {
-    /// Makes this one of several engines of a device, before any other call. All must have the same secret: what one of
-    /// them sends to a peer (a cookie, a timestamp) may come back to another.
+    /// Makes this one of several engines of a device, before any other call. All must have the same
+    /// secret: what one of them sends to a peer (a cookie, a timestamp) may come back to another.
     pub fn take_place(&mut self, place: EnginePlace) {
         self.next_request = RequestId::first_of(place.number()).0;
         self.place = Some(Box::new(place));
@@ -66,8 +67,9 @@ impl Engine {
         }
     }
 
-    /// Returns the next parcel of frames from another engine. Before it is [handled](Self::handle_parcel), the caller
-    /// carries out the commands that wait: one of them may bring a connection of these frames.
+    /// Returns the next parcel of frames from another engine. Before it is
+    /// [handled](Self::handle_parcel), the caller carries out the commands that wait: one of them
+    /// may bring a connection of these frames.
     pub(super) fn next_parcel(&self) -> Option<(u16, Parcel)> {
         self.place.as_ref()?.next()
     }

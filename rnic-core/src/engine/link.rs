@@ -103,8 +103,8 @@ pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, Engin
     one_link(table, max_qps, wake, Arc::default(), 0)
 }
 
-/// Makes the links of several engines of one device, one for each waker. They share the STag table and the queue of
-/// events: each host end yields the events of all engines.
+/// Makes the links of several engines of one device, one for each waker. They share the STag table
+/// and the queue of events: each host end yields the events of all engines.
 pub fn links(table: &Arc<StagTable>, max_qps: u32, wakes: Vec<Waker>) -> Vec<(HostEnd, EngineEnd)> {
     let events: Arc<Events> = Arc::default();
     let mut links: Vec<_> = (0..)
@@ -157,20 +157,22 @@ pub trait Turn: Send {
     /// Handles everything that waits, without blocking. Returns whether there was anything.
     fn turn(&mut self) -> bool;
 
-    /// Returns whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
+    /// Returns whether no connection owes its peer anything: each is over, or only waits out its
+    /// TIME-WAIT.
     fn is_settled(&self) -> bool;
 
     /// Blocks until there may be something to do, for `at_most` at most.
     fn wait(&mut self, at_most: Duration);
 }
 
-/// A [`Turn`] whose worker sleeps without holding the engine, so that other threads can take turns meanwhile.
+/// A [`Turn`] whose worker sleeps without holding the engine, so that other threads can take turns
+/// meanwhile.
 pub trait SplitTurn: Turn {
-    /// Begins a sleep of `at_most`: from here on a doorbell or a command wakes the [`Sleeper`]. Returns how long the sleep may last,
-    /// or `None` if there is something to do.
+    /// Begins a sleep of `at_most`: from here on a doorbell or a command wakes the [`Sleeper`].
+    /// Returns how long the sleep may last, or `None` if there is something to do.
     ///
-    /// A thread that took a turn during a sleep calls it again: what it did may have brought a timer that expires earlier, and
-    /// used up a ring.
+    /// A thread that took a turn during a sleep calls it again: what it did may have brought a
+    /// timer that expires earlier, and used up a ring.
     fn begin_sleep(&mut self, at_most: Duration) -> Option<Duration>;
 
     /// Returns where the worker sleeps. It may be another place for the next sleep.
@@ -179,7 +181,8 @@ pub trait SplitTurn: Turn {
 
 /// Where a worker sleeps.
 pub trait Sleeper: Send + Sync {
-    /// Sleeps until a frame arrives, the worker is woken, or `at_most` has passed. After it doorbells wake nobody.
+    /// Sleeps until a frame arrives, the worker is woken, or `at_most` has passed. After it
+    /// doorbells wake nobody.
     fn sleep(&self, at_most: Duration);
 
     /// Ends this sleep, or the next one at once.

@@ -1,5 +1,6 @@
-//! The engine: flow table, timers and the order of work; listeners and SYN cookies, next hops, and the hand-over of frames between
-//! workers. What a connection does with a segment is not its business.
+//! The engine: flow table, timers and the order of work; listeners and SYN cookies, next hops, and
+//! the hand-over of frames between workers. What a connection does with a segment is not its
+//! business.
 
 mod adoption;
 mod arrival;
@@ -71,26 +72,28 @@ use self::schedule::{Connections, Schedule};
 pub struct EngineConfig {
     /// Largest IP packet that the device sends and receives, in octets.
     pub mtu: u16,
-    /// Whether the peers' kernels may run on this host, and hand packets over with TCP checksums that are only
-    /// [partial](crate::wire::packet::parse_with_partial).
+    /// Whether the peers' kernels may run on this host, and hand packets over with TCP checksums
+    /// that are only [partial](crate::wire::packet::parse_with_partial).
     pub partial_checksums: bool,
-    /// Whether connections may have a [class](crate::connection::ConnectionOptions::traffic_class) of their own. If not, all that is sent
-    /// is of class 0: who manages a shared device does not let others through.
+    /// Whether connections may have a [class](crate::connection::ConnectionOptions::traffic_class)
+    /// of their own. If not, all that is sent is of class 0: who manages a shared device does not
+    /// let others through.
     pub marks: bool,
-    /// Whether every connection asks for CRCs, whatever the application says: the administrator has not said that it may do
-    /// without (RFC 5044 section 4.4).
+    /// Whether every connection asks for CRCs, whatever the application says: the administrator has
+    /// not said that it may do without (RFC 5044 section 4.4).
     pub needs_crcs: bool,
     /// The most connections at once. Further ones are refused.
     pub max_connections: usize,
-    /// The most half-open connections (handshake not over) to listeners at once. Further SYNs are answered with a
-    /// cookie and forgotten. Eight times as many may be in MPA start-up; beyond that, SYNs are dropped, and their peers
-    /// try again. Once half of these places are taken, a source (an IPv4 address, an IPv6 /64) that has a 16th of them
-    /// gets no more.
+    /// The most half-open connections (handshake not over) to listeners at once. Further SYNs are
+    /// answered with a cookie and forgotten. Eight times as many may be in MPA start-up; beyond
+    /// that, SYNs are dropped, and their peers try again. Once half of these places are taken, a
+    /// source (an IPv4 address, an IPv6 /64) that has a 16th of them gets no more.
     pub max_half_open: usize,
-    /// The most requests of one listener that may wait for the application's decision. SYNs of more peers are dropped;
-    /// they try again.
+    /// The most requests of one listener that may wait for the application's decision. SYNs of more
+    /// peers are dropped; they try again.
     pub backlog: usize,
-    /// TCP's settings; `mss` is derived from the MTU of each path, and `fast_paths` are those of the engine.
+    /// TCP's settings; `mss` is derived from the MTU of each path, and `fast_paths` are those of
+    /// the engine.
     pub tcp: TcpConfig,
     /// The fast paths to take: all of them, except in tests and measurements.
     pub fast_paths: FastPaths,
@@ -114,21 +117,23 @@ impl Default for EngineConfig {
 
 /// The protocol engine of one worker.
 ///
-/// It makes no system call, reads no clock and never waits: time, frames and the secret are arguments. Its methods form four
-/// groups:
+/// It makes no system call, reads no clock and never waits: time, frames and the secret are
+/// arguments. Its methods form four groups:
 ///
 /// - Getters: [`counters`](Self::counters), [`snapshot`](Self::snapshot), [`is_due`](Self::is_due),
-///   [`has_backlog`](Self::has_backlog), [`next_timeout`](Self::next_timeout), [`is_settled`](Self::is_settled).
+///   [`has_backlog`](Self::has_backlog), [`next_timeout`](Self::next_timeout),
+///   [`is_settled`](Self::is_settled).
 /// - Commands, what the host asks for: [`handle_command`](Self::handle_command),
 ///   [`handle_doorbell`](Self::handle_doorbell), [`set_next_hop`](Self::set_next_hop),
-///   [`set_unreachable`](Self::set_unreachable), [`set_untagged`](Self::set_untagged), [`set_port`](Self::set_port),
-///   [`lose_device`](Self::lose_device).
+///   [`set_unreachable`](Self::set_unreachable), [`set_untagged`](Self::set_untagged),
+///   [`set_port`](Self::set_port), [`lose_device`](Self::lose_device).
 /// - `handle_*`, what comes from the network and with time: [`handle_frames`](Self::handle_frames),
 ///   [`handle_too_big`](Self::handle_too_big), [`handle_timeouts`](Self::handle_timeouts).
 /// - `poll_*`, what the engine has for others: [`poll_transmit`](Self::poll_transmit),
 ///   [`poll_event`](Self::poll_event), [`poll_next_hop_request`](Self::poll_next_hop_request).
 ///
-/// One turn calls them in this order, all with the same `now` and under one [`Guard`]; [`Driver`] does so:
+/// One turn calls them in this order, all with the same `now` and under one [`Guard`]; [`Driver`]
+/// does so:
 ///
 /// 1. `handle_command` for each command that waits;
 /// 2. `handle_frames` for each batch of received frames;
@@ -136,13 +141,14 @@ impl Default for EngineConfig {
 /// 4. `handle_timeouts`, once;
 /// 5. [`flush_completions`](Self::flush_completions), once: completion queues may have room again;
 /// 6. `poll_transmit` until it returns 0, or enough was sent for a turn;
-/// 7. `poll_event` until it returns `None`, then [`notify_completions`](Self::notify_completions), once.
+/// 7. `poll_event` until it returns `None`, then [`notify_completions`](Self::notify_completions),
+///    once.
 ///
 /// After that `poll_next_hop_request` is called, and `set_next_hop` whenever a next hop is known.
 ///
-/// Either a worker thread takes turns one after the other, or the application takes one inline whenever it polls a
-/// completion queue. The engine works the same way in both cases. Without turns nothing happens: no frame is
-/// acknowledged, and no timer expires.
+/// Either a worker thread takes turns one after the other, or the application takes one inline
+/// whenever it polls a completion queue. The engine works the same way in both cases. Without turns
+/// nothing happens: no frame is acknowledged, and no timer expires.
 pub struct Engine {
     config: EngineConfig,
     connections: Connections,
@@ -213,7 +219,8 @@ impl Engine {
         }
     }
 
-    /// Returns all counters but those of the connections' own TCP, which [`snapshot`](Self::snapshot) adds.
+    /// Returns all counters but those of the connections' own TCP, which
+    /// [`snapshot`](Self::snapshot) adds.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -343,7 +350,8 @@ impl Engine {
         connection
     }
 
-    /// Removes a connection that is over; its queue pair, if it still has one, goes back to the table.
+    /// Removes a connection that is over; its queue pair, if it still has one, goes back to the
+    /// table.
     #[cold]
     fn forget(&mut self, index: usize) {
         let key = *self.connections[index].key();
@@ -381,8 +389,8 @@ impl Engine {
         Some(Notice { stream, event })
     }
 
-    /// Moves completions into rings in which the application has made room. Returns whether there were any: then queue
-    /// pairs that waited for room may go on.
+    /// Moves completions into rings in which the application has made room. Returns whether there
+    /// were any: then queue pairs that waited for room may go on.
     #[inline]
     pub fn flush_completions(&mut self) -> bool {
         self.cqs.has_backlogs() && self.flush_backlogs()
@@ -438,8 +446,8 @@ impl Engine {
         }
     }
 
-    /// Sets the VLANs of local addresses whose frames arrive without their tag, because the device removes it. Who sends a
-    /// frame for such an address is answered in its VLAN.
+    /// Sets the VLANs of local addresses whose frames arrive without their tag, because the device
+    /// removes it. Who sends a frame for such an address is answered in its VLAN.
     pub fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>) {
         self.untagged = vlans;
     }
@@ -456,7 +464,8 @@ impl Engine {
         self.events.push_back(Event::DeviceGone);
     }
 
-    /// Ends all listeners and connections of a lease at once, because nothing can be sent from there any more.
+    /// Ends all listeners and connections of a lease at once, because nothing can be sent from
+    /// there any more.
     pub fn revoke(&mut self, now: Instant, guard: &Guard<'_>, lease: SocketAddr) {
         let reason = EndReason::Revoked { lease };
         for (listener, _) in self.listeners.extract_if(|_, ended| ended.local == lease) {
@@ -491,7 +500,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
+    /// Returns whether no connection owes its peer anything: each is over, or only waits out its
+    /// TIME-WAIT.
     pub fn is_settled(&self) -> bool {
         self.connections
             .iter()

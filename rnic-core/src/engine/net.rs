@@ -81,8 +81,8 @@ pub enum NetError {
 
 /// Address services of a network: reserves local ports and steers them to the engine.
 pub trait Net: Send + Sync {
-    /// Runs `make`, which allocates memory for the device, so that the memory lies on the device's NUMA node where that
-    /// matters.
+    /// Runs `make`, which allocates memory for the device, so that the memory lies on the device's
+    /// NUMA node where that matters.
     fn near_device(&self, make: &mut dyn FnMut()) {
         make();
     }
@@ -105,14 +105,16 @@ pub trait Net: Send + Sync {
         true
     }
 
-    /// Checks whether a connection may be made from a local address and port that are reserved already.
+    /// Checks whether a connection may be made from a local address and port that are reserved
+    /// already.
     fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
         let _ = (local, remote);
         Ok(())
     }
 
-    /// Reserves a port to connect from. Without `local` it chooses the address that routes to `remote`, and a port.
-    /// Where the network can predict it (RSS), that is a port whose frames arrive at the engine with this number.
+    /// Reserves a port to connect from. Without `local` it chooses the address that routes to
+    /// `remote`, and a port. Where the network can predict it (RSS), that is a port whose frames
+    /// arrive at the engine with this number.
     fn active(
         &self,
         remote: SocketAddr,

@@ -21,7 +21,8 @@ pub enum NextHopRequest {
 /// The most paths without a connection that are remembered, for the next connection.
 const MAX_UNUSED: usize = 1024;
 
-/// What is known of a path: destinations alone do not say it, since routes may depend on the source.
+/// What is known of a path: destinations alone do not say it, since routes may depend on the
+/// source.
 #[derive(Default)]
 struct KnownPath {
     hop: Option<NextHop>,
@@ -46,8 +47,8 @@ impl KnownPath {
     }
 }
 
-/// What is known of next hops, and the requests to the worker. All paths of connections are here; of the others,
-/// the last [`MAX_UNUSED`] that had one.
+/// What is known of next hops, and the requests to the worker. All paths of connections are here;
+/// of the others, the last [`MAX_UNUSED`] that had one.
 #[derive(Default)]
 pub(crate) struct NextHops {
     paths: HashMap<AddressPair, KnownPath>,
@@ -93,7 +94,8 @@ impl NextHops {
         self.set_unused(path);
     }
 
-    /// Remembers a path without connections, in place of the longest unused one if there are too many.
+    /// Remembers a path without connections, in place of the longest unused one if there are too
+    /// many.
     fn set_unused(&mut self, path: AddressPair) {
         let Some(known) = self.paths.get_mut(&path) else {
             return;
@@ -108,7 +110,8 @@ impl NextHops {
         }
     }
 
-    /// Asks for the next hop of a path that may have no connection yet. Returns whether it is known.
+    /// Asks for the next hop of a path that may have no connection yet. Returns whether it is
+    /// known.
     pub(crate) fn inquire(&mut self, now: Instant, path: AddressPair) -> bool {
         if !self.paths.contains_key(&path) {
             self.paths.entry(path).or_default();
@@ -124,8 +127,8 @@ impl NextHops {
         }
     }
 
-    /// Returns the next hop for the path of a connection. The first call for a path makes a request to
-    /// the worker.
+    /// Returns the next hop for the path of a connection. The first call for a path makes a request
+    /// to the worker.
     pub(crate) fn find(&mut self, now: Instant, path: AddressPair) -> Option<NextHop> {
         let known = self.paths.get_mut(&path)?;
         if !known.followed || known.unreachable {
@@ -145,8 +148,8 @@ impl NextHops {
         Some(known.narrowed(known.hop?))
     }
 
-    /// Sets the next hop for a path that is followed. Returns it with the path MTU that is known, and the
-    /// connections that it is for.
+    /// Sets the next hop for a path that is followed. Returns it with the path MTU that is known,
+    /// and the connections that it is for.
     pub(crate) fn set(&mut self, path: AddressPair, hop: NextHop) -> Option<(NextHop, &[usize])> {
         // The path may have been forgotten meanwhile.
         let known = self.paths.get_mut(&path)?;
@@ -158,8 +161,8 @@ impl NextHops {
         Some((known.narrowed(hop), &known.users))
     }
 
-    /// Marks the peer as unreachable by a path: the worker is asked again when a connection needs it. Returns the
-    /// connections on it.
+    /// Marks the peer as unreachable by a path: the worker is asked again when a connection needs
+    /// it. Returns the connections on it.
     pub(crate) fn set_unreachable(&mut self, path: AddressPair) -> &[usize] {
         let known = self.paths.get_mut(&path);
         if let Some(unused) = known.and_then(|known| known.unused) {
@@ -174,8 +177,8 @@ impl NextHops {
         &known.users
     }
 
-    /// Remembers the MTU of a path, so that new connections need not discover it again. The caller has
-    /// validated it.
+    /// Remembers the MTU of a path, so that new connections need not discover it again. The caller
+    /// has validated it.
     pub(crate) fn narrow(&mut self, now: Instant, path: AddressPair, mtu: u16) {
         if let Some(known) = self.paths.get_mut(&path) {
             known.narrow = Some((mtu, now));
@@ -361,7 +364,8 @@ mod tests {
         hops.leave(MAX_UNUSED + 2, address(MAX_UNUSED + 2));
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(address(3))));
-        // A forgotten destination is asked for again; a late response to the request before is ignored.
+        // A forgotten destination is asked for again; a late response to the request before is
+        // ignored.
         assert_eq!(hops.set(address(2), HOP), None);
         hops.join(2, address(2));
         assert_eq!(hops.find(at(1), address(2)), None);

@@ -1,15 +1,18 @@
-//! The engines of one device: which of them has which connection, and frames that come to the wrong one.
+//! The engines of one device: which of them has which connection, and frames that come to the wrong
+//! one.
 //!
-//! Each engine has queues of the device. The device chooses the queue of a frame by its addresses (RSS), so all frames
-//! of a connection mostly come to one engine. There are exceptions: the administrator changed the indirection table;
-//! the peer's host chose another queue than ours would; the engine of a shared receive queue adopted the connection.
-//! Then the engine that received the frame, and has no such connection, hands it to the engine that has. A single
-//! engine has none of this.
+//! Each engine has queues of the device. The device chooses the queue of a frame by its addresses
+//! (RSS), so all frames of a connection mostly come to one engine. There are exceptions: the
+//! administrator changed the indirection table; the peer's host chose another queue than ours
+//! would; the engine of a shared receive queue adopted the connection. Then the engine that
+//! received the frame, and has no such connection, hands it to the engine that has. A single engine
+//! has none of this.
 //!
-//! A frame is copied to a parcel, and parcels are sent at the end of the turn, with one wake-up for all. Each pair of
-//! engines has parcels of its own, which come back and are used again. An engine remembers the owners of connections
-//! until any connection ends or moves, so that it seldom takes the lock of the table. Most frames have the headers of
-//! the one handed over before, and are compared with that alone: the owner of the connection verifies their checksums.
+//! A frame is copied to a parcel, and parcels are sent at the end of the turn, with one wake-up for
+//! all. Each pair of engines has parcels of its own, which come back and are used again. An engine
+//! remembers the owners of connections until any connection ends or moves, so that it seldom takes
+//! the lock of the table. Most frames have the headers of the one handed over before, and are
+//! compared with that alone: the owner of the connection verifies their checksums.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,19 +32,19 @@ use super::command::Command;
 /// The most frames in a parcel.
 const FRAMES: usize = 16;
 
-/// The most octets in a parcel, unless a single frame has more. A parcel keeps this much memory, and each pair of
-/// engines has [`PARCELS`] of them.
+/// The most octets in a parcel, unless a single frame has more. A parcel keeps this much memory,
+/// and each pair of engines has [`PARCELS`] of them.
 const OCTETS: usize = 32 << 10;
 
-/// Parcels for each pair of engines, in one direction. Where they are not enough, frames are lost as on a full queue of
-/// the device, and TCP sends them again.
+/// Parcels for each pair of engines, in one direction. Where they are not enough, frames are lost
+/// as on a full queue of the device, and TCP sends them again.
 const PARCELS: usize = 32;
 
 /// The most connections of other engines that an engine remembers.
 const REMEMBERED: usize = 1024;
 
-/// The engine that owns each connection. An engine looks here when it has no such connection, and does not remember the
-/// owner.
+/// The engine that owns each connection. An engine looks here when it has no such connection, and
+/// does not remember the owner.
 #[derive(Debug, Default)]
 struct Owners {
     table: Mutex<HashMap<FlowKey, u16>>,
@@ -64,8 +67,8 @@ impl Owners {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes another engine the owner of a connection. `tell` sends that engine its command before others can see the
-    /// new owner: frames that they then hand to it find the command there.
+    /// Makes another engine the owner of a connection. `tell` sends that engine its command before
+    /// others can see the new owner: frames that they then hand to it find the command there.
     fn give(&self, key: &FlowKey, owner: u16, tell: impl FnOnce()) {
         let mut table = self.lock();
         table.insert(*key, owner);
@@ -74,7 +77,8 @@ impl Owners {
     }
 }
 
-/// Frames on their way from one engine to another, one behind the other, and what is known of their checksums.
+/// Frames on their way from one engine to another, one behind the other, and what is known of their
+/// checksums.
 #[derive(Debug, Default)]
 pub(super) struct Parcel {
     octets: Vec<u8>,
@@ -137,7 +141,8 @@ struct Foreign {
     owners: HashMap<FlowKey, u16>,
     /// The connection of the last frame.
     latest: Option<FlowKey>,
-    /// The predicted headers of the next frame, if the last two were of one connection, and the owner of that.
+    /// The predicted headers of the next frame, if the last two were of one connection, and the
+    /// owner of that.
     expected: Option<(Prediction, u16)>,
 }
 
@@ -170,8 +175,8 @@ pub struct EnginePlace {
     handed_here: Receiver<(u16, Parcel)>,
     /// Where parcels that were emptied go back, by the number of the engine that they came from.
     homes: Vec<Sender<Parcel>>,
-    /// Another engine handed over the frame that is being handled: it goes no further, even if its connection has moved
-    /// on.
+    /// Another engine handed over the frame that is being handled: it goes no further, even if its
+    /// connection has moved on.
     has_come_far: bool,
 }
 
@@ -182,7 +187,8 @@ impl Way {
         }
     }
 
-    /// Copies a frame to the open parcel. If that has no room, it is sent first, without waking its receiver.
+    /// Copies a frame to the open parcel. If that has no room, it is sent first, without waking its
+    /// receiver.
     fn add(&mut self, number: u16, frame: &[u8], checksums: Checksums) -> HandOver {
         let open = self.open.as_ref();
         if open.is_some_and(|parcel| !parcel.has_room(frame.len())) {
@@ -201,7 +207,8 @@ impl Way {
     /// Sends the open parcel, if there is one.
     fn send(&mut self, number: u16) {
         if let Some(parcel) = self.open.take() {
-            // There is room for all parcels. If the other engine is gone, its connections time out at their peers.
+            // There is room for all parcels. If the other engine is gone, its connections time out
+            // at their peers.
             let _ = self.full.try_send((number, parcel));
         }
     }
@@ -255,7 +262,8 @@ impl EnginePlace {
         self.number
     }
 
-    /// Makes this engine the owner of a connection, unless another is. Returns which engine handles the frame.
+    /// Makes this engine the owner of a connection, unless another is. Returns which engine handles
+    /// the frame.
     pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let mut table = self.owners.lock();
         match table.entry(*key) {
@@ -321,8 +329,8 @@ impl EnginePlace {
         Some(owner)
     }
 
-    /// Returns the owner of a frame's connection, if its headers are like those of the last one handed over. The
-    /// checksums are not verified.
+    /// Returns the owner of a frame's connection, if its headers are like those of the last one
+    /// handed over. The checksums are not verified.
     pub(super) fn recognise(&self, frame: &[u8]) -> Option<u16> {
         let (expected, owner) = self.foreign.expected.as_ref()?;
         if self.has_come_far || self.foreign.as_of != self.owners.changes() {
@@ -332,7 +340,8 @@ impl EnginePlace {
         Some(*owner)
     }
 
-    /// Predicts the headers of the next frame from this one, which is of another engine's connection.
+    /// Predicts the headers of the next frame from this one, which is of another engine's
+    /// connection.
     pub(super) fn expect_like(&mut self, frame: &[u8], packet: &Packet<'_>, owner: u16) {
         let key = FlowKey::new(packet.destination, packet.source);
         // Where the frames of several connections alternate, the next is not like this one.

@@ -16,8 +16,8 @@ use super::Engine;
 use super::listener::Listener;
 use super::owners::Handler;
 
-/// So many connections may be in MPA start-up for each that may be half-open. Their peers' addresses are not forged,
-/// but nothing else is known of them.
+/// So many connections may be in MPA start-up for each that may be half-open. Their peers'
+/// addresses are not forged, but nothing else is known of them.
 const STARTING_PER_HALF_OPEN: usize = 8;
 
 /// What happens to a segment that belongs to no connection.
@@ -78,8 +78,8 @@ impl Engine {
         }
         let isn = self.initial_sequence_number(now, key);
         let isn = if isn.after(least) { isn } else { least };
-        // The addresses stay this engine's, so that no other engine can take them meanwhile: the same SYN may have come
-        // there too.
+        // The addresses stay this engine's, so that no other engine can take them meanwhile: the
+        // same SYN may have come there too.
         self.forget_here(index);
         Some(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
@@ -126,8 +126,8 @@ impl Engine {
         Ok(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 
-    /// Makes this engine the owner of a connection among those of its device, unless another is. Returns which engine
-    /// handles the frame.
+    /// Makes this engine the owner of a connection among those of its device, unless another is.
+    /// Returns which engine handles the frame.
     pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let place = self.place.as_ref();
         place.map_or(Handler::This, |place| place.claim(key))
@@ -183,8 +183,8 @@ impl Engine {
             .flatten()
     }
 
-    /// Makes the SYN-ACK with a cookie for a SYN for which there is no room. The connection is made when the peer's ACK
-    /// proves its address.
+    /// Makes the SYN-ACK with a cookie for a SYN for which there is no room. The connection is made
+    /// when the peer's ACK proves its address.
     fn make_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
         let syn = &packet.segment;
         let mut config = self.tcp_config(key);
@@ -223,8 +223,8 @@ impl Engine {
         self.counters.engine.frames_sent += 1;
     }
 
-    /// Returns the headers of what goes back over the link that a packet came from: in the VLAN of the packet, also if the
-    /// device has removed its tag.
+    /// Returns the headers of what goes back over the link that a packet came from: in the VLAN of
+    /// the packet, also if the device has removed its tag.
     fn way_back(&self, packet: &Packet<'_>) -> NetHeader {
         let removed = || self.untagged.get(&packet.destination.ip()).copied();
         NetHeader {
@@ -250,16 +250,18 @@ impl Engine {
         Ok((*id, listener.clone()))
     }
 
-    /// Returns an initial sequence number as RFC 6528 has it: a clock of 4 microseconds plus a keyed hash of the
-    /// addresses.
+    /// Returns an initial sequence number as RFC 6528 has it: a clock of 4 microseconds plus a
+    /// keyed hash of the addresses.
     pub(super) fn initial_sequence_number(&self, now: Instant, key: &FlowKey) -> Seq {
         let clock = now.as_nanos() / 4_000;
         Seq(clock.wrapping_add(self.isn_secret.hash_one(key)) as u32)
     }
 
-    /// Returns TCP's settings for a connection. The MSS is the device's; a narrower path is learnt with the next hop.
+    /// Returns TCP's settings for a connection. The MSS is the device's; a narrower path is learnt
+    /// with the next hop.
     pub(super) fn tcp_config(&self, key: &FlowKey) -> TcpConfig {
-        // RFC 7323 section 5.4: the offset is the same for all connections between two hosts, and hides our clock.
+        // RFC 7323 section 5.4: the offset is the same for all connections between two hosts, and
+        // hides our clock.
         let hosts = (key.local.ip(), key.remote.ip());
         TcpConfig {
             mss: key.mss(self.config.mtu),

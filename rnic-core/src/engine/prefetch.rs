@@ -9,8 +9,8 @@ use super::prefetched::{Awaited, Prefetched, Steps};
 /// With fewer connections than this, their state stays in cache, and prefetching gains nothing.
 const MANY: usize = 64;
 
-/// A frame is compared with this many of the next entries. The entries of frames that are handled as predicted are never asked
-/// for, and are passed over.
+/// A frame is compared with this many of the next entries. The entries of frames that are handled
+/// as predicted are never asked for, and are passed over.
 const PASSED_OVER: usize = 4;
 
 /// A frame of at most so many octets may be a mere ACK: then the send state is needed.
@@ -52,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Returns the connection that was prefetched for this frame, if it has these addresses. It was looked up earlier,
-    /// so that the wait for memory overlapped with other work.
+    /// Returns the connection that was prefetched for this frame, if it has these addresses. It was
+    /// looked up earlier, so that the wait for memory overlapped with other work.
     #[inline]
     pub(super) fn find_prefetched(&mut self, key: &FlowKey) -> Option<usize> {
         if self.prefetched.awaited.is_empty() {
@@ -102,7 +102,8 @@ impl Engine {
         });
     }
 
-    /// Prefetches for the timer behind the one that goes off: where many connections are busy, it soon follows.
+    /// Prefetches for the timer behind the one that goes off: where many connections are busy, it
+    /// soon follows.
     #[inline]
     pub(super) fn prefetch_timer(&self) {
         if self.has_many()
@@ -137,7 +138,8 @@ impl Engine {
 
 /// Returns whether two frames are of the same connection. `false` may be wrong, `true` is not.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
-    // IPv4 without VLAN tags and options: EtherType, version and header length. Addresses and ports follow.
+    // IPv4 without VLAN tags and options: EtherType, version and header length. Addresses and ports
+    // follow.
     const USUAL: [u8; 3] = [0x08, 0x00, 0x45];
     let usual = one.get(12..15) == Some(&USUAL[..]) && other.get(12..15) == Some(&USUAL[..]);
     usual && one.get(26..38) == other.get(26..38)

@@ -1,18 +1,20 @@
 //! Which connections were prefetched, and up to which step.
 //!
-//! Connections are prefetched before their turn. Where there are many, a connection has left the cache since its last
-//! turn, and waiting for each cache line when it is needed would take longer than the work itself.
+//! Connections are prefetched before their turn. Where there are many, a connection has left the
+//! cache since its last turn, and waiting for each cache line when it is needed would take longer
+//! than the work itself.
 //!
-//! Prefetching takes several steps, because what one step loads holds the pointer for the next. The steps form a
-//! pipeline: each works on a connection whose turn is nearer than that of the step before, and all advance with each
-//! turn. So few loads are outstanding at a time, and they complete while other connections have their turn.
+//! Prefetching takes several steps, because what one step loads holds the pointer for the next. The
+//! steps form a pipeline: each works on a connection whose turn is nearer than that of the step
+//! before, and all advance with each turn. So few loads are outstanding at a time, and they
+//! complete while other connections have their turn.
 
 use crate::connection::{Connection, Upcoming};
 
 use super::flows::Hash;
 
-/// Turns between two steps for a connection: enough for a load to complete, and few enough that the line is still in
-/// the nearest cache.
+/// Turns between two steps for a connection: enough for a load to complete, and few enough that the
+/// line is still in the nearest cache.
 const APART: usize = 2;
 /// The first step finds a connection, the others prefetch it.
 const STEPS: usize = 1 + Connection::DEPTHS;
@@ -41,8 +43,8 @@ pub(super) struct Awaited {
 pub(super) struct Steps([usize; STEPS]);
 
 impl Steps {
-    /// Advances each step for the turn of the first of `waiting` connections. `step` gets the position of a connection
-    /// in the queue, and the number of the step.
+    /// Advances each step for the turn of the first of `waiting` connections. `step` gets the
+    /// position of a connection in the queue, and the number of the step.
     pub(super) fn go_on(&mut self, waiting: usize, mut step: impl FnMut(usize, usize)) {
         for (number, done) in self.0.iter_mut().enumerate() {
             let until = waiting.min((STEPS - number) * APART);
@@ -65,7 +67,8 @@ impl Steps {
 mod tests {
     use super::*;
 
-    /// Connections that wait are prefetched step by step: each step once, ahead of the next, and all before their turn.
+    /// Connections that wait are prefetched step by step: each step once, ahead of the next, and
+    /// all before their turn.
     #[test]
     fn steps_follow_each_other_until_the_turn_comes() {
         const WAITING: usize = 40;

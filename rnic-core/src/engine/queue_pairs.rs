@@ -72,8 +72,8 @@ impl QueuePairs {
         *self.place(number) = Some(EndLocation::Here(end));
     }
 
-    /// Puts a queue pair back that its connection returned. If the host destroyed it meanwhile, it is dropped: its
-    /// number may be another's by now.
+    /// Puts a queue pair back that its connection returned. If the host destroyed it meanwhile, it
+    /// is dropped: its number may be another's by now.
     pub(super) fn put_back(&mut self, connection: usize, end: LocalEnd) {
         if self.connection_of(end.number()) == Some(connection) {
             self.put(end);

@@ -1,7 +1,8 @@
 //! When connections have their turns: the queue of those that may send, delayed ACKs, and timers.
 //!
-//! A step of a connection returns its [`Wants`], and [`Schedule::update`] acts on them. Nothing else changes the queue,
-//! the list of delayed ACKs, the timers, or what a connection remembers of them ([`Scheduled`]).
+//! A step of a connection returns its [`Wants`], and [`Schedule::update`] acts on them. Nothing
+//! else changes the queue, the list of delayed ACKs, the timers, or what a connection remembers of
+//! them ([`Scheduled`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::time::Instant;
 /// The least time between two turns.
 const A_MOMENT: Duration = Duration::from_nanos(1);
 
-/// The connections of an engine. In boxes: they are large, and a slab has room for up to twice as many as it holds.
+/// The connections of an engine. In boxes: they are large, and a slab has room for up to twice as
+/// many as it holds.
 pub(super) type Connections = Slab<Box<Connection>>;
 
 /// The connections that wait for a turn.
@@ -23,8 +25,8 @@ pub(super) type Connections = Slab<Box<Connection>>;
 pub(super) struct Schedule {
     /// Those that may have something to send, each once.
     ready: VecDeque<usize>,
-    /// Those with a delayed ACK, which goes with the first turn later than this time. Each stands here once. Timers
-    /// would cost more, and each message would need one.
+    /// Those with a delayed ACK, which goes with the first turn later than this time. Each stands
+    /// here once. Timers would cost more, and each message would need one.
     delayed_acks: VecDeque<(Instant, usize)>,
     timers: Timers,
 }

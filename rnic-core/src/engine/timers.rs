@@ -2,20 +2,21 @@
 
 use crate::time::Instant;
 
-/// Children of a timer in the heap: as many as a cache line holds. With two there would be twice as many levels, and
-/// with thousands of connections each level is a cache miss.
+/// Children of a timer in the heap: as many as a cache line holds. With two there would be twice as
+/// many levels, and with thousands of connections each level is a cache miss.
 const BELOW: usize = 4;
 
 /// A heap of timers, the next one first, that knows the place of each connection's timer.
 ///
-/// Timers are set lazily. A retransmission timer moves with nearly every acknowledgement, mostly later, or is stopped.
-/// So the timer of a connection stays in its place unless it is wanted earlier. When it expires, the connection is
-/// asked whether there is anything to do; if not, the timer is set to what it wants then. Only where there are many
-/// connections is a timer removed as soon as none is wanted: when it went off, the connection would have left the
-/// cache.
+/// Timers are set lazily. A retransmission timer moves with nearly every acknowledgement, mostly
+/// later, or is stopped. So the timer of a connection stays in its place unless it is wanted
+/// earlier. When it expires, the connection is asked whether there is anything to do; if not, the
+/// timer is set to what it wants then. Only where there are many connections is a timer removed as
+/// soon as none is wanted: when it went off, the connection would have left the cache.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// A timer expires no later than its [`BELOW`] children, which begin at `BELOW` times its place plus one.
+    /// A timer expires no later than its [`BELOW`] children, which begin at `BELOW` times its place
+    /// plus one.
     heap: Vec<(Instant, u32)>,
     /// The place of each connection's timer in the heap.
     places: Vec<u32>,
@@ -45,7 +46,8 @@ impl Timers {
         }
     }
 
-    /// Returns the connection whose timer expired first. The caller then [sets](Self::set) its timer anew.
+    /// Returns the connection whose timer expired first. The caller then [sets](Self::set) its
+    /// timer anew.
     #[inline]
     pub(crate) fn expired(&self, now: Instant) -> Option<usize> {
         let &(at, connection) = self.heap.first()?;

@@ -20,7 +20,8 @@ impl Access {
     pub const REMOTE_ATOMIC: Self = Self(8);
     /// Memory windows may be bound to it.
     pub const MW_BIND: Self = Self(16);
-    /// The local side may send from it. Every region allows this, asked or not; no memory window does.
+    /// The local side may send from it. Every region allows this, asked or not; no memory window
+    /// does.
     pub const LOCAL_READ: Self = Self(128);
 
     /// What a memory window can give.
@@ -87,7 +88,8 @@ impl From<PdId> for Scope {
     }
 }
 
-/// Who uses an STag: a stream, or the protection domain alone (which reaches no STag of a single stream).
+/// Who uses an STag: a stream, or the protection domain alone (which reaches no STag of a single
+/// stream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The protection domain.

@@ -1,4 +1,5 @@
-//! What a memory window is bound to, or what a fast registration covers, as it stands in a work request.
+//! What a memory window is bound to, or what a fast registration covers, as it stands in a work
+//! request.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -14,9 +15,11 @@ use super::access::Access;
 pub struct Binding {
     /// The STag from now on: that of the window or region with any key.
     pub stag: u32,
-    /// A window: the STag of the region that it opens. A fast registration has its region from its allocation.
+    /// A window: the STag of the region that it opens. A fast registration has its region from its
+    /// allocation.
     pub region: u32,
-    /// The first octet: a window's is a tagged offset of the region, a fast registration's is counted in its region.
+    /// The first octet: a window's is a tagged offset of the region, a fast registration's is
+    /// counted in its region.
     pub start: u64,
     /// Octets.
     pub length: u64,

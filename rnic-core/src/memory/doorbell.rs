@@ -1,10 +1,11 @@
 //! Doorbells: how an application tells a worker which queue pairs have new work requests.
 //!
-//! A bit per queue pair, and where there are more than 64, a bit above for each 64 of them. Everything is sequentially
-//! consistent, so that of a ring and a worker's look at the same bit, one sees the other: no request is left behind unseen.
+//! A bit per queue pair, and where there are more than 64, a bit above for each 64 of them.
+//! Everything is sequentially consistent, so that of a ring and a worker's look at the same bit,
+//! one sees the other: no request is left behind unseen.
 //!
-//! A message that is posted alone pays for all of this by itself: so no barrier stands where a change of a bit, which is
-//! one, comes anyway.
+//! A message that is posted alone pays for all of this by itself: so no barrier stands where a
+//! change of a bit, which is one, comes anyway.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 
@@ -13,7 +14,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence
 pub struct Doorbells {
     count: u32,
     bells: Box<[AtomicU64]>,
-    /// Bit *i* of word *j*: word 64 *j* + *i* of `bells` has bits. None, where `bells` are no more than one word.
+    /// Bit *i* of word *j*: word 64 *j* + *i* of `bells` has bits. None, where `bells` are no more
+    /// than one word.
     summary: Box<[AtomicU64]>,
     /// Commands were sent that the worker has not taken.
     commands: AtomicBool,
@@ -39,8 +41,8 @@ impl Doorbells {
         self.count
     }
 
-    /// Rings a doorbell, after the request was pushed. Returns whether the worker sleeps and the caller must wake
-    /// it. A number that does not exist rings nothing.
+    /// Rings a doorbell, after the request was pushed. Returns whether the worker sleeps and the
+    /// caller must wake it. A number that does not exist rings nothing.
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring(&self, index: u32) -> bool {
         if index >= self.count {
@@ -50,26 +52,28 @@ impl Doorbells {
         let new = set(&self.bells[index / 64], index % 64);
         let summary = self.summary.get(index / 4096);
         let new_summary = summary.is_some_and(|word| set(word, index / 64 % 64));
-        // The side that sets a bit wakes the worker; while one is set the worker does not fall asleep.
+        // The side that sets a bit wakes the worker; while one is set the worker does not fall
+        // asleep.
         (new || new_summary) && self.must_wake()
     }
 
-    /// Rings without naming a queue pair, after a command was sent. Returns whether the caller must wake the worker.
+    /// Rings without naming a queue pair, after a command was sent. Returns whether the caller must
+    /// wake the worker.
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring_commands(&self) -> bool {
         self.commands.store(true, Ordering::SeqCst);
         self.must_wake()
     }
 
-    /// Returns whether commands may have been sent since the last call. Called by the worker, which then has to look at all of them, or to
-    /// [ring](Self::ring_commands) itself.
+    /// Returns whether commands may have been sent since the last call. Called by the worker, which
+    /// then has to look at all of them, or to [ring](Self::ring_commands) itself.
     pub fn take_commands(&self) -> bool {
         // Without any, the cache line is left to its other users.
         self.commands.load(Ordering::SeqCst) && self.commands.swap(false, Ordering::SeqCst)
     }
 
-    /// Returns whether the caller must wake the worker, after it has set a bit or announced commands. Both are sequentially consistent
-    /// with what the worker does before it sleeps.
+    /// Returns whether the caller must wake the worker, after it has set a bit or announced
+    /// commands. Both are sequentially consistent with what the worker does before it sleeps.
     fn must_wake(&self) -> bool {
         // Of several that ring, one wakes.
         self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst)
@@ -105,9 +109,10 @@ impl Doorbells {
             || words.iter().any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
-    /// Announces that the worker will sleep: from here on each ring wakes it. Returns whether it may sleep; if a doorbell rings
-    /// it must not. Before sleeping it has to look at everything else that is announced by
-    /// [`ring_commands`](Self::ring_commands) once more; if there is something, it calls [`awake`](Self::awake).
+    /// Announces that the worker will sleep: from here on each ring wakes it. Returns whether it
+    /// may sleep; if a doorbell rings it must not. Before sleeping it has to look at everything
+    /// else that is announced by [`ring_commands`](Self::ring_commands) once more; if there is
+    /// something, it calls [`awake`](Self::awake).
     pub fn prepare_to_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -129,7 +134,8 @@ impl Doorbells {
 fn set(word: &AtomicU64, bit: usize) -> bool {
     let is_set = || word.load(Ordering::SeqCst) >> bit & 1 == 1;
     if is_set() {
-        // Before the look at the bit comes the push: a bit found set is one that the worker has yet to take.
+        // Before the look at the bit comes the push: a bit found set is one that the worker has yet
+        // to take.
         fence(Ordering::SeqCst);
         if is_set() {
             return false;
@@ -222,8 +228,8 @@ mod tests {
         assert!(!bells.ring(1));
     }
 
-    /// Each of two threads posts and rings; the worker sleeps (parks) whenever it may. A lost ring or a lost
-    /// wake-up would leave it asleep for ever.
+    /// Each of two threads posts and rings; the worker sleeps (parks) whenever it may. A lost ring
+    /// or a lost wake-up would leave it asleep for ever.
     #[test]
     fn no_ring_is_lost() {
         const POSTS: u32 = if cfg!(miri) { 100 } else { 30_000 };

@@ -1,8 +1,10 @@
-//! Quiescent points: revocation waits for them, and then knows that no worker uses the memory any more.
+//! Quiescent points: revocation waits for them, and then knows that no worker uses the memory any
+//! more.
 //!
-//! A worker looks STags up, and copies through what it found, only inside a batch. Its epoch is odd inside and
-//! even outside, and grows at each step. Revocation first makes the STag invalid, then waits for each worker
-//! that was inside a batch to have left it: whatever a worker looks up afterwards, it finds the STag invalid.
+//! A worker looks STags up, and copies through what it found, only inside a batch. Its epoch is odd
+//! inside and even outside, and grows at each step. Revocation first makes the STag invalid, then
+//! waits for each worker that was inside a batch to have left it: whatever a worker looks up
+//! afterwards, it finds the STag invalid.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -43,8 +45,8 @@ impl Worker {
         &self.table
     }
 
-    /// Begins a batch: opens the table for reading until the guard is dropped, which is a quiescent point. Guards
-    /// may nest; then the end of the last one is. Do not sleep while holding one.
+    /// Begins a batch: opens the table for reading until the guard is dropped, which is a quiescent
+    /// point. Guards may nest; then the end of the last one is. Do not sleep while holding one.
     pub fn enter(&self) -> Guard<'_> {
         self.open();
         Guard { worker: self }

@@ -47,8 +47,8 @@ pub enum TagError {
         /// Octets.
         len: usize,
     },
-    /// The program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)) that is still
-    /// registered.
+    /// The program has taken away memory of its own
+    /// ([`Region::foreign`](super::region::Region::foreign)) that is still registered.
     #[error(
         "the memory of STag {stag} cannot be accessed ({need}): it was unmapped, protected or truncated; deregister it first"
     )]

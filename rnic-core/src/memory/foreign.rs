@@ -18,7 +18,8 @@ pub(super) struct Foreign {
     writable: bool,
 }
 
-// SAFETY: it is an address, which all threads of the process share; every access through it is one that threads may race with.
+// SAFETY: it is an address, which all threads of the process share; every access through it is one
+// that threads may race with.
 unsafe impl Send for Foreign {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Foreign {}
@@ -48,7 +49,8 @@ impl Foreign {
         let first = start.wrapping_sub(before);
         loop {
             // The kernel rounds the length up to whole pages.
-            // SAFETY: populating changes nothing that the memory holds, and an address where nothing is mapped is refused.
+            // SAFETY: populating changes nothing that the memory holds, and an address where
+            // nothing is mapped is refused.
             if unsafe { libc::madvise(first.cast(), len, advice) } == 0 {
                 return Ok(Self { start, writable });
             }

@@ -6,14 +6,15 @@ use core::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(pub u32);
 
-/// Frames that are left to segments without data: ACK, RST, SYN, FIN and window probes. They come back as soon as the device
-/// has sent them.
+/// Frames that are left to segments without data: ACK, RST, SYN, FIN and window probes. They come
+/// back as soon as the device has sent them.
 pub const CONTROL_FRAMES: usize = 8;
 
 /// Frames that are left to those and to copies of held segments, which come back as soon.
 pub const PASSING_FRAMES: usize = 16;
 
-/// Frames that are left to all these and to the first segment that a connection holds, which may be all that it wants.
+/// Frames that are left to all these and to the first segment that a connection holds, which may be
+/// all that it wants.
 pub const RESERVED_FRAMES: usize = 32;
 
 /// Returns how many frames a connection leaves to others that holds so many.
@@ -29,8 +30,9 @@ const PIECE: usize = 256;
 
 /// The transmit side of a device: frames to build in, and the queue that sends them.
 ///
-/// A frame is owned by its holder (a connection that may have to send it again, or none) and, between
-/// [`transmit`](Self::transmit) and its completion, by the device too. It becomes free when neither owns it.
+/// A frame is owned by its holder (a connection that may have to send it again, or none) and,
+/// between [`transmit`](Self::transmit) and its completion, by the device too. It becomes free when
+/// neither owns it.
 pub trait TxFrames {
     /// Allocates a free frame. Returns `None` while all are in use.
     fn allocate(&mut self) -> Option<FrameId>;
@@ -44,7 +46,8 @@ pub trait TxFrames {
     /// Returns the whole of a frame, to read.
     fn bytes(&self, frame: FrameId) -> &[u8];
 
-    /// Returns the whole of a frame, to build in. The caller must not change a frame that is [`busy`](Self::busy).
+    /// Returns the whole of a frame, to build in. The caller must not change a frame that is
+    /// [`busy`](Self::busy).
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
 
     /// Copies octets `range` of a frame to another one, from `at` on.
@@ -64,17 +67,19 @@ pub trait TxFrames {
     /// Returns whether the device has room to queue another frame now.
     fn can_transmit(&self) -> bool;
 
-    /// Queues the first `len` octets of the frame to be sent. Only after [`can_transmit`](Self::can_transmit) said yes.
+    /// Queues the first `len` octets of the frame to be sent. Only after
+    /// [`can_transmit`](Self::can_transmit) said yes.
     fn transmit(&mut self, frame: FrameId, len: usize);
 
-    /// Returns whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then the
-    /// payload of frames needs no sum.
+    /// Returns whether the device completes the checksums of TCP
+    /// ([`transmit_partial`](Self::transmit_partial)): then the payload of frames needs no sum.
     fn completes_checksums(&self) -> bool {
         false
     }
 
-    /// Queues a frame as [`transmit`](Self::transmit) does. Its TCP header stands at `tcp_at` and has a partial checksum: the sum of
-    /// the pseudo-header. Only where the device [completes](Self::completes_checksums) it.
+    /// Queues a frame as [`transmit`](Self::transmit) does. Its TCP header stands at `tcp_at` and
+    /// has a partial checksum: the sum of the pseudo-header. Only where the device
+    /// [completes](Self::completes_checksums) it.
     fn transmit_partial(&mut self, frame: FrameId, len: usize, tcp_at: usize) {
         debug_assert!(
             false,

@@ -1,13 +1,16 @@
 //! Access to memory of the program, which may be gone by then.
 //!
-//! The program may unmap, protect or truncate its own memory before it deregisters it, and then a peer's message would be a
-//! SIGSEGV or SIGBUS in this process. So such memory is accessed by a few [routines](code) alone, and a [handler](handler)
-//! of both signals ends an access that faults in one of them with a [`Fault`]. Every other signal goes on to the handler that
-//! the program had before.
+//! The program may unmap, protect or truncate its own memory before it deregisters it, and then a
+//! peer's message would be a SIGSEGV or SIGBUS in this process. So such memory is accessed by a few
+//! [routines](code) alone, and a [handler](handler) of both signals ends an access that faults in
+//! one of them with a [`Fault`]. Every other signal goes on to the handler that the program had
+//! before.
 //!
-//! A program that installs a handler of its own after its first foreign region replaces this one, and has to call it. A thread
-//! that blocks SIGSEGV or SIGBUS dies of a fault, whatever is installed: the kernel wants it so. Many programs block all signals in
-//! their threads, so both are unblocked in each thread when it first runs the engine. A thread that blocks them again later dies.
+//! A program that installs a handler of its own after its first foreign region replaces this one,
+//! and has to call it. A thread that blocks SIGSEGV or SIGBUS dies of a fault, whatever is
+//! installed: the kernel wants it so. Many programs block all signals in their threads, so both are
+//! unblocked in each thread when it first runs the engine. A thread that blocks them again later
+//! dies.
 
 #![allow(unsafe_code)]
 
@@ -33,8 +36,8 @@ pub(super) use self::handler::{admit, install};
 #[error("the memory is unmapped, protected, or of a file that was truncated")]
 pub struct Fault;
 
-/// Copies `from` to memory that may be gone, in whole words and the last one last, as [`store`](super::words::store)
-/// does.
+/// Copies `from` to memory that may be gone, in whole words and the last one last, as
+/// [`store`](super::words::store) does.
 ///
 /// # Safety
 ///
@@ -56,8 +59,8 @@ pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) -> Result<(), Fault> {
     result(unsafe { code::copy(to.as_mut_ptr(), from, to.len(), head, &guarded) })
 }
 
-/// Copies octets, of which `head` lie in front of the first multiple of 8 on the side that others watch, in whole words and the
-/// last one last. They are there: a fault is not caught.
+/// Copies octets, of which `head` lie in front of the first multiple of 8 on the side that others
+/// watch, in whole words and the last one last. They are there: a fault is not caught.
 ///
 /// # Safety
 ///
@@ -69,7 +72,8 @@ pub(super) unsafe fn copy_own(to: *mut u8, from: *const u8, len: usize, head: us
     unsafe { code::copy(to, from, len, head, &(0..0)) };
 }
 
-/// Replaces the aligned word at `at`, which may be gone, by what `change` makes of it. Returns what it was.
+/// Replaces the aligned word at `at`, which may be gone, by what `change` makes of it. Returns what
+/// it was.
 ///
 /// # Safety
 ///

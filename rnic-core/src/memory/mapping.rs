@@ -78,8 +78,9 @@ impl Mapping {
 
     fn map(file: OwnedFd, len: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(len).map_raw(&file)?;
-        // Populated at once, so that no page fault happens on the data path. The kernel says if it has not the
-        // pages after all (a hugetlb cgroup's limit), where a later access would be SIGBUS.
+        // Populated at once, so that no page fault happens on the data path. The kernel says if it
+        // has not the pages after all (a hugetlb cgroup's limit), where a later access would be
+        // SIGBUS.
         match map.advise(Advice::PopulateWrite) {
             // Linux before 5.14.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {

@@ -1,8 +1,9 @@
 //! Frames kept for transmission, memory regions, the STag table, placement proofs and shared rings.
 //!
-//! Registered memory is written by peers and by the application at any time. Nothing here forms a reference
-//! over it: bytes go in and out through raw pointers, and only a [`place::Placement`] or [`place::Source`],
-//! which the STag table's validation alone can make, leads there from the network.
+//! Registered memory is written by peers and by the application at any time. Nothing here forms a
+//! reference over it: bytes go in and out through raw pointers, and only a [`place::Placement`] or
+//! [`place::Source`], which the STag table's validation alone can make, leads there from the
+//! network.
 
 pub mod access;
 pub mod binding;

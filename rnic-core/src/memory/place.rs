@@ -1,4 +1,5 @@
-//! Placement proofs: values that only a successful check of an STag can make, and that alone lead to memory.
+//! Placement proofs: values that only a successful check of an STag can make, and that alone lead
+//! to memory.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +20,8 @@ use super::words;
 /// Where the layer above DDP wants the payload of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// In its buffer, with a delivery. If that is a tagged buffer, the peer needs these rights to it.
+    /// In its buffer, with a delivery. If that is a tagged buffer, the peer needs these rights to
+    /// it.
     Buffer(Access),
     /// In a tagged buffer to which the peer needs these rights, without a delivery: an RDMA Write.
     PlaceOnly(Access),
@@ -47,8 +49,8 @@ pub enum AtomicError {
 }
 
 impl Guard<'_> {
-    /// Proves that `len` octets may be written at a tagged offset. Zero-length messages are not checked at all
-    /// (RFC 5041 section 5.2): do not ask for them.
+    /// Proves that `len` octets may be written at a tagged offset. Zero-length messages are not
+    /// checked at all (RFC 5041 section 5.2): do not ask for them.
     pub fn for_placement(
         &self,
         stag: Stag,
@@ -104,8 +106,8 @@ impl Guard<'_> {
         })
     }
 
-    /// Proves that a peer may change the 8 octets at a tagged offset atomically. It is their address that must be a
-    /// multiple of 8: tagged offsets may count from anywhere.
+    /// Proves that a peer may change the 8 octets at a tagged offset atomically. It is their
+    /// address that must be a multiple of 8: tagged offsets may count from anywhere.
     // rfc: 7306-6, 7306-10, 7306-18 atomics work on any multiple of 8
     pub fn for_atomic(
         &self,
@@ -127,16 +129,16 @@ impl Guard<'_> {
         })
     }
 
-    /// Makes an STag of one stream invalid because that stream's peer (Send with Invalidate) or a work request asks
-    /// for it. Nothing is placed through it any more when this returns. Its memory stays mapped until its owner
-    /// revokes it.
+    /// Makes an STag of one stream invalid because that stream's peer (Send with Invalidate) or a
+    /// work request asks for it. Nothing is placed through it any more when this returns. Its
+    /// memory stays mapped until its owner revokes it.
     // rfc: 5040-93, 5040-94 the STag to invalidate is valid, and of this stream
     pub fn invalidate(&self, stag: Stag, origin: impl Into<Origin>) -> Result<(), TagError> {
         self.table().invalidate(stag, origin.into())
     }
 
-    /// Binds a memory window to a part of a region, for one stream. From now on until it is invalidated, the peer of
-    /// that stream alone reaches the part by the new STag.
+    /// Binds a memory window to a part of a region, for one stream. From now on until it is
+    /// invalidated, the peer of that stream alone reaches the part by the new STag.
     pub fn bind_window(
         &self,
         binding: &Binding,
@@ -253,8 +255,9 @@ impl<'g> Placement<'g> {
         self.len == 0
     }
 
-    /// Copies `bytes` to the first of them. An aligned word of 2, 4 or 8 octets is stored in one piece, and the last such word
-    /// of `bytes` last: an application that waits for it then sees the others too. A plain copy writes in any order.
+    /// Copies `bytes` to the first of them. An aligned word of 2, 4 or 8 octets is stored in one
+    /// piece, and the last such word of `bytes` last: an application that waits for it then sees
+    /// the others too. A plain copy writes in any order.
     ///
     /// Fails, having written any part of them, if the program has taken away memory of its own
     /// ([`Region::foreign`](super::region::Region::foreign)).
@@ -281,18 +284,18 @@ impl<'g> Placement<'g> {
             word.store(u64::from_ne_bytes(octets), Ordering::Release);
             return Ok(());
         }
-        // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that this value
-        // borrows keeps the region mapped. The application and other workers may access the same octets meanwhile:
-        // that race is RDMA's nature, all sides only ever copy octets, of which every value is valid, and which of
-        // them win is the peers' business.
+        // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that
+        // this value borrows keeps the region mapped. The application and other workers may access
+        // the same octets meanwhile: that race is RDMA's nature, all sides only ever copy octets,
+        // of which every value is valid, and which of them win is the peers' business.
         unsafe { words::store(to, bytes) };
         Ok(())
     }
 
     #[inline(never)]
     fn write_foreign(&self, to: *mut u8, bytes: &[u8]) -> Result<(), Fault> {
-        // SAFETY: validation found `len` octets at `to` inside a registered region of the program's, and `write` that there are
-        // enough of them. They may be gone.
+        // SAFETY: validation found `len` octets at `to` inside a registered region of the
+        // program's, and `write` that there are enough of them. They may be gone.
         unsafe { guarded::write(to, bytes) }
     }
 }
@@ -327,9 +330,11 @@ impl<'g> Source<'g> {
         self.len == 0
     }
 
-    /// Copies the first of them to the whole of `bytes`. An aligned word of 2, 4 or 8 octets is loaded in one piece.
+    /// Copies the first of them to the whole of `bytes`. An aligned word of 2, 4 or 8 octets is
+    /// loaded in one piece.
     ///
-    /// Fails if the program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)).
+    /// Fails if the program has taken away memory of its own
+    /// ([`Region::foreign`](super::region::Region::foreign)).
     ///
     /// # Panics
     ///
@@ -342,17 +347,19 @@ impl<'g> Source<'g> {
         );
         let from = match self.from.address() {
             Ok(from) => from,
-            // SAFETY: validation found `len` octets at `from` inside a registered region of the program's. They may be gone.
+            // SAFETY: validation found `len` octets at `from` inside a registered region of the
+            // program's. They may be gone.
             Err(from) => return unsafe { guarded::read(from, bytes) },
         };
-        // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
-        // borrows keeps the region mapped.
+        // SAFETY: validation found `len` octets at `from` inside a registered region. The guard
+        // that this value borrows keeps the region mapped.
         unsafe { words::load(from, bytes) };
         Ok(())
     }
 }
 
-/// Proof that 8 octets of registered memory may be changed atomically. It cannot outlive its guard either.
+/// Proof that 8 octets of registered memory may be changed atomically. It cannot outlive its guard
+/// either.
 #[derive(Debug)]
 pub struct AtomicPlace<'g> {
     value: Target,
@@ -360,22 +367,24 @@ pub struct AtomicPlace<'g> {
 }
 
 impl AtomicPlace<'_> {
-    /// Replaces the number that the octets hold, in the byte order of this machine, by what `change` makes of it.
-    /// Returns what they held. One step for every worker and for the application's own atomic operations: `change`
-    /// is called again if another came between.
+    /// Replaces the number that the octets hold, in the byte order of this machine, by what
+    /// `change` makes of it. Returns what they held. One step for every worker and for the
+    /// application's own atomic operations: `change` is called again if another came between.
     ///
-    /// Fails if the program has taken away memory of its own ([`Region::foreign`](super::region::Region::foreign)).
+    /// Fails if the program has taken away memory of its own
+    /// ([`Region::foreign`](super::region::Region::foreign)).
     // rfc: 7306-3, 7306-38, 7306-40 atomic for all streams of this RNIC
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let value = match self.value.address() {
             Ok(value) => value.cast(),
-            // SAFETY: validation found 8 octets at `value` inside a registered region of the program's, and that they are
-            // aligned. They may be gone.
+            // SAFETY: validation found 8 octets at `value` inside a registered region of the
+            // program's, and that they are aligned. They may be gone.
             Err(value) => return unsafe { guarded::update(value.cast(), change) },
         };
-        // SAFETY: validation found 8 octets at `value` inside a registered region, and that they are aligned. The
-        // guard that this value borrows keeps the region mapped. What writes the octets meanwhile by other means
-        // than an atomic operation races with it: RFC 7306 section 5 leaves that to the applications.
+        // SAFETY: validation found 8 octets at `value` inside a registered region, and that they
+        // are aligned. The guard that this value borrows keeps the region mapped. What writes the
+        // octets meanwhile by other means than an atomic operation races with it: RFC 7306 section
+        // 5 leaves that to the applications.
         let value = unsafe { AtomicU64::from_ptr(value) };
         let mut original = value.load(Ordering::Acquire);
         while let Err(found) = value.compare_exchange_weak(

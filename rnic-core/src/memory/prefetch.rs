@@ -1,5 +1,5 @@
-//! Prefetches memory into the cache. With many connections, the state of each has left the cache when its turn comes, and to wait
-//! for each line of it takes longer than the work itself.
+//! Prefetches memory into the cache. With many connections, the state of each has left the cache
+//! when its turn comes, and to wait for each line of it takes longer than the work itself.
 
 #![allow(unsafe_code)]
 
@@ -43,7 +43,8 @@ pub fn prefetch_ends<T>(queue: &VecDeque<T>) {
 #[inline]
 fn line(of: *const u8) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch is a hint: it reads nothing that the program sees, and an address that is none does no harm.
+    // SAFETY: a prefetch is a hint: it reads nothing that the program sees, and an address that is
+    // none does no harm.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(of.cast()) };
 }
 

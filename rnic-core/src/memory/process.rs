@@ -1,4 +1,5 @@
-//! The process that made something, and those that were forked from it, which have its memory and not its threads.
+//! The process that made something, and those that were forked from it, which have its memory and
+//! not its threads.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,8 +12,9 @@ use nix::libc;
 
 /// The process that made something.
 ///
-/// To ask costs a load: the kernel clears a page of memory in each process that is forked, in whatever way. One that shares its
-/// parent's memory until it executes a program (`vfork`, `posix_spawn`, `system`) is no other process here.
+/// To ask costs a load: the kernel clears a page of memory in each process that is forked, in
+/// whatever way. One that shares its parent's memory until it executes a program (`vfork`,
+/// `posix_spawn`, `system`) is no other process here.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
     mark: &'static AtomicU32,
@@ -25,7 +27,8 @@ const NONE: u32 = 0;
 impl Process {
     /// Returns this process.
     pub fn this() -> Self {
-        /// A forked process goes on to count where its parent was, so that it gets none of its ancestors' numbers.
+        /// A forked process goes on to count where its parent was, so that it gets none of its
+        /// ancestors' numbers.
         static LAST: AtomicU32 = AtomicU32::new(NONE);
         let mark = mark();
         let mut number = mark.load(Ordering::Relaxed);
@@ -53,7 +56,8 @@ fn mark() -> &'static AtomicU32 {
         Ok(page) => {
             // Never unmapped.
             let mut page = ManuallyDrop::new(page);
-            // SAFETY: a page of its own, aligned and zeroed, which nobody else uses, and which stays.
+            // SAFETY: a page of its own, aligned and zeroed, which nobody else uses, and which
+            // stays.
             unsafe { AtomicU32::from_ptr(page.as_mut_ptr().cast()) }
         }
         // Without memory for a page not much else will go. A child is then taken for its parent.
@@ -83,7 +87,8 @@ mod tests {
         let in_thread = move || this.is_forked() || Process::this().number != this.number;
         assert!(!std::thread::spawn(in_thread).join().unwrap());
 
-        // SAFETY: the child makes no call but `_exit`, which is safe after a fork whatever other threads hold.
+        // SAFETY: the child makes no call but `_exit`, which is safe after a fork whatever other
+        // threads hold.
         match unsafe { nix::unistd::fork() }.unwrap() {
             nix::unistd::ForkResult::Child => {
                 let is_new = this.is_forked() && Process::this().number != this.number;

@@ -17,7 +17,8 @@ use super::region::{Region, RegionError};
 /// Octets of a page.
 pub const PAGE: usize = 4096;
 
-/// Where the next memory is mapped: far from where the kernel maps, so that nothing else takes the place of what is unmapped.
+/// Where the next memory is mapped: far from where the kernel maps, so that nothing else takes the
+/// place of what is unmapped.
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
 
 /// How memory is taken away.
@@ -73,7 +74,8 @@ impl ProgramMemory {
     /// Makes a region of `len` of its octets.
     pub fn region(&self, offset: usize, len: usize, writable: bool) -> Result<Region, RegionError> {
         let start = self.as_ptr().wrapping_add(offset);
-        // SAFETY: nothing but regions refers to what is mapped there, now and when it is taken away.
+        // SAFETY: nothing but regions refers to what is mapped there, now and when it is taken
+        // away.
         unsafe { Region::foreign(start, len, writable) }
     }
 

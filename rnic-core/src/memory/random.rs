@@ -5,7 +5,8 @@ use std::fmt;
 use siphasher::sip::SipHasher24;
 
 /// Random numbers that are unpredictable without the seed: SipHash-2-4, a pseudo-random function,
-/// of a counter, under one half of the seed and then, with that result beside the counter, under the other.
+/// of a counter, under one half of the seed and then, with that result beside the counter, under
+/// the other.
 pub(super) struct Random {
     halves: [SipHasher24; 2],
     counter: u64,

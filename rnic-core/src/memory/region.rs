@@ -1,4 +1,5 @@
-//! Regions: locked memory, on hugepages where there are some, that applications use and peers reach by STag.
+//! Regions: locked memory, on hugepages where there are some, that applications use and peers reach
+//! by STag.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +16,8 @@ use super::words;
 /// [`report`](Region::report) says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// 1 GiB for whole multiples of that, 2 MiB for other regions of at least that, ordinary pages below.
+    /// 1 GiB for whole multiples of that, 2 MiB for other regions of at least that, ordinary pages
+    /// below.
     #[default]
     Prefer,
     /// 2 MiB.
@@ -108,9 +110,9 @@ pub enum RegionError {
 
 /// Memory that an application shares with its peers.
 ///
-/// Peers write to it at any time between registration and revocation, so it is never seen as a slice: the
-/// application copies in and out. A copy that races with a peer's write sees some mixture of old and new words: of 8 octets where
-/// these are aligned, and of 2 and 4 likewise.
+/// Peers write to it at any time between registration and revocation, so it is never seen as a
+/// slice: the application copies in and out. A copy that races with a peer's write sees some
+/// mixture of old and new words: of 8 octets where these are aligned, and of 2 and 4 likewise.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -130,8 +132,8 @@ enum Memory {
 }
 
 impl Region {
-    /// Makes a zeroed region of `len` octets, populated, and locked in memory if this process may lock so much:
-    /// [`is_locked`](Self::is_locked) and [`report`](Self::report) tell.
+    /// Makes a zeroed region of `len` octets, populated, and locked in memory if this process may
+    /// lock so much: [`is_locked`](Self::is_locked) and [`report`](Self::report) tell.
     pub fn allocate(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         let mut region = Self::allocate_unlocked(len, pages)?;
         if let Memory::Own {
@@ -143,33 +145,38 @@ impl Region {
         Ok(region)
     }
 
-    /// Makes a region of memory that the program has from elsewhere: its heap, its stack, a mapping of its own or shared memory.
-    /// It may start at any octet, and stays the program's: dropping the region leaves it as it is.
+    /// Makes a region of memory that the program has from elsewhere: its heap, its stack, a mapping
+    /// of its own or shared memory. It may start at any octet, and stays the program's: dropping
+    /// the region leaves it as it is.
     ///
-    /// All of it must be mapped, and `writable` memory be so. It is populated, and not locked: `mlock` does not count, so that
-    /// to unlock it would undo what the program itself has locked.
+    /// All of it must be mapped, and `writable` memory be so. It is populated, and not locked:
+    /// `mlock` does not count, so that to unlock it would undo what the program itself has locked.
     ///
-    /// Nothing keeps the program from unmapping, protecting or truncating it while it is registered. Then what accesses it ends
-    /// as an access without the right to do so: [`read`](Self::read) and [`write`](Self::write) fail, and a connection ends with
-    /// a Terminate. For that a handler of SIGSEGV and SIGBUS is installed with the first such region. It acts on faults
-    /// of these accesses alone, and calls the handler that was there before for all others. A handler that the program installs
-    /// later takes its place, and ought to call it. A thread that drives a device must not block these signals.
+    /// Nothing keeps the program from unmapping, protecting or truncating it while it is
+    /// registered. Then what accesses it ends as an access without the right to do so:
+    /// [`read`](Self::read) and [`write`](Self::write) fail, and a connection ends with a
+    /// Terminate. For that a handler of SIGSEGV and SIGBUS is installed with the first such region.
+    /// It acts on faults of these accesses alone, and calls the handler that was there before for
+    /// all others. A handler that the program installs later takes its place, and ought to call it.
+    /// A thread that drives a device must not block these signals.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Foreign`] says that the memory has holes or is protected, that Linux is older than 5.14, or that there is
-    /// no such handler for this processor (there is for x86-64).
+    /// [`RegionError::Foreign`] says that the memory has holes or is protected, that Linux is older
+    /// than 5.14, or that there is no such handler for this processor (there is for x86-64).
     ///
     /// # Safety
     ///
-    /// While the region exists, the program may reuse these addresses only for what peers may access by its registrations: whatever is
-    /// mapped there is read and, if `writable`, written. It accesses what peers write as [`Region`] says.
+    /// While the region exists, the program may reuse these addresses only for what peers may
+    /// access by its registrations: whatever is mapped there is read and, if `writable`, written.
+    /// It accesses what peers write as [`Region`] says.
     pub unsafe fn foreign(addr: *mut u8, len: usize, writable: bool) -> Result<Self, RegionError> {
         Self::of_program(addr, len, Foreign::populated(addr, len, writable))
     }
 
-    /// Makes a region of the program's memory that need not be mapped yet (on-demand paging). Pages are made when somebody accesses them,
-    /// peers included. An access to what is not mapped, or protected, ends as one without the right.
+    /// Makes a region of the program's memory that need not be mapped yet (on-demand paging). Pages
+    /// are made when somebody accesses them, peers included. An access to what is not mapped, or
+    /// protected, ends as one without the right.
     ///
     /// # Errors
     ///
@@ -219,8 +226,8 @@ impl Region {
         }
     }
 
-    /// Makes a zeroed region without locking it: ordinary pages may be swapped out then, and an access to them may wait for the
-    /// disk.
+    /// Makes a zeroed region without locking it: ordinary pages may be swapped out then, and an
+    /// access to them may wait for the disk.
     pub fn allocate_unlocked(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         if len == 0 {
             return Err(RegionError::Empty);
@@ -228,7 +235,8 @@ impl Region {
         let mut failure = io::Error::from(io::ErrorKind::OutOfMemory);
         for &candidate in pages.candidates(len) {
             match Mapping::create("rnic-region", len, candidate) {
-                // Hugetlb pages are never swapped out: they are locked by nature, whatever the limit on mlock.
+                // Hugetlb pages are never swapped out: they are locked by nature, whatever the
+                // limit on mlock.
                 Ok(mapping) => {
                     let locked = candidate != Pages::Ordinary;
                     let memory = Memory::Own {
@@ -267,7 +275,8 @@ impl Region {
         }
     }
 
-    /// Returns the number of octets in each of its pages, if it was allocated, and in an ordinary page otherwise.
+    /// Returns the number of octets in each of its pages, if it was allocated, and in an ordinary
+    /// page otherwise.
     pub fn page_size(&self) -> usize {
         match &self.memory {
             Memory::Own { pages, .. } => pages.size(),
@@ -280,7 +289,8 @@ impl Region {
         matches!(self.memory, Memory::Own { locked: true, .. })
     }
 
-    /// Returns what the region consists of, for people: pages, whether hugepages were missed, whether it is locked.
+    /// Returns what the region consists of, for people: pages, whether hugepages were missed,
+    /// whether it is locked.
     pub fn report(&self) -> String {
         let Memory::Own {
             asked,
@@ -312,7 +322,8 @@ impl Region {
         format!("{} octets on {pages}{missed}; {locked}", self.len)
     }
 
-    /// Copies octets out, starting at `offset`. An aligned word of 2, 4 or 8 octets is loaded in one piece.
+    /// Copies octets out, starting at `offset`. An aligned word of 2, 4 or 8 octets is loaded in
+    /// one piece.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let from = self.at(offset, to.len())?;
         if self.is_foreign() {
@@ -326,8 +337,8 @@ impl Region {
         Ok(())
     }
 
-    /// Copies octets in, starting at `offset`. An aligned word of 2, 4 or 8 octets is stored in one piece, and the last such word
-    /// last.
+    /// Copies octets in, starting at `offset`. An aligned word of 2, 4 or 8 octets is stored in one
+    /// piece, and the last such word last.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), RegionError> {
         let to = self.at(offset, from.len())?;
         if self.is_foreign() {
@@ -338,7 +349,8 @@ impl Region {
         Ok(())
     }
 
-    /// Sets `len` octets to `value`, starting at `offset`, in such words as [`write`](Self::write) does.
+    /// Sets `len` octets to `value`, starting at `offset`, in such words as [`write`](Self::write)
+    /// does.
     pub fn fill(&self, offset: usize, len: usize, value: u8) -> Result<(), RegionError> {
         let mut at = self.at(offset, len)?.addr();
         let (end, start) = (at + len, at);
@@ -359,13 +371,15 @@ impl Region {
             let mut octet = [0];
             return self.read(offset, &mut octet).map(|()| octet[0]);
         }
-        // SAFETY: the octet lies in the mapping, which lives as long as `self`, and one octet is always aligned.
+        // SAFETY: the octet lies in the mapping, which lives as long as `self`, and one octet is
+        // always aligned.
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
-    /// Returns the 8 octets at `offset`, a multiple of 8, as a number in this machine's byte order that this process and its
-    /// peers' atomic operations (RFC 7306) change without losing each other's changes. Memory of the program's own is refused: it
-    /// may be gone while the number is in use.
+    /// Returns the 8 octets at `offset`, a multiple of 8, as a number in this machine's byte order
+    /// that this process and its peers' atomic operations (RFC 7306) change without losing each
+    /// other's changes. Memory of the program's own is refused: it may be gone while the number is
+    /// in use.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
         if self.is_foreign() {
             return Err(RegionError::NotOwned);
@@ -384,12 +398,14 @@ impl Region {
             return Err(RegionError::ReadOnly);
         }
         let len = from.len();
-        // SAFETY: the caller has the address from `at`, so the octets lie in the region. They may be gone.
+        // SAFETY: the caller has the address from `at`, so the octets lie in the region. They may
+        // be gone.
         let written = unsafe { guarded::write(to, from) };
         written.map_err(|fault| RegionError::Fault { offset, len, fault })
     }
 
-    /// Returns the memory as a file, to share with another process, if it was allocated. Its size is sealed.
+    /// Returns the memory as a file, to share with another process, if it was allocated. Its size
+    /// is sealed.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.memory {
             Memory::Own { mapping, .. } => Some(mapping.as_fd()),

@@ -1,12 +1,13 @@
-//! Single-producer single-consumer rings of fixed entries, in memory of this process or in memory that two share.
+//! Single-producer single-consumer rings of fixed entries, in memory of this process or in memory
+//! that two share.
 //!
-//! A ring of this process alone takes no file descriptor and no mapping, of which a process may have few: thousands of
-//! queue pairs have two rings each.
+//! A ring of this process alone takes no file descriptor and no mapping, of which a process may
+//! have few: thousands of queue pairs have two rings each.
 //!
-//! Each side keeps its own index privately and reads only the other's, which it does not trust: if the distance
-//! between them exceeds the capacity, the ring is broken, which to a consumer looks empty and to a producer full.
-//! Entries are copied in and out as atomic words, so that a side that breaks the rules yields wrong entries and
-//! nothing worse.
+//! Each side keeps its own index privately and reads only the other's, which it does not trust: if
+//! the distance between them exceeds the capacity, the ring is broken, which to a consumer looks
+//! empty and to a producer full. Entries are copied in and out as atomic words, so that a side that
+//! breaks the rules yields wrong entries and nothing worse.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +26,8 @@ pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingE
 }
 
 /// Makes a [ring](ring()) whose entries are the first `words` words of `T`, but not fewer than
-/// [`FEWEST_WORDS`](Entry::FEWEST_WORDS). The others are not kept: in what the consumer copies they stay as they were.
+/// [`FEWEST_WORDS`](Entry::FEWEST_WORDS). The others are not kept: in what the consumer copies they
+/// stay as they were.
 pub fn ring_of<T: Entry>(
     capacity: u32,
     words: usize,
@@ -79,8 +81,8 @@ impl<T: Entry> Producer<T> {
         Ok(Self::new(shared, tail, head))
     }
 
-    /// Returns the ring as a file, for the process that attaches the other end: there is one if it is a
-    /// [shared](shared_ring) one.
+    /// Returns the ring as a file, for the process that attaches the other end: there is one if it
+    /// is a [shared](shared_ring) one.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.shared.file()
     }
@@ -91,7 +93,8 @@ impl<T: Entry> Producer<T> {
         self.push_front(&entry, T::WORDS)
     }
 
-    /// Appends an entry of which only the first `words` words are defined: the others are undefined for the consumer.
+    /// Appends an entry of which only the first `words` words are defined: the others are undefined
+    /// for the consumer.
     #[inline]
     pub fn push_front(&mut self, entry: &T, words: usize) -> Result<(), Full> {
         if self.free_seen() == 0 && self.free() == 0 {
@@ -111,7 +114,8 @@ impl<T: Entry> Producer<T> {
 
     /// Returns how many entries can be pushed now. A broken ring has none.
     pub fn free(&self) -> u32 {
-        // Acquire: the consumer's copies of the entries it released come before our writing over them.
+        // Acquire: the consumer's copies of the entries it released come before our writing over
+        // them.
         self.head.set(self.shared.head().load(Ordering::Acquire));
         self.free_seen()
     }
@@ -178,8 +182,8 @@ impl<T: Entry> Consumer<T> {
         ahead < self.len_seen() || ahead < self.len()
     }
 
-    /// Returns the ring as a file, for the process that attaches the other end: there is one if it is a
-    /// [shared](shared_ring) one.
+    /// Returns the ring as a file, for the process that attaches the other end: there is one if it
+    /// is a [shared](shared_ring) one.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.shared.file()
     }
@@ -198,20 +202,22 @@ impl<T: Entry> Consumer<T> {
         self.peek_front(ahead, T::WORDS, entry)
     }
 
-    /// Copies the first `words` words of the entry `ahead` places behind the oldest. The others of `entry` stay as they are.
+    /// Copies the first `words` words of the entry `ahead` places behind the oldest. The others of
+    /// `entry` stay as they are.
     #[inline(always)]
     pub fn peek_front(&self, ahead: u32, words: usize, entry: &mut T) -> bool {
         let there = self.has(ahead);
         if there {
-            // Copied once: what the producer does to it later has no effect on what is checked here.
+            // Copied once: what the producer does to it later has no effect on what is checked
+            // here.
             let index = self.head.wrapping_add(ahead);
             self.shared.load(index, entry, 0, words);
         }
         there
     }
 
-    /// Copies words `from..to` of the entry `ahead` places behind the oldest, of which there has to be one. The others of `entry`
-    /// stay as they are.
+    /// Copies words `from..to` of the entry `ahead` places behind the oldest, of which there has to
+    /// be one. The others of `entry` stay as they are.
     #[inline]
     pub fn peek_behind(&self, ahead: u32, from: usize, to: usize, entry: &mut T) {
         let index = self.head.wrapping_add(ahead);
@@ -257,8 +263,8 @@ impl<T: Entry> Consumer<T> {
         self.shared.head().store(self.head, Ordering::Release);
     }
 
-    /// Prefetches what [`len`](Self::len) reads, and, if asked to, what [`peek`](Self::peek) reads so many places
-    /// `ahead`.
+    /// Prefetches what [`len`](Self::len) reads, and, if asked to, what [`peek`](Self::peek) reads
+    /// so many places `ahead`.
     pub fn prefetch(&self, ahead: Option<u32>) {
         prefetch(self.shared.tail());
         if let Some(ahead) = ahead {

@@ -1,7 +1,8 @@
 //! What stores change memory, one by one, for tests.
 //!
-//! The processor runs the code under test step by step: behind each instruction it calls a handler of SIGTRAP, which looks at
-//! the memory. So it is seen what another thread could see, always, and not only if that thread looks at the right moment.
+//! The processor runs the code under test step by step: behind each instruction it calls a handler
+//! of SIGTRAP, which looks at the memory. So it is seen what another thread could see, always, and
+//! not only if that thread looks at the right moment.
 
 #![allow(unsafe_code)]
 
@@ -32,11 +33,12 @@ struct Watch {
     stores: Vec<Range<usize>>,
 }
 
-/// Runs `work`, which stores to the first `len` octets of a region, all of which are 0 before. Returns the octets that each
-/// store has changed, in their order, and what they hold. A store of zeros is not seen.
+/// Runs `work`, which stores to the first `len` octets of a region, all of which are 0 before.
+/// Returns the octets that each store has changed, in their order, and what they hold. A store of
+/// zeros is not seen.
 ///
-/// A second store to an octet is seen too, whatever its value: the handler sets what it has seen to 0 again. So an octet that is
-/// stored once is 0 in memory at the end.
+/// A second store to an octet is seen too, whatever its value: the handler sets what it has seen to
+/// 0 again. So an octet that is stored once is 0 in memory at the end.
 ///
 /// # Panics
 ///
@@ -68,7 +70,8 @@ pub fn stores_to(region: &Region, len: usize, work: impl FnOnce()) -> (Vec<Range
 
 fn handle_traps() {
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = handle;
-    // SAFETY: an action without mask and restorer is a valid one, and the handler has the arguments that the flag says.
+    // SAFETY: an action without mask and restorer is a valid one, and the handler has the arguments
+    // that the flag says.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as usize;
@@ -83,7 +86,8 @@ fn handle_traps() {
 
 /// Handles a signal. Everything that is called here may be called in a handler.
 extern "C" fn handle(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the state of this thread, which it goes on with behind the handler. Nobody else has it.
+    // SAFETY: the kernel passes the state of this thread, which it goes on with behind the handler.
+    // Nobody else has it.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let flags = &mut registers[libc::REG_EFL as usize];
     if !STEPPING.load(Ordering::SeqCst) {
@@ -100,7 +104,8 @@ extern "C" fn handle(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
 impl Watch {
     fn is_unchanged(&self) -> bool {
         let (memory, zeros) = (self.memory.cast(), self.zeros.as_ptr().cast());
-        // SAFETY: the region has as many octets, and they are there. The thread that stores to them stands still.
+        // SAFETY: the region has as many octets, and they are there. The thread that stores to them
+        // stands still.
         unsafe { libc::memcmp(memory, zeros, self.zeros.len()) == 0 }
     }
 
@@ -123,9 +128,10 @@ impl Watch {
     }
 }
 
-/// Checks that the pieces, given by their octets, were stored in their order as an adapter does it: each octet once and in the
-/// order of addresses, each aligned word of 2, 4 or 8 octets whole if it lies in one piece, and the last such word of a
-/// piece by itself. The memory begins at a multiple of 8.
+/// Checks that the pieces, given by their octets, were stored in their order as an adapter does it:
+/// each octet once and in the order of addresses, each aligned word of 2, 4 or 8 octets whole if it
+/// lies in one piece, and the last such word of a piece by itself. The memory begins at a multiple
+/// of 8.
 ///
 /// # Panics
 ///

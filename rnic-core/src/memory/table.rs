@@ -1,9 +1,10 @@
 //! The STag table: which memory peers may reach, by which name, and how.
 //!
-//! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written only while it
-//! is invalid and no reader that it concerns can still have seen it valid, so its fields never change under a
-//! reader: applications write it after every worker has passed a quiescent point, and the worker of a stream, which
-//! alone uses the STags of that stream, between two of its lookups (see `binding`).
+//! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written
+//! only while it is invalid and no reader that it concerns can still have seen it valid, so its
+//! fields never change under a reader: applications write it after every worker has passed a
+//! quiescent point, and the worker of a stream, which alone uses the STags of that stream, between
+//! two of its lookups (see `binding`).
 
 mod binding;
 pub mod list;
@@ -127,8 +128,8 @@ impl StagSlot {
         }
     }
 
-    /// Makes the slot say something, and its STag valid. The caller holds the ledger, the slot is invalid, and no
-    /// reader that could use it has seen it valid since its last quiescent point.
+    /// Makes the slot say something, and its STag valid. The caller holds the ledger, the slot is
+    /// invalid, and no reader that could use it has seen it valid since its last quiescent point.
     fn publish(&self, stag: Stag, entry: &StagEntry) {
         let (pd, stream) = match entry.scope {
             Scope::Domain(pd) => (pd, ANY_STREAM),
@@ -156,7 +157,8 @@ impl StagSlot {
 /// What an STag was made for.
 #[derive(Debug)]
 enum Kind {
-    /// Memory registered from the start. It is held, so that it stays mapped while a worker can write to it.
+    /// Memory registered from the start. It is held, so that it stays mapped while a worker can
+    /// write to it.
     Region(Arc<Region>),
     /// Memory that work requests register, in parts and anew.
     Fast(Arc<Region>),
@@ -167,7 +169,8 @@ enum Kind {
 /// A registration as its owner sees it.
 #[derive(Debug)]
 struct Registration {
-    /// The STag that its owner was given. That of a window or of a fast registration later has other keys.
+    /// The STag that its owner was given. That of a window or of a fast registration later has
+    /// other keys.
     stag: Stag,
     pd: PdId,
     kind: Kind,
@@ -175,8 +178,8 @@ struct Registration {
     over: bool,
     /// Somebody waits until no worker uses it any more.
     waiting: bool,
-    /// A window: it was made invalid with its region, and a worker may still go on with what it said, for each of so many
-    /// regions.
+    /// A window: it was made invalid with its region, and a worker may still go on with what it
+    /// said, for each of so many regions.
     settling: u32,
     /// A region: the windows that its end has made invalid.
     ended_windows: Vec<Stag>,
@@ -194,9 +197,10 @@ struct Ledger {
 
 /// The registered memory of a device.
 ///
-/// An STag is a 24-bit index and an 8-bit key. The low bits of the index choose the slot, at random among the
-/// free ones; the rest of the index and the key are random too, and the slot holds the whole STag to compare.
-/// A peer that guesses therefore has all 32 bits to guess, however small the table is.
+/// An STag is a 24-bit index and an 8-bit key. The low bits of the index choose the slot, at random
+/// among the free ones; the rest of the index and the key are random too, and the slot holds the
+/// whole STag to compare. A peer that guesses therefore has all 32 bits to guess, however small the
+/// table is.
 #[derive(Debug)]
 pub struct StagTable {
     /// A power of two of them.
@@ -206,13 +210,14 @@ pub struct StagTable {
 }
 
 impl StagTable {
-    /// Returns a table of `capacity` STags (rounded up to a power of two, [`MAX_STAGS`] at most). `seed` must be unpredictable. It panics
-    /// where there is no memory.
+    /// Returns a table of `capacity` STags (rounded up to a power of two, [`MAX_STAGS`] at most).
+    /// `seed` must be unpredictable. It panics where there is no memory.
     pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
         Self::try_new(capacity, seed).expect("memory for a table of STags")
     }
 
-    /// Returns the same, or an error where there is no memory: a table is large, and a process may have a limit.
+    /// Returns the same, or an error where there is no memory: a table is large, and a process may
+    /// have a limit.
     pub fn try_new(capacity: usize, seed: [u8; 32]) -> Result<Self, TryReserveError> {
         let capacity = capacity.clamp(1, MAX_STAGS as usize).next_power_of_two();
         let (mut slots, mut free, mut last_key) = (Vec::new(), Vec::new(), Vec::new());
@@ -246,7 +251,8 @@ impl StagTable {
         self.lock().registered.len()
     }
 
-    /// Lets `scope` reach octets `range` of a region as tagged offsets from `base`, as `access` allows.
+    /// Lets `scope` reach octets `range` of a region as tagged offsets from `base`, as `access`
+    /// allows.
     // rfc: 5041-79, 5041-82 an STag is bound to a protection domain or a stream
     // rfc: 5041-80, 5041-81 its range can be set, and it can be made valid or invalid
     // rfc: 5041-89, 5040-108 its binding to a buffer can be made and revoked
@@ -311,17 +317,18 @@ impl StagTable {
         Ok(stag)
     }
 
-    /// Ends a registration, by the STag that it was given first. When it returns, no worker can reach the memory
-    /// through it any more. Refused while memory windows are bound to it.
+    /// Ends a registration, by the STag that it was given first. When it returns, no worker can
+    /// reach the memory through it any more. Refused while memory windows are bound to it.
     ///
-    /// It waits for the batches that are under way. On [`TableError::InsideBatch`] the STag is invalid already, but
-    /// the registration remains: try again after the batch.
+    /// It waits for the batches that are under way. On [`TableError::InsideBatch`] the STag is
+    /// invalid already, but the registration remains: try again after the batch.
     // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
     pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
         self.end(stag, Windows::Refuse)
     }
 
-    /// Revokes a registration as [`revoke`](Self::revoke) does, and invalidates the windows that are bound to it.
+    /// Revokes a registration as [`revoke`](Self::revoke) does, and invalidates the windows that
+    /// are bound to it.
     pub fn revoke_with_windows(&self, stag: Stag) -> Result<(), TableError> {
         self.end(stag, Windows::Invalidate)
     }
@@ -389,8 +396,8 @@ impl StagTable {
         &self.workers
     }
 
-    /// Makes an STag of one stream invalid because that stream asks for it: its peer, or a work request. The caller
-    /// holds a guard, so the slot is not reused meanwhile.
+    /// Makes an STag of one stream invalid because that stream asks for it: its peer, or a work
+    /// request. The caller holds a guard, so the slot is not reused meanwhile.
     // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
     pub(super) fn invalidate(&self, stag: Stag, origin: Origin) -> Result<(), TagError> {
         let slot = self.find(stag, origin)?;
@@ -422,8 +429,8 @@ impl StagTable {
         was_live
     }
 
-    /// Returns where `len` octets at a tagged offset are, if the STag lets `origin` do `need` to all of them. The
-    /// caller holds a guard while it uses the address.
+    /// Returns where `len` octets at a tagged offset are, if the STag lets `origin` do `need` to
+    /// all of them. The caller holds a guard while it uses the address.
     // rfc: 5041-73b, 5041-73c, 5041-73d, 5041-73e TO and end lie in the buffer, and do not wrap
     // rfc: 5040-100, 5040-101, 5040-102 so do those of the source of a Read
     // rfc: 5041-88, 5040-107, 5042-10 no access outside of the range of the STag
@@ -464,7 +471,8 @@ impl StagTable {
         Ok(Target::from_marked(slot.start.load(Ordering::Relaxed)).add(into))
     }
 
-    /// Checks all octets from a tagged offset to the last one. Returns where they are, and their number: at least one.
+    /// Checks all octets from a tagged offset to the last one. Returns where they are, and their
+    /// number: at least one.
     pub(super) fn check_rest(
         &self,
         stag: Stag,

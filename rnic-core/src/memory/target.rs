@@ -2,8 +2,9 @@
 
 use super::region::Region;
 
-/// An address in a region, marked if the memory is the program's own ([`Region::foreign`]) and may be gone. The mark is a bit that
-/// no address of a program has: so it costs the check of an STag nothing.
+/// An address in a region, marked if the memory is the program's own ([`Region::foreign`]) and may
+/// be gone. The mark is a bit that no address of a program has: so it costs the check of an STag
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target(*mut u8);
 
@@ -44,7 +45,8 @@ impl Target {
         self.0.addr().is_multiple_of(octets)
     }
 
-    /// Returns the address if the memory is rnic's own, and therefore there; else the address of what may be gone.
+    /// Returns the address if the memory is rnic's own, and therefore there; else the address of
+    /// what may be gone.
     #[inline(always)]
     pub(super) fn address(self) -> Result<*mut u8, *mut u8> {
         if self.0.addr() & Self::FOREIGN == 0 {

@@ -60,8 +60,8 @@ impl Workers {
 
     /// Waits until every worker has been outside a batch since the call.
     pub(super) fn wait(&self) {
-        // Pairs with the fence in `Worker::enter`: either the worker's lookups come after what the caller
-        // wrote, or its odd epoch is seen here.
+        // Pairs with the fence in `Worker::enter`: either the worker's lookups come after what the
+        // caller wrote, or its odd epoch is seen here.
         fence(Ordering::SeqCst);
         let inside: Vec<(Arc<WorkerEpoch>, u64)> = self
             .lock()

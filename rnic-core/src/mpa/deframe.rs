@@ -4,8 +4,9 @@ use super::marked::MarkedDeframer;
 use super::{MpaError, Ulpdu, frame};
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
-/// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from there without a copy.
-/// The start of an FPDU at the end of the input is buffered: at most one FPDU (65544 octets).
+/// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from
+/// there without a copy. The start of an FPDU at the end of the input is buffered: at most one FPDU
+/// (65544 octets).
 #[derive(Debug)]
 pub struct Deframer {
     crc: bool,
@@ -16,7 +17,8 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Starts at the first octet behind the start-up frame. `crc` says whether CRCs were negotiated.
+    /// Starts at the first octet behind the start-up frame. `crc` says whether CRCs were
+    /// negotiated.
     pub fn new(crc: bool) -> Self {
         Self {
             crc,
@@ -38,7 +40,8 @@ impl Deframer {
     /// `None` when `input` is used up. `input` continues the stream where the previous input ended.
     ///
     /// # Errors
-    /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error no ULPDU is returned: each call repeats the error.
+    /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error no ULPDU is returned: each call
+    /// repeats the error.
     #[inline]
     pub fn next<'d, 'i: 'd>(
         &'d mut self,
@@ -47,7 +50,8 @@ impl Deframer {
         self.next_with_crc(input, None)
     }
 
-    /// Does what [`next`](Self::next) does, where the [`crc`](crate::wire::crc::crc) of all of `input` may be known.
+    /// Does what [`next`](Self::next) does, where the [`crc`](crate::wire::crc::crc) of all of
+    /// `input` may be known.
     ///
     /// # Errors
     /// As of `next`.
@@ -102,8 +106,9 @@ impl Deframer {
         }
     }
 
-    /// Returns whether the input so far has ended at the end of an FPDU, in a stream with CRCs and without markers. A caller that has a
-    /// whole FPDU with a [good CRC](frame::crc_is_good) then need not call the deframer for it.
+    /// Returns whether the input so far has ended at the end of an FPDU, in a stream with CRCs and
+    /// without markers. A caller that has a whole FPDU with a [good CRC](frame::crc_is_good) then
+    /// need not call the deframer for it.
     pub fn is_at_fpdu_boundary(&self) -> bool {
         self.crc && self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()
     }
@@ -124,9 +129,10 @@ impl Deframer {
         }
     }
 
-    /// Opens an FPDU that has arrived ahead of order in a stream with markers, and returns its ULPDU. A marker, or the end of
-    /// another such FPDU, shows that it begins at `position` (see [`marker`](super::marker)). `fpdu` is as long as
-    /// [`fpdu_len`](super::marker::fpdu_len) says. `None` if it is invalid, or CRCs are off, so that nothing can verify it.
+    /// Opens an FPDU that has arrived ahead of order in a stream with markers, and returns its
+    /// ULPDU. A marker, or the end of another such FPDU, shows that it begins at `position` (see
+    /// [`marker`](super::marker)). `fpdu` is as long as [`fpdu_len`](super::marker::fpdu_len) says.
+    /// `None` if it is invalid, or CRCs are off, so that nothing can verify it.
     // rfc: 5044-46a the start of an FPDU is located without doubt
     pub fn open_out_of_order(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
         if !self.crc || self.failure.is_some() {
@@ -135,11 +141,12 @@ impl Deframer {
         self.marked.as_mut()?.open(position, fpdu)
     }
 
-    /// Skips an FPDU of `len` octets that [`open_out_of_order`](Self::open_out_of_order) returned, now that the stream has
-    /// reached it. The next input continues behind it.
+    /// Skips an FPDU of `len` octets that [`open_out_of_order`](Self::open_out_of_order) returned,
+    /// now that the stream has reached it. The next input continues behind it.
     ///
     /// # Errors
-    /// [`MpaError::Boundary`] if the stream before it ends inside an FPDU: then no FPDU begins there.
+    /// [`MpaError::Boundary`] if the stream before it ends inside an FPDU: then no FPDU begins
+    /// there.
     // rfc: 5044-s19 markers are checked against the lengths when a gap is closed
     pub fn skip_fpdu(&mut self, len: u64) -> Result<(), MpaError> {
         if let Some(failure) = &self.failure {

@@ -16,7 +16,8 @@ pub enum MpaError {
         /// The CRC of the octets.
         computed: u32,
     },
-    /// An FPDU that was located ahead of order by a marker begins inside another FPDU (RFC 5044 section 8, code 3).
+    /// An FPDU that was located ahead of order by a marker begins inside another FPDU (RFC 5044
+    /// section 8, code 3).
     #[error("an FPDU that a marker showed does not start where the stream before it ends")]
     Boundary,
     /// A marker of a received FPDU does not point to its start (RFC 5044 section 8, code 3).
@@ -26,8 +27,8 @@ pub enum MpaError {
     Marker {
         /// The distance that the marker gives, in octets back.
         pointer: usize,
-        /// The distance from the marker back to the length field, by the lengths of the FPDUs; 0 where the marker stands in
-        /// front of it.
+        /// The distance from the marker back to the length field, by the lengths of the FPDUs; 0
+        /// where the marker stands in front of it.
         distance: usize,
     },
     /// A malformed start-up frame (RFC 5044 section 8, code 4).
@@ -60,8 +61,8 @@ pub enum MpaError {
     /// The Reply to a plain Request has enhanced connection data.
     #[error("the peer's Reply has enhanced connection data, and was not asked for any")]
     ReplyEnhanced,
-    /// The responder wants an ORD greater than this side's IRD can be (RFC 6581 section 9.1; Terminate layer 2, type 0,
-    /// code 6).
+    /// The responder wants an ORD greater than this side's IRD can be (RFC 6581 section 9.1;
+    /// Terminate layer 2, type 0, code 6).
     #[error(
         "the peer wants {wanted} reads outstanding, this side takes {limit}: \
          lower the ORD there or raise the IRD here"
@@ -72,8 +73,8 @@ pub enum MpaError {
         /// The greatest IRD of this side.
         limit: u16,
     },
-    /// The responder accepts none of the ready-to-receive messages that this side can send, or does not agree that there is
-    /// one (RFC 6581 section 9.2; Terminate layer 2, type 0, code 7).
+    /// The responder accepts none of the ready-to-receive messages that this side can send, or does
+    /// not agree that there is one (RFC 6581 section 9.2; Terminate layer 2, type 0, code 7).
     #[error(
         "no agreement with the peer on the ready-to-receive message of a peer-to-peer connection"
     )]
@@ -86,7 +87,8 @@ pub enum MpaError {
         /// Octets that fit.
         limit: usize,
     },
-    /// This side gives up during start-up, for a local reason (RFC 6581 section 9.3; Terminate layer 2, type 0, code 5).
+    /// This side gives up during start-up, for a local reason (RFC 6581 section 9.3; Terminate
+    /// layer 2, type 0, code 5).
     #[error("the connection was given up before the peer's MPA Reply came")]
     GivenUp,
     /// The initiator has sent something before the Reply that is no Terminate.
@@ -110,15 +112,16 @@ pub enum Action {
     Nothing,
     /// Close the TCP connection.
     Close,
-    /// Close the TCP connection. A peer that speaks RFC 6581 gets a Terminate first, for an error without a code of its own
-    /// ([`MpaError::GivenUp`]).
+    /// Close the TCP connection. A peer that speaks RFC 6581 gets a Terminate first, for an error
+    /// without a code of its own ([`MpaError::GivenUp`]).
     GiveUp,
     /// Send a Terminate message, then close the TCP connection.
     Terminate,
 }
 
 impl MpaError {
-    /// Returns whether the peer has answered an enhanced Request as one does that knows RFC 5044 alone.
+    /// Returns whether the peer has answered an enhanced Request as one does that knows RFC 5044
+    /// alone.
     pub fn is_not_enhanced(&self) -> bool {
         match self {
             Self::ReplyRevision { asked, replied } => replied < asked,

@@ -6,8 +6,8 @@ use super::MpaError;
 use crate::wire::mpa::Fpdu;
 use crate::wire::{checksum, crc};
 
-/// The length from which on an FPDU's checksum is computed together with its CRC. Shorter FPDUs share a segment, and one
-/// checksum over the segment is cheaper.
+/// The length from which on an FPDU's checksum is computed together with its CRC. Shorter FPDUs
+/// share a segment, and one checksum over the segment is cheaper.
 const LONG: usize = 256;
 
 /// The smallest MULPDU that MPA offers, whatever the segment size.
@@ -40,8 +40,8 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
     }
 }
 
-/// Completes an FPDU whose ULPDU stands at `fpdu[LENGTH_LEN..]`: writes length, pad and CRC (zero without `crc`). Returns
-/// the length of the FPDU.
+/// Completes an FPDU whose ULPDU stands at `fpdu[LENGTH_LEN..]`: writes length, pad and CRC (zero
+/// without `crc`). Returns the length of the FPDU.
 ///
 /// # Panics
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
@@ -59,8 +59,8 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     len
 }
 
-/// Does what [`seal`] does, and computes the [`sum`](checksum::sum) of a long FPDU, if `summed`, where it costs little: with
-/// the CRC.
+/// Does what [`seal`] does, and computes the [`sum`](checksum::sum) of a long FPDU, if `summed`,
+/// where it costs little: with the CRC.
 ///
 /// # Panics
 /// As `seal`.
@@ -130,14 +130,16 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
     Ok(fpdu.ulpdu)
 }
 
-/// Returns whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field included.
+/// Returns whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field
+/// included.
 // rfc: 5044-37, 5044-38 the CRC is compared with its field; where it is wrong the FPDU is invalid
 #[inline]
 pub fn crc_is_good(crc: u32) -> bool {
     crc == crc::RESIDUE
 }
 
-/// Returns the length of the FPDU that begins with these octets; `None` until its length field is there.
+/// Returns the length of the FPDU that begins with these octets; `None` until its length field is
+/// there.
 pub(super) fn announced_fpdu_len(fpdu: &[u8]) -> Option<usize> {
     let length = fpdu.first_chunk::<LENGTH_LEN>()?;
     Some(fpdu_len(u16::from_be_bytes(*length).into()))

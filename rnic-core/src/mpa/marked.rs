@@ -3,8 +3,8 @@
 use super::marker::{self, PREFIX_LEN};
 use super::{MpaError, Ulpdu};
 
-/// Finds FPDUs in the octets of a stream with markers. Each is copied without its markers: one copy more than a stream
-/// without markers needs.
+/// Finds FPDUs in the octets of a stream with markers. Each is copied without its markers: one copy
+/// more than a stream without markers needs.
 #[derive(Debug, Default)]
 pub(super) struct MarkedDeframer {
     /// Where the next FPDU begins.
@@ -111,7 +111,8 @@ mod tests {
         fpdu[at..].copy_from_slice(&check);
     }
 
-    /// A marker at every place of an FPDU: in front of it, in header, payload and pad, in front of the CRC, and behind it.
+    /// A marker at every place of an FPDU: in front of it, in header, payload and pad, in front of
+    /// the CRC, and behind it.
     // rfc: 5044-18, 5044-21, 5044-36a, 5044-36b a marker at every 512th octet, in the CRC
     #[test]
     fn every_place_of_a_marker() {

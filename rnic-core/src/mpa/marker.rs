@@ -1,7 +1,8 @@
 //! FPDUs with markers (RFC 5044 sections 4.2 and 4.3), which either side may require of the other.
 //!
-//! A position counts octets from the first octet of full operation, where the first marker stands. A marker in front of an
-//! FPDU is part of it: the FPDU begins there, and its length field stands behind the marker.
+//! A position counts octets from the first octet of full operation, where the first marker stands.
+//! A marker in front of an FPDU is part of it: the FPDU begins there, and its length field stands
+//! behind the marker.
 
 use super::MpaError;
 use super::frame::{self, CRC_LEN, LENGTH_LEN};
@@ -16,17 +17,18 @@ pub const MARKER_LEN: usize = 4;
 /// Octets of FPDUs between two markers.
 const STRIDE: usize = INTERVAL as usize - MARKER_LEN;
 
-/// Returns the largest ULPDU whose FPDU fits in a TCP segment of `emss` octets with as many markers as there can be, and at
-/// least 128.
+/// Returns the largest ULPDU whose FPDU fits in a TCP segment of `emss` octets with as many markers
+/// as there can be, and at least 128.
 pub const fn mulpdu(emss: usize) -> usize {
     // rfc: 5044-39 the MULPDU with markers is that of the formula
     let markers = MARKER_LEN * emss.div_ceil(INTERVAL as usize);
     frame::clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + markers + emss % 4))
 }
 
-/// Completes an FPDU at `position` of a stream with markers, whose ULPDU stands at `fpdu[LENGTH_LEN..]`: inserts the markers
-/// and writes the CRC over all (zero without `crc`). A marker in front of the FPDU is part of it, a marker behind it belongs
-/// to the next one. Returns the length of the FPDU.
+/// Completes an FPDU at `position` of a stream with markers, whose ULPDU stands at
+/// `fpdu[LENGTH_LEN..]`: inserts the markers and writes the CRC over all (zero without `crc`). A
+/// marker in front of the FPDU is part of it, a marker behind it belongs to the next one. Returns
+/// the length of the FPDU.
 ///
 /// # Panics
 /// If `fpdu` is too short, or the ULPDU longer than [`frame::MAX_MULPDU`].
@@ -62,10 +64,11 @@ pub const fn max_fpdu_len(ulpdu_len: usize) -> usize {
     plain + MARKER_LEN * (plain / STRIDE + 1)
 }
 
-/// Returns where the first marker stands in an FPDU that begins at `position` and has `body` octets in front of its CRC
-/// field, and how many markers there are.
+/// Returns where the first marker stands in an FPDU that begins at `position` and has `body` octets
+/// in front of its CRC field, and how many markers there are.
 fn markers_within(position: u64, body: usize) -> (usize, usize) {
-    // Positions, lengths and the interval are multiples of four: no marker splits the length or the CRC field.
+    // Positions, lengths and the interval are multiples of four: no marker splits the length or the
+    // CRC field.
     // rfc: 5044-18, 5044-23 a marker in front of the first FPDU, then at every 512th octet
     // rfc: 5044-20 the count is right where sequence numbers wrap
     let first = (position.wrapping_neg() % INTERVAL) as usize;
@@ -84,7 +87,8 @@ fn length_field_at(position: u64) -> usize {
     }
 }
 
-/// Returns the length of the FPDU that begins at `position` with these octets, if its length field is among them.
+/// Returns the length of the FPDU that begins at `position` with these octets, if its length field
+/// is among them.
 // rfc: 5044-44, 5044-48 the length field says where an FPDU ends
 pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
     let length = octets
@@ -98,7 +102,8 @@ pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
 /// Octets that [`fpdu_len`] needs.
 pub const PREFIX_LEN: usize = MARKER_LEN + LENGTH_LEN;
 
-/// Returns where the FPDU begins that holds the marker at `position`, by the marker's pointer; `None` where no FPDU can begin.
+/// Returns where the FPDU begins that holds the marker at `position`, by the marker's pointer;
+/// `None` where no FPDU can begin.
 // rfc: 5044-46a the start of an FPDU is located without doubt
 pub fn fpdu_start(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
     let length_field_at = match pointer(marker) {
@@ -113,7 +118,8 @@ pub fn fpdu_start(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
     }
 }
 
-/// Returns the ULPDU of a whole FPDU that begins at `position`, verified, and without its markers in `room`.
+/// Returns the ULPDU of a whole FPDU that begins at `position`, verified, and without its markers
+/// in `room`.
 ///
 /// # Errors
 /// [`MpaError::Crc`], [`MpaError::Marker`].
@@ -244,7 +250,8 @@ mod tests {
     // rfc: 5044-24, 5044-36a all markers of an FPDU point to its start, and its CRC covers them
     #[test]
     fn a_marker_right_behind_the_pad_is_covered_by_the_crc() {
-        // Marker, 2 + 505 and one octet of pad end at 512: the marker stands in front of the CRC field.
+        // Marker, 2 + 505 and one octet of pad end at 512: the marker stands in front of the CRC
+        // field.
         let fpdu = seal(&[1; 505], 0, true);
         assert_eq!(fpdu.len(), 512 + MARKER_LEN + CRC_LEN);
         assert_eq!(fpdu[512..516], marker(508));

@@ -1,4 +1,5 @@
-//! MPA: frames ULPDUs on a TCP stream as FPDUs (RFC 5044), after a start-up exchange (RFC 5044 section 7.1, RFC 6581).
+//! MPA: frames ULPDUs on a TCP stream as FPDUs (RFC 5044), after a start-up exchange (RFC 5044
+//! section 7.1, RFC 6581).
 //!
 //! MPA checks lengths, CRCs, markers and start-up frames. It does not look into a ULPDU.
 

@@ -1,8 +1,8 @@
-//! The start-up exchange: one Request and one Reply (RFC 5044 section 7.1). Revision 2 negotiates read depths and the
-//! ready-to-receive message (RFC 6581).
+//! The start-up exchange: one Request and one Reply (RFC 5044 section 7.1). Revision 2 negotiates
+//! read depths and the ready-to-receive message (RFC 6581).
 //!
-//! The roles return octets to be sent. The connection has the timeouts, and keeps a responder from sending FPDUs before it
-//! has received one.
+//! The roles return octets to be sent. The connection has the timeouts, and keeps a responder from
+//! sending FPDUs before it has received one.
 
 mod initiator;
 mod responder;
@@ -36,11 +36,11 @@ pub struct MpaOptions {
     pub ord: u16,
     /// The greatest IRD of an initiator whose responder wants more than `ird`.
     pub max_ird: u16,
-    /// Whether the depths are negotiated. If not, the ULPs agree on them and they stay as they are, except towards a peer that
-    /// states its own.
+    /// Whether the depths are negotiated. If not, the ULPs agree on them and they stay as they are,
+    /// except towards a peer that states its own.
     pub negotiate_reads: bool,
-    /// For an initiator with revision 2: the ready-to-receive messages that it can send. None: the connection is not
-    /// peer-to-peer, and the initiator's ULP sends first.
+    /// For an initiator with revision 2: the ready-to-receive messages that it can send. None: the
+    /// connection is not peer-to-peer, and the initiator's ULP sends first.
     pub rtr: Rtr,
     /// Private data for the peer: at most 512 octets, 508 with the enhanced data of revision 2.
     pub private_data: Vec<u8>,
@@ -72,7 +72,8 @@ impl MpaOptions {
         self.ord.min(NOT_NEGOTIATED - 1)
     }
 
-    /// Returns whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a ready-to-receive message.
+    /// Returns whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a
+    /// ready-to-receive message.
     // rfc: 6581-41 who wants none of the enhanced functions does not use the enhanced formats
     pub fn is_enhanced(&self) -> bool {
         self.revision >= 2 && (self.negotiate_reads || !self.rtr.is_none())
@@ -102,10 +103,11 @@ pub struct MpaNegotiated {
     pub peer_ird: Option<u16>,
     /// The ORD that the peer stated (16383: not negotiated), if any.
     pub peer_ord: Option<u16>,
-    /// The ready-to-receive message: for an initiator, the one to send before any other FPDU; for a responder, those to
-    /// expect.
+    /// The ready-to-receive message: for an initiator, the one to send before any other FPDU; for a
+    /// responder, those to expect.
     pub rtr: Rtr,
-    /// The responder's private data. Empty for a responder: the initiator's are in the [`MpaRequest`].
+    /// The responder's private data. Empty for a responder: the initiator's are in the
+    /// [`MpaRequest`].
     pub private_data: Vec<u8>,
 }
 
@@ -236,7 +238,8 @@ impl Incoming {
         }
     }
 
-    /// Returns whether the peer's stream begins with a marker, or with an FPDU no longer than a start-up frame: no key begins so.
+    /// Returns whether the peer's stream begins with a marker, or with an FPDU no longer than a
+    /// start-up frame: no key begins so.
     fn begins_with_fpdu(&self, input: &[u8]) -> bool {
         let first = self.octets.first().or(input.first());
         first.is_some_and(|octet| usize::from(*octet) <= Self::LONGEST >> 8)

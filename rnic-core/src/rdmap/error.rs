@@ -7,13 +7,15 @@ use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl}
 
 use super::terminate::TerminateCause;
 
-/// An error that ends the stream. A segment ahead of order that is not admitted is only not placed early.
+/// An error that ends the stream. A segment ahead of order that is not admitted is only not placed
+/// early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmapError {
     /// The message has another version of RDMAP.
     #[error("a message of RDMAP version {0} came; version 1 is spoken here")]
     Version(u8),
-    /// The opcode is unknown, does not belong to this queue or buffer, or is a response to no request.
+    /// The opcode is unknown, does not belong to this queue or buffer, or is a response to no
+    /// request.
     #[error("{0} came where it has no place")]
     UnexpectedOpcode(Control),
     /// The peer has more Read and Atomic Requests outstanding than the IRD.
@@ -105,7 +107,8 @@ pub enum RdmapError {
 impl RdmapError {
     /// Returns layer, error type and error code for the Terminate.
     ///
-    /// A Read Response to another buffer than its Read names is a placement error, reported by the numbers of DDP.
+    /// A Read Response to another buffer than its Read names is a placement error, reported by the
+    /// numbers of DDP.
     // rfc: 5040-18 a Terminate has the values of figure 9
     pub const fn control(&self) -> TerminateControl {
         let (layer, error_type, code) = match self {
@@ -142,7 +145,8 @@ impl RdmapError {
         }
     }
 
-    /// Returns the Terminate that reports it. The caller adds the segment, if the error was found in one.
+    /// Returns the Terminate that reports it. The caller adds the segment, if the error was found
+    /// in one.
     // rfc: 5040-88c an error in a delivered Read Request is told with length, DDP and RDMA header
     pub fn cause(&self) -> TerminateCause {
         let cause = TerminateCause::new(self.control());

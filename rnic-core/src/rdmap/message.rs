@@ -1,4 +1,5 @@
-//! Outgoing messages: their headers, and where their payload comes from. Untagged ones that were delivered.
+//! Outgoing messages: their headers, and where their payload comes from. Untagged ones that were
+//! delivered.
 
 use crate::memory::{
     epoch::Guard,
@@ -29,8 +30,8 @@ pub struct UntaggedMessage<'a> {
     pub written_before: u32,
     /// The message, but for a Send: that is in the first posted receive.
     pub octets: &'a [u8],
-    /// Up to where the peer has acknowledged our stream with it. A Send is told behind the requests that this completes: it may be the
-    /// answer to them.
+    /// Up to where the peer has acknowledged our stream with it. A Send is told behind the requests
+    /// that this completes: it may be the answer to them.
     pub acked: u64,
 }
 
@@ -72,7 +73,8 @@ pub enum PayloadSource {
     },
     /// The octets themselves.
     Octets([u8; SHORT_INLINE]),
-    /// The entry of this request in the send queue: it has too many elements or octets to be kept elsewhere too.
+    /// The entry of this request in the send queue: it has too many elements or octets to be kept
+    /// elsewhere too.
     Queued(u64),
     /// Memory that the peer may read.
     Region {
@@ -84,8 +86,8 @@ pub enum PayloadSource {
 }
 
 impl PayloadSource {
-    /// Returns octets `offset..offset + len` of the message, if they are contiguous memory that may be read. They may be
-    /// read as long as `guard` lives.
+    /// Returns octets `offset..offset + len` of the message, if they are contiguous memory that may
+    /// be read. They may be read as long as `guard` lives.
     pub fn in_one_piece<'g>(
         &self,
         guard: &'g Guard<'_>,
@@ -109,8 +111,9 @@ impl PayloadSource {
         guard.for_reading(stag, at, len, origin, need).ok()
     }
 
-    /// Copies octets `offset..offset + to.len()` of the message to `to`, which is not a [queued](Self::Queued) one. Memory is checked
-    /// each time, because it may have been revoked since the message began.
+    /// Copies octets `offset..offset + to.len()` of the message to `to`, which is not a
+    /// [queued](Self::Queued) one. Memory is checked each time, because it may have been revoked
+    /// since the message began.
     #[inline]
     pub(super) fn read(
         &self,
@@ -179,7 +182,8 @@ pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHea
     })
 }
 
-/// Makes the header of a message to a queue of the peer. `invalidate` is 0 where no STag is invalidated.
+/// Makes the header of a message to a queue of the peer. `invalidate` is 0 where no STag is
+/// invalidated.
 // rfc: 5040-3, 5040-10a RsvdULP begins with the control octet, which has version 1
 // rfc: 5040-5, 5040-12 the STag to be invalidated follows it, or zero
 // rfc: 5040-6, 5040-7, 5040-9 the opcode decides that the message is untagged, and its queue

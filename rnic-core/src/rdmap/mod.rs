@@ -1,16 +1,17 @@
 //! The RDMA protocol (RFC 5040, with the extensions of RFC 7306): gives messages their meaning.
 //!
-//! The requester makes messages of the send queue's work requests, and completes these in the order in which they were
-//! posted: a Send or Write when TCP has acknowledged its last octet, a Read or atomic when the last octet of its
-//! response was delivered. The responder sends the responses to the peer's Read and Atomic Requests in their order.
-//! Requests and responses are sent alternately, message by message.
+//! The requester makes messages of the send queue's work requests, and completes these in the order
+//! in which they were posted: a Send or Write when TCP has acknowledged its last octet, a Read or
+//! atomic when the last octet of its response was delivered. The responder sends the responses to
+//! the peer's Read and Atomic Requests in their order. Requests and responses are sent alternately,
+//! message by message.
 //!
-//! A received segment is first admitted ([`Rdmap::admit`], which changes nothing), then placed and delivered by DDP,
-//! then handled ([`Rdmap::handle_tagged`], [`Rdmap::handle_untagged`]).
+//! A received segment is first admitted ([`Rdmap::admit`], which changes nothing), then placed and
+//! delivered by DDP, then handled ([`Rdmap::handle_tagged`], [`Rdmap::handle_untagged`]).
 //!
-//! A local error and an error of the peer end the stream in the same way: the caller turns the error into a
-//! [`TerminateCause`], passes it to [`Rdmap::terminate`], and sends what [`Rdmap::next_message`] returns then: the
-//! Terminate, and nothing behind it.
+//! A local error and an error of the peer end the stream in the same way: the caller turns the
+//! error into a [`TerminateCause`], passes it to [`Rdmap::terminate`], and sends what
+//! [`Rdmap::next_message`] returns then: the Terminate, and nothing behind it.
 
 mod error;
 mod message;
@@ -65,9 +66,10 @@ const SEND: u8 = Control::new(Opcode::Send).octet();
 const MAX_REQUEST: usize = AtomicRequest::LEN;
 const _: () = assert!(ReadRequest::LEN <= MAX_REQUEST);
 
-/// Returns the untagged queues whose messages RDMAP handles itself, for an inbound and an outbound depth: the number of
-/// each, how many messages it holds, and how many octets each message may have. Queue 1 holds one request more than the
-/// IRD, so that RDMAP sees the request that is too many. Sends use the receives of the queue pair.
+/// Returns the untagged queues whose messages RDMAP handles itself, for an inbound and an outbound
+/// depth: the number of each, how many messages it holds, and how many octets each message may
+/// have. Queue 1 holds one request more than the IRD, so that RDMAP sees the request that is too
+/// many. Sends use the receives of the queue pair.
 // rfc: 5040-47, 7306-34 queue 1 has a buffer for each Read and atomic that was agreed on
 // rfc: 5040-64, 5040-65 queue 2 always has the buffer for a Terminate
 // rfc: 7306-35 queue 3 has a buffer for each atomic that was agreed on
@@ -98,11 +100,12 @@ pub struct Rdmap {
 }
 
 impl Rdmap {
-    /// The first octets of this struct are read in each turn of the engine: whether the stream ends, or has something to send.
+    /// The first octets of this struct are read in each turn of the engine: whether the stream
+    /// ends, or has something to send.
     pub const IN_EACH_TURN: usize = offset_of!(Self, requester) + Requester::IN_EACH_TURN;
 
-    /// Makes the state of a stream with inbound depth `ird` and outbound depth `ord`, above a send queue of `send_queue`
-    /// entries.
+    /// Makes the state of a stream with inbound depth `ird` and outbound depth `ord`, above a send
+    /// queue of `send_queue` entries.
     // rfc: 5040-81 as many inbound Reads are taken as were agreed on
     // rfc: 5040-82, 5040-s8 outstanding outbound Reads are limited to what was agreed on
     pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
@@ -127,9 +130,10 @@ impl Rdmap {
         self.rtr = Some(rtr);
     }
 
-    /// Checks the opcode and version of a segment before it is placed. Returns where its payload goes, and which access right
-    /// the peer needs for a tagged buffer: remote write for an RDMA Write. A Read Response must lie in the sink of an
-    /// outstanding Read. Untagged segments need no right. Immediate Data are delivered with the completion.
+    /// Checks the opcode and version of a segment before it is placed. Returns where its payload
+    /// goes, and which access right the peer needs for a tagged buffer: remote write for an RDMA
+    /// Write. A Read Response must lie in the sink of an outstanding Read. Untagged segments need
+    /// no right. Immediate Data are delivered with the completion.
     ///
     /// Changes nothing: a segment may be admitted ahead of order, and again in order.
     // rfc: 5040-91, 5040-92 opcode and version are checked
@@ -149,21 +153,22 @@ impl Rdmap {
         (header.ulp == WRITE).then_some(Access::REMOTE_WRITE)
     }
 
-    /// Returns whether a segment is of a plain Send, whose reserved bits are zero. It needs no right, and [`receive`](Self::receive)
-    /// completes it.
+    /// Returns whether a segment is of a plain Send, whose reserved bits are zero. It needs no
+    /// right, and [`receive`](Self::receive) completes it.
     #[inline]
     pub fn admit_send(header: &UntaggedHeader) -> bool {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
-    /// Returns whether RDMAP is between messages: the stream neither begins nor ends, and no response waits to be sent.
+    /// Returns whether RDMAP is between messages: the stream neither begins nor ends, and no
+    /// response waits to be sent.
     pub fn is_between_messages(&self) -> bool {
         let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
         !ends && self.responder.is_drained()
     }
 
-    /// Returns id and buffer of the receive that the next Send fills, if the buffer is one piece and the completion queue has
-    /// room.
+    /// Returns id and buffer of the receive that the next Send fills, if the buffer is one piece
+    /// and the completion queue has room.
     #[inline(always)]
     pub fn next_receive(qp: &QueuePair, cqs: &CqTable) -> Option<(u64, Sge)> {
         let ReceiveQueue::Own(ring) = &qp.rq else {
@@ -208,9 +213,9 @@ impl Rdmap {
         }
     }
 
-    /// Decides whether the peer abandons the partial message `begun` with a segment whose header differs. A Terminate may take
-    /// the place of an unfinished message. Any other segment must continue the message: with its opcode, and its STag to be
-    /// invalidated.
+    /// Decides whether the peer abandons the partial message `begun` with a segment whose header
+    /// differs. A Terminate may take the place of an unfinished message. Any other segment must
+    /// continue the message: with its opcode, and its STag to be invalidated.
     // rfc: 5041-28, 5041-38 RsvdULP is the same in all segments of a message
     // rfc: 5041-62 messages are delivered in the order sent
     pub fn abandons_message(begun: &DdpHeader, header: &DdpHeader) -> Result<bool, RdmapError> {
@@ -231,7 +236,8 @@ impl Rdmap {
         }
     }
 
-    /// Handles a delivered tagged segment. Nothing is done for a Write; the last segment of a Read Response completes its Read.
+    /// Handles a delivered tagged segment. Nothing is done for a Write; the last segment of a Read
+    /// Response completes its Read.
     // rfc: 5040-26 a Write is not delivered to the application
     // rfc: 5040-48 a Read Response is told to the application
     pub fn handle_tagged(
@@ -310,8 +316,8 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Returns the next message to be sent, once the message before it was sent in full or aborted by a Terminate. Executes
-    /// local requests that come before it.
+    /// Returns the next message to be sent, once the message before it was sent in full or aborted
+    /// by a Terminate. Executes local requests that come before it.
     ///
     /// On an error the caller calls [`terminate`](Self::terminate), and this again.
     // rfc: 5040-68 nothing is sent behind a Terminate
@@ -367,8 +373,8 @@ impl Rdmap {
         !self.requester.is_at_rest(qp)
     }
 
-    /// Executes local requests, which send nothing, while nothing may be sent yet. A request that fails stays first in the
-    /// queue: [`next_message`](Self::next_message) returns its error.
+    /// Executes local requests, which send nothing, while nothing may be sent yet. A request that
+    /// fails stays first in the queue: [`next_message`](Self::next_message) returns its error.
     pub fn execute_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
         if matches!(self.ending, Ending::Open) {
             let wr = &mut SendWr::new_zeroed();
@@ -385,8 +391,8 @@ impl Rdmap {
         }
     }
 
-    /// Copies octets `offset..offset + to.len()` of a message. Memory is checked each time, because it may have been revoked since the
-    /// message began.
+    /// Copies octets `offset..offset + to.len()` of a message. Memory is checked each time, because
+    /// it may have been revoked since the message began.
     #[inline]
     pub fn read(
         &self,
@@ -404,8 +410,9 @@ impl Rdmap {
         }
     }
 
-    /// Handles that the source of a message was revoked after `cut` octets were sent: the message cannot be finished. Returns
-    /// the error to terminate the stream with, unless it [waits](Self::has_failure).
+    /// Handles that the source of a message was revoked after `cut` octets were sent: the message
+    /// cannot be finished. Returns the error to terminate the stream with, unless it
+    /// [waits](Self::has_failure).
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
         match token {
             Token::Request(number) if cut == 0 => self.requester.memory_revoked_before(number),
@@ -416,14 +423,14 @@ impl Rdmap {
         .unwrap_or(RdmapError::Queues)
     }
 
-    /// Returns whether the error of a request waits until those in front of it have completed. Then [`next_message`](Self::next_message)
-    /// returns it.
+    /// Returns whether the error of a request waits until those in front of it have completed. Then
+    /// [`next_message`](Self::next_message) returns it.
     pub fn has_failure(&self) -> bool {
         self.requester.has_failure()
     }
 
-    /// Handles that a Read Response could not be placed, because the memory of its sink is gone: its Read completes with an
-    /// error. The caller terminates the stream.
+    /// Handles that a Read Response could not be placed, because the memory of its sink is gone:
+    /// its Read completes with an error. The caller terminates the stream.
     pub fn sink_faulted(&mut self, sink: Stag) {
         if let Some(number) = self.requester.outstanding.read_into(sink) {
             self.requester.memory_revoked(number);
@@ -445,8 +452,8 @@ impl Rdmap {
         }
     }
 
-    /// Ends the stream with a Terminate, which [`next_message`](Self::next_message) returns next, as the last message. Only the
-    /// first error counts. What arrives from now on is to be dropped.
+    /// Ends the stream with a Terminate, which [`next_message`](Self::next_message) returns next,
+    /// as the last message. Only the first error counts. What arrives from now on is to be dropped.
     // rfc: 5040-89 of several errors a Terminate reports the first
     pub fn terminate(&mut self, cause: TerminateCause) {
         if !self.is_ending() {
@@ -455,8 +462,9 @@ impl Rdmap {
         }
     }
 
-    /// Returns whether the stream ends: a Terminate was or will be sent, or was received, or the queues were flushed. What arrives is
-    /// to be dropped, and a message in progress need not be finished.
+    /// Returns whether the stream ends: a Terminate was or will be sent, or was received, or the
+    /// queues were flushed. What arrives is to be dropped, and a message in progress need not be
+    /// finished.
     pub fn is_ending(&self) -> bool {
         !matches!(self.ending, Ending::Open)
     }
@@ -476,8 +484,8 @@ impl Rdmap {
         self.rtr.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
     }
 
-    /// Completes every work request in the queues of the queue pair, once; those that are not done get
-    /// [`WcStatus::WrFlushed`]. Called again when more were posted.
+    /// Completes every work request in the queues of the queue pair, once; those that are not done
+    /// get [`WcStatus::WrFlushed`]. Called again when more were posted.
     pub fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.ending = Ending::Over;
         self.responder.clear();

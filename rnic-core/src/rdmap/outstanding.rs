@@ -1,5 +1,5 @@
-//! Outstanding requests: Reads and atomics whose responses have not arrived. They share one queue, because they share the
-//! ORD, and their responses arrive in the order of the requests.
+//! Outstanding requests: Reads and atomics whose responses have not arrived. They share one queue,
+//! because they share the ORD, and their responses arrive in the order of the requests.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,11 @@ use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 /// A request whose response has not arrived in full.
 #[derive(Clone, Copy, Debug)]
 struct OutstandingRequest {
-    /// The number of the work request. `None` for the Read that is a ready-to-receive message (RFC 6581).
+    /// The number of the work request. `None` for the Read that is a ready-to-receive message (RFC
+    /// 6581).
     number: Option<u64>,
-    /// Whether its response completes the work request: it is the last, or the only one, that was sent for it.
+    /// Whether its response completes the work request: it is the last, or the only one, that was
+    /// sent for it.
     last: bool,
     /// The opcode of its response: Read Response or Atomic Response.
     response: Opcode,
@@ -52,7 +54,8 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
-    /// Returns whether another request has to wait. With an ORD of 0 it fails instead (in `prepare`).
+    /// Returns whether another request has to wait. With an ORD of 0 it fails instead (in
+    /// `prepare`).
     // rfc: 5040-82, 5040-83 as many outbound Reads are outstanding as were agreed on, and no more
     pub(super) fn is_full(&self) -> bool {
         self.ord > 0 && self.queue.len() >= usize::from(self.ord)

@@ -68,10 +68,11 @@ pub(super) fn prepare(
     })
 }
 
-/// Returns the sink that a Read Request of a Read names, the request counted from 0, and how many octets those before it ask for.
+/// Returns the sink that a Read Request of a Read names, the request counted from 0, and how many
+/// octets those before it ask for.
 ///
-/// A Read Response names one sink STag. So each piece of the sink has a Read Request of its own. Pieces without octets have
-/// none, unless there are no octets at all.
+/// A Read Response names one sink STag. So each piece of the sink has a Read Request of its own.
+/// Pieces without octets have none, unless there are no octets at all.
 pub(super) fn read_sink(wr: &SendWr, request: usize) -> Option<(Sge, u32)> {
     let mut before = 0;
     let mut sinks = wr.sges().iter().filter(|sge| sge.length > 0);
@@ -188,7 +189,8 @@ fn check_sink(sink: &Sge, origin: Origin, guard: &Guard<'_>) -> Result<(), WcSta
         .map_err(|_| WcStatus::LocalProtectionError)
 }
 
-/// Makes a message of Immediate Data: the only message of a work request, or the one behind its Write.
+/// Makes a message of Immediate Data: the only message of a work request, or the one behind its
+/// Write.
 // rfc: 7306-46, 7306-47, 7306-50, 7306-51 Immediate Data are 8 octets, untagged, to queue 0
 pub(super) fn immediate(wr: &SendWr, number: u64) -> Outbound {
     let opcode = if wr.flags & send_flags::SOLICITED != 0 {

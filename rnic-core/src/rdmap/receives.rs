@@ -51,8 +51,8 @@ pub(super) fn receive(
     Ok(())
 }
 
-/// Completes a receive with Immediate Data. Its buffer is not written; the octets that it tells are those of the Write in front
-/// of them, as they were placed.
+/// Completes a receive with Immediate Data. Its buffer is not written; the octets that it tells are
+/// those of the Write in front of them, as they were placed.
 // rfc: 7306-48, 7306-49 they take up one buffer, and are told in the order sent
 pub(super) fn receive_immediate(
     opcode: Opcode,
@@ -90,7 +90,8 @@ pub(super) fn receive_immediate(
     Ok(())
 }
 
-/// Checks that no more completions wait for room in the completion queue than the receive queue has entries.
+/// Checks that no more completions wait for room in the completion queue than the receive queue has
+/// entries.
 fn check_backlog(qp: &QueuePair, cqs: &CqTable) -> Result<(), RdmapError> {
     let waiting = cqs.backlog(qp.recv_cq);
     if waiting >= qp.rq.capacity() as usize {

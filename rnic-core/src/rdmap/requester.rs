@@ -95,7 +95,8 @@ pub(super) struct Requester {
     immediate_next: Option<Outbound>,
     /// The last work request is a Read, and has more Read Requests to send.
     reading: Option<Reading>,
-    /// The error of a request that failed by itself. It ends the stream once the peer has carried out those in front of it.
+    /// The error of a request that failed by itself. It ends the stream once the peer has carried
+    /// out those in front of it.
     failure: Option<Box<RdmapError>>,
 }
 
@@ -149,14 +150,16 @@ impl Requester {
         }
     }
 
-    /// Ends the stream in order: work requests that are posted from now on are not begun, and flushed at the end.
+    /// Ends the stream in order: work requests that are posted from now on are not begun, and
+    /// flushed at the end.
     // rfc: 5041-67 requests after the ULP has asked for an orderly end fail
     pub(super) fn finish(&mut self, qp: &QueuePair) {
         self.end.get_or_insert(self.first + u64::from(qp.sq.len()));
     }
 
-    /// Returns the message of the next work request that has one, if it may begin. Executes the local requests before it, so
-    /// that they take effect before anything of a later request is sent.
+    /// Returns the message of the next work request that has one, if it may begin. Executes the
+    /// local requests before it, so that they take effect before anything of a later request is
+    /// sent.
     // rfc: 5040-72 messages go down in the order in which their requests were posted
     pub(super) fn next(
         &mut self,
@@ -201,8 +204,9 @@ impl Requester {
         }
     }
 
-    /// Executes local requests up to the next that sends a message. Returns whether that one may begin: it is in `wr` then. On
-    /// an error the failed request is in `wr`, and stays first in the queue.
+    /// Executes local requests up to the next that sends a message. Returns whether that one may
+    /// begin: it is in `wr` then. On an error the failed request is in `wr`, and stays first in the
+    /// queue.
     pub(super) fn execute_local(
         &mut self,
         wr: &mut SendWr,
@@ -242,8 +246,9 @@ impl Requester {
             && self.may_begin(wr)
     }
 
-    /// Fails a work request, and stops: no later one is begun. The stream goes on until those in front of it have completed: the
-    /// peer carries them out, and requests complete in their order, each with what became of it.
+    /// Fails a work request, and stops: no later one is begun. The stream goes on until those in
+    /// front of it have completed: the peer carries them out, and requests complete in their order,
+    /// each with what became of it.
     // rfc: 5040-74 requests complete in the order in which they were posted
     fn fail(
         &mut self,
@@ -290,8 +295,8 @@ impl Requester {
         self.failure_waits
     }
 
-    /// Returns whether a work request may begin: a fence waits for all Reads and atomics to complete, a Read or atomic for room among
-    /// the outstanding.
+    /// Returns whether a work request may begin: a fence waits for all Reads and atomics to
+    /// complete, a Read or atomic for room among the outstanding.
     fn may_begin(&self, wr: &SendWr) -> bool {
         let fenced = wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty();
         let too_many = response_opcode(wr).is_some() && self.outstanding.is_full();
@@ -346,8 +351,8 @@ impl Requester {
         }
     }
 
-    /// Notes that the message of a request was handed down in full, up to `end` of the stream. A Write with Immediate Data has
-    /// another message to send.
+    /// Notes that the message of a request was handed down in full, up to `end` of the stream. A
+    /// Write with Immediate Data has another message to send.
     pub(super) fn sent(&mut self, number: u64, end: u64) {
         if self.immediate_next.is_some() {
             return;
@@ -359,8 +364,8 @@ impl Requester {
         }
     }
 
-    /// Fails a request whose memory was revoked before an octet of its message was sent. Returns the error to end the stream with,
-    /// unless requests in front of it are to complete first.
+    /// Fails a request whose memory was revoked before an octet of its message was sent. Returns
+    /// the error to end the stream with, unless requests in front of it are to complete first.
     pub(super) fn memory_revoked_before(&mut self, number: u64) -> Option<RdmapError> {
         let error = self.memory_revoked(number)?;
         self.immediate_next = None;
@@ -368,7 +373,8 @@ impl Requester {
         self.next_failure().err()
     }
 
-    /// Fails a request whose memory was revoked while its message was sent or its response received.
+    /// Fails a request whose memory was revoked while its message was sent or its response
+    /// received.
     pub(super) fn memory_revoked(&mut self, number: u64) -> Option<RdmapError> {
         let status = WcStatus::LocalProtectionError;
         let request = self.request(number)?;
@@ -446,7 +452,8 @@ impl Requester {
         self.is_before_finish() && qp.sq.has(self.requests.len() as u32)
     }
 
-    /// Returns whether the next work request, if there is one, was posted before the application asked for an orderly end.
+    /// Returns whether the next work request, if there is one, was posted before the application
+    /// asked for an orderly end.
     #[inline]
     fn is_before_finish(&self) -> bool {
         let begun = self.requests.len() as u64;

@@ -1,4 +1,5 @@
-//! The responder: carries out the peer's Read and Atomic Requests, in the order in which they were delivered.
+//! The responder: carries out the peer's Read and Atomic Requests, in the order in which they were
+//! delivered.
 
 use std::collections::VecDeque;
 
@@ -86,8 +87,8 @@ impl Responder {
         !self.responding && !self.pending.is_empty()
     }
 
-    /// Returns the response to the oldest request, whose access is checked now. An atomic is carried out now: all requests
-    /// before it are done, and none behind it has begun.
+    /// Returns the response to the oldest request, whose access is checked now. An atomic is
+    /// carried out now: all requests before it are done, and none behind it has begun.
     pub(super) fn next(
         &mut self,
         origin: Origin,

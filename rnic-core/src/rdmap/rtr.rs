@@ -1,5 +1,5 @@
-//! The ready-to-receive message of a peer-to-peer connection (RFC 6581 section 9.2): an ordinary message without
-//! payload, which neither application sees.
+//! The ready-to-receive message of a peer-to-peer connection (RFC 6581 section 9.2): an ordinary
+//! message without payload, which neither application sees.
 
 use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
 use crate::verbs::wr::SHORT_INLINE;
@@ -18,7 +18,8 @@ pub enum RtrMessage {
 }
 
 impl RtrMessage {
-    /// Makes the message. Its STags and offsets are not checked by the peer, because there is no payload.
+    /// Makes the message. Its STags and offsets are not checked by the peer, because there is no
+    /// payload.
     pub(super) fn message(self) -> Outbound {
         let mut octets = [0; SHORT_INLINE];
         let (header, length) = match self {

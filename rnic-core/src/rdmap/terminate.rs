@@ -81,9 +81,9 @@ impl TerminateCause {
         self.receive_status
     }
 
-    /// Makes the Terminate, with the headers of RFC 5040 figure 10: none for a local catastrophic error or an error of the LLP.
-    /// The RDMA header goes with each error that RDMAP finds in a Read Request, as section 7.1 has it; the figure has it only
-    /// for protection errors.
+    /// Makes the Terminate, with the headers of RFC 5040 figure 10: none for a local catastrophic
+    /// error or an error of the LLP. The RDMA header goes with each error that RDMAP finds in a
+    /// Read Request, as section 7.1 has it; the figure has it only for protection errors.
     // rfc: 5040-20, 5040-s1 M: the DDP segment length is valid
     // rfc: 5040-21, 5040-22, 5040-s2 D: DDP segment length and DDP header are there
     // rfc: 5040-23, 5040-s3 R: the RDMA header is there
@@ -121,7 +121,8 @@ impl TerminateCause {
     }
 }
 
-/// A segment of ours in which the peer has found an error, as its Terminate quotes it (RFC 5040 section 4.8).
+/// A segment of ours in which the peer has found an error, as its Terminate quotes it (RFC 5040
+/// section 4.8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotedSegment {
     /// Its length in octets, DDP header included.
@@ -135,7 +136,8 @@ pub struct QuotedSegment {
 /// A Terminate of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedTerminate {
-    /// Layer, error type and error code (in the bit order that the peer used, where only one makes sense).
+    /// Layer, error type and error code (in the bit order that the peer used, where only one makes
+    /// sense).
     pub control: TerminateControl,
     /// The segment in which the peer found the error.
     pub segment: QuotedSegment,

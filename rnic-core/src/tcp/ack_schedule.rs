@@ -1,9 +1,9 @@
-//! When to acknowledge: at once, with the next turn, or when the delay is over (RFC 9293 section 3.8.6.3, RFC 5681
-//! section 4.2).
+//! When to acknowledge: at once, with the next turn, or when the delay is over (RFC 9293 section
+//! 3.8.6.3, RFC 5681 section 4.2).
 //!
-//! An ACK costs both ends a frame. So where a stream has come in order for a while, and while it goes on quickly, an ACK
-//! stands for more segments than the two that RFC 5681 asks for, as it does behind LRO or GRO. A sender that turns out to
-//! wait for the ACK gets it every two segments again.
+//! An ACK costs both ends a frame. So where a stream has come in order for a while, and while it
+//! goes on quickly, an ACK stands for more segments than the two that RFC 5681 asks for, as it does
+//! behind LRO or GRO. A sender that turns out to wait for the ACK gets it every two segments again.
 
 use core::time::Duration;
 
@@ -12,27 +12,31 @@ use crate::time::Instant;
 /// In-order segments that may stay without an ACK (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u8 = 2;
 
-/// In-order segments that may stay without an ACK in a bulk stream: what a sender has in flight of full-size segments at 10 Gb/s within 20 µs.
+/// In-order segments that may stay without an ACK in a bulk stream: what a sender has in flight of
+/// full-size segments at 10 Gb/s within 20 µs.
 const SEGMENTS_PER_ACK_BULK: u8 = 16;
 
 /// The delay of an ACK in a bulk stream: that many segments must come within it.
 const BULK_ACK_DELAY: Duration = Duration::from_micros(100);
 
-/// Segments in order after which a stream counts as bulk: at first, and at most, where it turned out not to be one.
+/// Segments in order after which a stream counts as bulk: at first, and at most, where it turned
+/// out not to be one.
 const BULK_AFTER: u16 = 64;
 const MAX_BULK_AFTER: u16 = 1 << 14;
 
-/// The shortest delay: until the next turn of the worker. An application that replies at once has posted its reply by
-/// then, and the ACK travels with it.
+/// The shortest delay: until the next turn of the worker. An application that replies at once has
+/// posted its reply by then, and the ACK travels with it.
 const NEXT_TURN: Duration = Duration::from_nanos(1);
 
 /// When to acknowledge.
 #[derive(Debug)]
 pub(super) struct AckSchedule {
     delay: Duration,
-    /// Pure ACKs to send at once, one for each segment that has to be answered on its own: duplicate ACKs.
+    /// Pure ACKs to send at once, one for each segment that has to be answered on its own:
+    /// duplicate ACKs.
     pub(super) duplicate_acks: u8,
-    /// SACK is in use: one duplicate ACK stands for all that are due, as its SACK blocks tell what a count of them would.
+    /// SACK is in use: one duplicate ACK stands for all that are due, as its SACK blocks tell what
+    /// a count of them would.
     pub(super) sack: bool,
     /// An ACK to send at once, on a data segment if there is one.
     pub(super) ack_now: bool,
@@ -82,7 +86,8 @@ impl AckSchedule {
         self.segments = self.segments.saturating_add(few.unwrap_or(u8::MAX));
         self.in_order_count = self.in_order_count.saturating_add(many.unwrap_or(u16::MAX));
         self.ack_now |= at_once || self.duplicate_acks > 0;
-        // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
+        // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a
+        // loss.
         self.duplicate_acks = 0;
         let delay = match push {
             true => NEXT_TURN,

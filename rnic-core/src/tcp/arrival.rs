@@ -9,9 +9,10 @@ use crate::time::{Instant, Span};
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 impl Tcp {
-    /// Handles a segment of this connection, and returns what of its data is new: the owner places or keeps it,
-    /// and calls [`mark_received`](Self::mark_received) for that. Frames that it acknowledges are released. An error says why nothing
-    /// of the segment was taken but, at most, its acknowledgment.
+    /// Handles a segment of this connection, and returns what of its data is new: the owner places
+    /// or keeps it, and calls [`mark_received`](Self::mark_received) for that. Frames that it
+    /// acknowledges are released. An error says why nothing of the segment was taken but, at most,
+    /// its acknowledgment.
     ///
     /// `congested`: a router has marked it (CE, RFC 3168).
     ///
@@ -45,7 +46,8 @@ impl Tcp {
         data
     }
 
-    /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3). Data on a SYN is left for the peer to send again.
+    /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3). Data on a SYN is left for the
+    /// peer to send again.
     fn receive_in_syn_sent(&mut self, now: Instant, header: &TcpHeader) -> Result<(), DropReason> {
         let flags = header.flags;
         let ours_acked = flags.ack() && self.send.offset_of(header.ack) == 0;
@@ -160,8 +162,8 @@ impl Tcp {
         if self.state == State::Closed {
             return Ok(None);
         }
-        // Only the peer can have sent it. RFC 7323 section 5.3, R3: were the timestamp of any other remembered, all that the
-        // peer sends could become old by it.
+        // Only the peer can have sent it. RFC 7323 section 5.3, R3: were the timestamp of any other
+        // remembered, all that the peer sends could become old by it.
         self.liveness.on_segment(now);
         if self.recv.reaches_last_ack(start) {
             self.options.remember(now, header.options.timestamps);
@@ -173,8 +175,8 @@ impl Tcp {
         self.receive_text(now, segment, start)
     }
 
-    /// Handles a RST (RFC 5961 section 3.2): only the very next sequence number resets; one elsewhere in the window is asked
-    /// about, by an ACK that makes a true peer repeat it right.
+    /// Handles a RST (RFC 5961 section 3.2): only the very next sequence number resets; one
+    /// elsewhere in the window is asked about, by an ACK that makes a true peer repeat it right.
     fn receive_reset(&mut self, now: Instant, start: i64) -> Result<(), DropReason> {
         if start == self.recv.nxt().cast_signed() {
             self.counters.resets_received += 1;
@@ -215,8 +217,9 @@ impl Tcp {
         Ok(())
     }
 
-    /// Answers a segment outside the window with an ACK. Of one that ends behind what was last acknowledged, the
-    /// acknowledgment counts all the same, as in Linux; its timestamp does not (RFC 7323 section 5.3, R2).
+    /// Answers a segment outside the window with an ACK. Of one that ends behind what was last
+    /// acknowledged, the acknowledgment counts all the same, as in Linux; its timestamp does not
+    /// (RFC 7323 section 5.3, R2).
     fn receive_unacceptable<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -246,7 +249,8 @@ impl Tcp {
             self.recv.note_duplicate(start, len);
             self.recv.ack_alone();
         } else {
-            // Nothing was lost on us: two ends that disagree must not answer each other's ACKs for ever.
+            // Nothing was lost on us: two ends that disagree must not answer each other's ACKs for
+            // ever.
             self.challenge(now);
         }
     }
@@ -281,8 +285,8 @@ impl Tcp {
         Ok(())
     }
 
-    /// Processes an ACK that may move SND.UNA, deliver segments or report their loss. `repeats`: its number is SND.UNA, and its
-    /// segment has neither data nor a window update.
+    /// Processes an ACK that may move SND.UNA, deliver segments or report their loss. `repeats`:
+    /// its number is SND.UNA, and its segment has neither data nor a window update.
     pub(super) fn process_ack<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -333,8 +337,9 @@ impl Tcp {
             .update(self.recovery.congestion(), self.rtt.srtt());
     }
 
-    /// Handles an unacceptable ACK. One of something never sent is answered and its segment dropped, and so is one too old to
-    /// be true (RFC 5961 section 5.2). One just old is ignored, and its segment is not.
+    /// Handles an unacceptable ACK. One of something never sent is answered and its segment
+    /// dropped, and so is one too old to be true (RFC 5961 section 5.2). One just old is ignored,
+    /// and its segment is not.
     fn reject_ack(&mut self, now: Instant, offset: i64) -> Result<(), DropReason> {
         let una = self.send.una().cast_signed();
         let oldest = una.saturating_sub_unsigned(self.send.window.max_snd_wnd);
@@ -372,8 +377,8 @@ impl Tcp {
     /// Enters or leaves the persist state as the peer's window closes or opens.
     pub(super) fn update_persist(&mut self, now: Instant) {
         if self.send.window_closed() {
-            // The peer answers: it may keep its window closed for as long as it likes (RFC 9293 section
-            // 3.8.6.1).
+            // The peer answers: it may keep its window closed for as long as it likes (RFC 9293
+            // section 3.8.6.1).
             self.retries = 0;
         } else if self.probing {
             self.probing = false;
@@ -394,8 +399,9 @@ impl Tcp {
 
     /// Handles data and FIN of an acceptable segment.
     ///
-    /// Urgent data is data like any other (RFC 6093 section 6 advises applications to ask for just that): an RDMA
-    /// stream has no use for it, and what marks it changes nothing that is delivered. We never send any.
+    /// Urgent data is data like any other (RFC 6093 section 6 advises applications to ask for just
+    /// that): an RDMA stream has no use for it, and what marks it changes nothing that is
+    /// delivered. We never send any.
     fn receive_text<'a>(
         &mut self,
         now: Instant,
@@ -438,7 +444,8 @@ impl Tcp {
         }
     }
 
-    /// Answers an ACK that is not of our SYN with a RST: during the handshake it is from another connection.
+    /// Answers an ACK that is not of our SYN with a RST: during the handshake it is from another
+    /// connection.
     fn refuse_ack(&mut self, header: &TcpHeader) -> DropReason {
         if !header.flags.rst() {
             let reset = TcpHeader {

@@ -9,8 +9,8 @@ use super::{CongestionAlgorithm, EcnMode};
 /// Settings of a connection. `Default` suits a path of Ethernet's MTU.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// The largest segment to receive, and to send if the peer takes it: the path's MTU less the IP header less
-    /// 20 octets of TCP header. TCP options reduce the payload further (RFC 6691).
+    /// The largest segment to receive, and to send if the peer takes it: the path's MTU less the IP
+    /// header less 20 octets of TCP header. TCP options reduce the payload further (RFC 6691).
     pub mss: u16,
     /// Octets of receive window to offer at first.
     pub receive_window: u32,
@@ -18,8 +18,8 @@ pub struct TcpConfig {
     pub receive_window_limit: u32,
     /// Offer timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Added to the millisecond clock in timestamps: unpredictable to others, and the same for all connections
-    /// between two hosts (RFC 7323 section 5.4).
+    /// Added to the millisecond clock in timestamps: unpredictable to others, and the same for all
+    /// connections between two hosts (RFC 7323 section 5.4).
     pub timestamp_offset: u32,
     /// Offer selective acknowledgments (RFC 2018).
     pub sack: bool,
@@ -37,16 +37,18 @@ pub struct TcpConfig {
     pub delayed_ack: Duration,
     /// Retransmissions of a SYN before the connection fails.
     pub syn_retries: u8,
-    /// Retransmissions of the same octets, or zero-window probes without any answer, before the connection fails.
+    /// Retransmissions of the same octets, or zero-window probes without any answer, before the
+    /// connection fails.
     pub max_retries: u8,
     /// Keepalive, if it is on.
     pub keepalive: Option<Keepalive>,
-    /// How long data may stay unacknowledged before the connection fails. It replaces `max_retries` and the number of keepalive
-    /// probes.
+    /// How long data may stay unacknowledged before the connection fails. It replaces `max_retries`
+    /// and the number of keepalive probes.
     pub user_timeout: Option<Duration>,
     /// How long a peer that has acknowledged our FIN may be silent without sending its own.
     pub fin_wait: Duration,
-    /// How long a connection that closed first stays to answer late segments: twice the segment lifetime.
+    /// How long a connection that closed first stays to answer late segments: twice the segment
+    /// lifetime.
     pub time_wait: Duration,
     /// The fast paths to take.
     pub fast_paths: FastPaths,

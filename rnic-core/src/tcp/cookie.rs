@@ -1,15 +1,18 @@
-//! SYN cookies (RFC 4987 section 3.6): a SYN is answered and forgotten, and the connection comes to life with the ACK.
+//! SYN cookies (RFC 4987 section 3.6): a SYN is answered and forgotten, and the connection comes to
+//! life with the ACK.
 //!
-//! The cookie is our initial sequence number, and the caller's business: it tells the peer's segment size and that
-//! the SYN was real. The window scale and SACK do not fit in. They travel in the lowest bits of our timestamp, which
-//! the peer echoes; a peer without timestamps goes without them.
+//! The cookie is our initial sequence number, and the caller's business: it tells the peer's
+//! segment size and that the SYN was real. The window scale and SACK do not fit in. They travel in
+//! the lowest bits of our timestamp, which the peer echoes; a peer without timestamps goes without
+//! them.
 
 use super::seq::Seq;
 use super::{Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, MAX_WINDOW_SCALE, TcpHeader, TcpOptions, TcpSegment};
 
-/// The bits of a timestamp that tell options: a window scale, or 15 for none, and whether SACK is permitted.
+/// The bits of a timestamp that tell options: a window scale, or 15 for none, and whether SACK is
+/// permitted.
 const OPTION_BITS: u32 = 0x1f;
 const SCALE_BITS: u32 = 0x0f;
 const SACK_BIT: u32 = 0x10;
@@ -39,8 +42,8 @@ impl Tcp {
         header
     }
 
-    /// Opens the connection whose cookie has come back with `ack`; `mss` is the segment size that the cookie holds. The segment
-    /// is to be [received](Self::receive) next.
+    /// Opens the connection whose cookie has come back with `ack`; `mss` is the segment size that
+    /// the cookie holds. The segment is to be [received](Self::receive) next.
     pub fn accept_cookie(
         now: Instant,
         config: &TcpConfig,
@@ -77,7 +80,8 @@ impl Tcp {
     }
 }
 
-/// Returns a timestamp that encodes options. It is not later than the clock: later timestamps must not seem older.
+/// Returns a timestamp that encodes options. It is not later than the clock: later timestamps must
+/// not seem older.
 fn mark(clock: u32, options: &TcpOptions) -> u32 {
     let scale = options.window_scale.map_or(SCALE_BITS, u32::from);
     let sack = if options.sack_permitted { SACK_BIT } else { 0 };

@@ -1,5 +1,5 @@
-//! Explicit congestion notification (RFC 3168): a router marks what it would otherwise have to drop soon, the receiver
-//! echoes the mark, and the sender slows down without having lost anything.
+//! Explicit congestion notification (RFC 3168): a router marks what it would otherwise have to drop
+//! soon, the receiver echoes the mark, and the sender slows down without having lost anything.
 
 use crate::wire::tcp::Flags;
 
@@ -44,7 +44,8 @@ impl Ecn {
         self.used
     }
 
-    /// Returns the ECN flags of our SYN. Some middleboxes drop one that asks: it is asked once (section 6.1.1.1).
+    /// Returns the ECN flags of our SYN. Some middleboxes drop one that asks: it is asked once
+    /// (section 6.1.1.1).
     pub(super) fn syn(&mut self, again: bool) -> Flags {
         self.asked = self.mode == EcnMode::Ask && !again;
         if self.asked { SETUP } else { Flags::NONE }

@@ -15,7 +15,8 @@ pub struct TcpFacts {
     pub rtt: Option<(Duration, Duration)>,
     /// The least round-trip time of the last minutes.
     pub min_rtt: Option<Duration>,
-    /// How much later than its successors a segment may arrive before it is taken for lost (RFC 8985).
+    /// How much later than its successors a segment may arrive before it is taken for lost (RFC
+    /// 8985).
     pub reo_wnd: Duration,
     /// The retransmission timeout, with its backoff.
     pub rto: Duration,
@@ -92,7 +93,8 @@ impl Tcp {
         (congestion.cwnd(), congestion.ssthresh())
     }
 
-    /// Returns the rate at which new data is sent, in octets per second, where the path is long enough to be paced.
+    /// Returns the rate at which new data is sent, in octets per second, where the path is long
+    /// enough to be paced.
     pub fn pacing_rate(&self) -> Option<u64> {
         self.pacer.rate()
     }

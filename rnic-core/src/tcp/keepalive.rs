@@ -13,8 +13,9 @@ impl Tcp {
         self.liveness.keepalive = keepalive;
     }
 
-    /// Sets how long data may stay unacknowledged, or the peer's window closed, before the connection
-    /// fails. Without it the number of retransmissions decides, and a peer that answers may wait.
+    /// Sets how long data may stay unacknowledged, or the peer's window closed, before the
+    /// connection fails. Without it the number of retransmissions decides, and a peer that answers
+    /// may wait.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.liveness.user_timeout = timeout;
     }
@@ -71,7 +72,8 @@ impl Tcp {
         }
     }
 
-    /// Returns the keepalive probe if it is due: an empty segment in front of the window, which the peer answers with an ACK.
+    /// Returns the keepalive probe if it is due: an empty segment in front of the window, which the
+    /// peer answers with an ACK.
     pub(super) fn keepalive_probe(&mut self, now: Instant) -> Option<Outgoing> {
         if !core::mem::take(&mut self.liveness.keepalive_due) {
             return None;

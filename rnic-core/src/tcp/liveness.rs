@@ -1,5 +1,5 @@
-//! Whether the peer is still there: keepalive (RFC 9293 section 3.8.4), the user timeout (RFC 5482), and the end of
-//! the wait for a FIN that never comes.
+//! Whether the peer is still there: keepalive (RFC 9293 section 3.8.4), the user timeout (RFC
+//! 5482), and the end of the wait for a FIN that never comes.
 
 use core::time::Duration;
 
@@ -77,7 +77,8 @@ impl Liveness {
         Some(self.unacked_since? + self.user_timeout?)
     }
 
-    /// Returns when the next keepalive probe is due or, once one was sent, the user timeout if that is earlier.
+    /// Returns when the next keepalive probe is due or, once one was sent, the user timeout if that
+    /// is earlier.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
         let next = if self.probes == 0 {
@@ -91,7 +92,8 @@ impl Liveness {
         }
     }
 
-    /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise after so many probes.
+    /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise
+    /// after so many probes.
     pub(super) fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
             (Some(timeout), _) => self.probes > 0 && now.since(self.last_received_at) >= timeout,

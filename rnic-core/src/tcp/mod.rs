@@ -1,16 +1,18 @@
-//! TCP (RFC 9293) as pure logic: segments, the application's wishes and time go in, segments come out.
+//! TCP (RFC 9293) as pure logic: segments, the application's wishes and time go in, segments come
+//! out.
 //!
-//! A [`Tcp`] is one connection. It does not know what the stream carries, and copies none of it. It offers received octets to its
-//! owner, who places them and reports that with [`Tcp::mark_received`]. The owner builds the frames to send; a frame is the retransmission
+//! A [`Tcp`] is one connection. It does not know what the stream carries, and copies none of it. It
+//! offers received octets to its owner, who places them and reports that with
+//! [`Tcp::mark_received`]. The owner builds the frames to send; a frame is the retransmission
 //! buffer until the peer has acknowledged it.
 //!
-//! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers
-//! stay inside.
+//! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN.
+//! Sequence numbers stay inside.
 //!
-//! `arrival` is what a received segment does, `output` what is sent, `timers` what time does; `fast` has what goes by without
-//! them where little is to be done. `recv` and `send` are
-//! the two directions' state, `scoreboard` what has become of the segments sent; `recovery` and `congestion` decide
-//! what and how much may be in flight.
+//! `arrival` is what a received segment does, `output` what is sent, `timers` what time does;
+//! `fast` has what goes by without them where little is to be done. `recv` and `send` are the two
+//! directions' state, `scoreboard` what has become of the segments sent; `recovery` and
+//! `congestion` decide what and how much may be in flight.
 
 mod ack_schedule;
 mod arrival;
@@ -94,7 +96,8 @@ pub enum TcpFailure {
 /// Octets of the peer's stream that have not been taken yet, and are inside the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamData<'a> {
-    /// Stream offset of the first octet; beyond [`Tcp::receive_offset`] if something before it is missing.
+    /// Stream offset of the first octet; beyond [`Tcp::receive_offset`] if something before it is
+    /// missing.
     pub offset: u64,
     /// The octets. None of them has been taken before.
     pub bytes: &'a [u8],
@@ -125,7 +128,8 @@ impl Outgoing {
 /// The payload of an [`Outgoing`] segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// No payload: the segment goes into a fresh frame, which the caller releases once it is queued.
+    /// No payload: the segment goes into a fresh frame, which the caller releases once it is
+    /// queued.
     None,
     /// The payload of a queued frame as it is.
     Whole {
@@ -138,21 +142,22 @@ pub enum Payload {
         /// Their ones-complement sum.
         sum: u16,
     },
-    /// A piece of a queued frame, where the window has no room for the whole: to be copied to a fresh frame, which
-    /// the caller releases once it is queued.
+    /// A piece of a queued frame, where the window has no room for the whole: to be copied to a
+    /// fresh frame, which the caller releases once it is queued.
     Part {
         /// The frame.
         frame: FrameId,
         /// These octets of it.
         range: Range<usize>,
     },
-    /// Octets of the stream that are in no frame any more ([`Tcp::spilled`]): to be copied as a part is.
+    /// Octets of the stream that are in no frame any more ([`Tcp::spilled`]): to be copied as a
+    /// part is.
     Spilled(Range<u64>),
 }
 
-/// One TCP connection. With many connections, each record is outside the cache when its turn comes. So the fields, and those of
-/// the records in it, stand in the order of use: first what every segment needs, then what sending and ACKs need, and last what
-/// is rarely used.
+/// One TCP connection. With many connections, each record is outside the cache when its turn comes.
+/// So the fields, and those of the records in it, stand in the order of use: first what every
+/// segment needs, then what sending and ACKs need, and last what is rarely used.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Tcp {
@@ -177,7 +182,8 @@ pub struct Tcp {
     remote_port: u16,
     /// The MSS option of our SYN.
     mss_to_offer: u16,
-    /// The retransmission timer, or the persist timer while the peer's window keeps all from being sent.
+    /// The retransmission timer, or the persist timer while the peer's window keeps all from being
+    /// sent.
     retransmit_at: Option<Instant>,
     /// A frame to send again was still in the device: look again then.
     device_retry_at: Option<Instant>,
@@ -204,7 +210,8 @@ pub struct Tcp {
 impl Tcp {
     /// Octets of it that are looked at when data of the peer's come, up to the timers of recovery.
     pub const TO_RECEIVE: usize = offset_of!(Self, recovery) + Recovery::TIMERS;
-    /// Octets of it that are looked at when data are sent or acknowledged, with the counters that all segments have.
+    /// Octets of it that are looked at when data are sent or acknowledged, with the counters that
+    /// all segments have.
     pub const TO_SEND: usize = offset_of!(Self, counters) + 4 * size_of::<u64>();
 
     /// Opens a connection actively: a SYN waits to be sent.
@@ -275,8 +282,9 @@ impl Tcp {
         }
     }
 
-    /// Marks octets of the peer's stream as received: the owner has placed or buffered them. They are acknowledged, and
-    /// never offered again. Octets that were offered and are not marked count as lost, and the peer sends them again.
+    /// Marks octets of the peer's stream as received: the owner has placed or buffered them. They
+    /// are acknowledged, and never offered again. Octets that were offered and are not marked count
+    /// as lost, and the peer sends them again.
     pub fn mark_received(&mut self, now: Instant, range: Range<u64>) {
         let before = self.recv.data_nxt();
         self.recv.mark_received(range);
@@ -305,15 +313,17 @@ impl Tcp {
         self.recv.data_nxt()
     }
 
-    /// Returns the ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending order.
+    /// Returns the ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending
+    /// order.
     #[cfg(test)]
     fn taken_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.recv.out_of_order().iter()
     }
 
-    /// Sets how many octets in front of [`receive_offset`](Self::receive_offset) the owner buffers. The receive window is smaller
-    /// by them, but never smaller than the `missing` octets that the owner needs to make use of them. What it buffers beyond
-    /// that offset lies inside the window. The right edge of the window never moves back.
+    /// Sets how many octets in front of [`receive_offset`](Self::receive_offset) the owner buffers.
+    /// The receive window is smaller by them, but never smaller than the `missing` octets that the
+    /// owner needs to make use of them. What it buffers beyond that offset lies inside the window.
+    /// The right edge of the window never moves back.
     #[inline]
     pub fn set_buffered(&mut self, octets: u32, missing: u32) {
         self.recv.set_buffered(octets, missing);
@@ -325,7 +335,8 @@ impl Tcp {
     }
 
     /// Returns whether to build and [`queue`](Self::queue) one more segment of at most
-    /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a closed window.
+    /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a
+    /// closed window.
     pub fn wants_data(&self, now: Instant) -> bool {
         if !self.state.may_queue() || !self.send.all_sent() || self.must_retransmit() {
             return false;
@@ -340,24 +351,27 @@ impl Tcp {
         self.recovery.allows(&self.send, len) && self.send.window_suffices(len)
     }
 
-    /// Returns whether new data has to wait for its time, though not for nothing that is on its way.
+    /// Returns whether new data has to wait for its time, though not for nothing that is on its
+    /// way.
     fn paces(&self, now: Instant) -> bool {
         self.pacer.is_paused(now) && self.send.flight() > 0
     }
 
-    /// Returns the octets of payload that are [queued](Self::queue) at a time: as many as fit into a segment, unless the peer takes
-    /// very small ones. They are final once the connection is established.
+    /// Returns the octets of payload that are [queued](Self::queue) at a time: as many as fit into
+    /// a segment, unless the peer takes very small ones. They are final once the connection is
+    /// established.
     pub fn max_payload(&self) -> usize {
         usize::from(self.options.built_payload())
     }
 
-    /// Limits segments to `mss` octets, as the path takes no larger ones. What is queued in larger ones is cut when it is sent
-    /// (again).
+    /// Limits segments to `mss` octets, as the path takes no larger ones. What is queued in larger
+    /// ones is cut when it is sent (again).
     // rfc: 5041-4 what was handed down is not cut again by DDP
     pub fn limit_mss(&mut self, mss: u16) {
         let limit = self.options.limit_mss(mss);
         if self.syn_sent_at.is_none() {
-            // What the peer takes, which is in the options once its SYN has come, is no limit of what we take.
+            // What the peer takes, which is in the options once its SYN has come, is no limit of
+            // what we take.
             self.mss_to_offer = self.mss_to_offer.min(limit);
             self.recovery
                 .agree(u64::from(self.options.max_payload()), self.options.sack);
@@ -371,7 +385,8 @@ impl Tcp {
         self.mss_to_offer = self.mss_to_offer.min(mss.max(options::MIN_MSS));
     }
 
-    /// Returns the number of octets of the TCP header in front of a payload: the same for each data segment of an established connection.
+    /// Returns the number of octets of the TCP header in front of a payload: the same for each data
+    /// segment of an established connection.
     pub fn data_header_len(&self) -> usize {
         usize::from(self.options.data_header_len())
     }
@@ -393,8 +408,9 @@ impl Tcp {
         self.send.end()
     }
 
-    /// Sets PSH on the segment queued last, as nothing follows for now: the peer shall not wait for more before it acknowledges
-    /// (PSH). A segment that is not full has this anyway. Call it before the segment is polled.
+    /// Sets PSH on the segment queued last, as nothing follows for now: the peer shall not wait for
+    /// more before it acknowledges (PSH). A segment that is not full has this anyway. Call it
+    /// before the segment is polled.
     pub fn push(&mut self) {
         if let Some(last) = self.send.last_mut() {
             last.push = true;
@@ -450,7 +466,8 @@ impl Tcp {
         self.state == State::Closed && self.reset.is_none()
     }
 
-    /// Returns the number of segments that are held until they are acknowledged, nearly all in a frame each.
+    /// Returns the number of segments that are held until they are acknowledged, nearly all in a
+    /// frame each.
     #[inline]
     pub fn held(&self) -> usize {
         self.send.held()
@@ -475,12 +492,14 @@ impl Tcp {
         }
     }
 
-    /// Returns every frame that is still held, to be released by the caller. Only for a connection that is closed.
+    /// Returns every frame that is still held, to be released by the caller. Only for a connection
+    /// that is closed.
     pub fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
         self.send.take_frames()
     }
 
-    /// Prefetches the segment records that are used next: the one to be acknowledged, and the place of the next to be sent.
+    /// Prefetches the segment records that are used next: the one to be acknowledged, and the place
+    /// of the next to be sent.
     pub fn prefetch(&self) {
         prefetch_ends(&self.send.segments);
     }
@@ -490,8 +509,8 @@ impl Tcp {
         &self.counters
     }
 
-    /// Returns the answer to a segment that belongs to no connection (RFC 9293 section 3.5.2): a RST, unless the segment
-    /// is one itself.
+    /// Returns the answer to a segment that belongs to no connection (RFC 9293 section 3.5.2): a
+    /// RST, unless the segment is one itself.
     pub fn reset_reply(segment: &TcpSegment<'_>) -> Option<TcpHeader> {
         let header = &segment.header;
         if header.flags.rst() {

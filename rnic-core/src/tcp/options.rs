@@ -9,10 +9,11 @@ use crate::wire::tcp::{TcpOptions, Timestamps};
 
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
-/// The least segment size of ours, and of a path: the smallest FPDU that MPA may be limited to (RFC 5044 section 4.3) fits
-/// beside the timestamps.
+/// The least segment size of ours, and of a path: the smallest FPDU that MPA may be limited to (RFC
+/// 5044 section 4.3) fits beside the timestamps.
 pub(super) const MIN_MSS: u16 = 160;
-/// The least segment size of a peer, as in Linux: what says less is no host, as more headers than data would cost us time.
+/// The least segment size of a peer, as in Linux: what says less is no host, as more headers than
+/// data would cost us time.
 const MIN_PEER_MSS: u16 = 48;
 /// After this time without a segment the peer's clock may have wrapped (RFC 7323 section 5.5).
 const TIMESTAMP_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
@@ -87,8 +88,8 @@ impl Negotiated {
             }
     }
 
-    /// Returns the octets of payload that are built at a time. Where the peer's segments are smaller, they are cut when they are
-    /// sent: an FPDU need not fit one (RFC 5044 section 4.5).
+    /// Returns the octets of payload that are built at a time. Where the peer's segments are
+    /// smaller, they are cut when they are sent: an FPDU need not fit one (RFC 5044 section 4.5).
     pub(super) fn built_payload(&self) -> u16 {
         self.max_payload().max(MIN_MSS - TIMESTAMPS_LEN)
     }
@@ -113,8 +114,9 @@ impl Negotiated {
         })
     }
 
-    /// Returns whether a segment is older than what has been received, by its timestamp (PAWS, RFC 7323 section 5). A
-    /// segment without a timestamp passes, as it does in Linux: some middleboxes remove the option.
+    /// Returns whether a segment is older than what has been received, by its timestamp (PAWS, RFC
+    /// 7323 section 5). A segment without a timestamp passes, as it does in Linux: some middleboxes
+    /// remove the option.
     #[inline]
     pub(super) fn is_old(&self, now: Instant, theirs: Option<Timestamps>) -> bool {
         let (Some(state), Some(theirs)) = (&self.timestamps, theirs) else {
@@ -142,8 +144,8 @@ impl Negotiated {
         self.timestamps.as_ref().map(|state| state.recent_at)
     }
 
-    /// Remembers the timestamp to echo, from a segment that reaches the last acknowledged octet (RFC 7323
-    /// section 4.3).
+    /// Remembers the timestamp to echo, from a segment that reaches the last acknowledged octet
+    /// (RFC 7323 section 4.3).
     #[inline]
     pub(super) fn remember(&mut self, now: Instant, theirs: Option<Timestamps>) {
         if let (Some(state), Some(theirs)) = (&mut self.timestamps, theirs) {
@@ -160,7 +162,8 @@ impl Negotiated {
         })
     }
 
-    /// Returns the round-trip time by the timestamp that the peer echoes. `None` if it is none of ours.
+    /// Returns the round-trip time by the timestamp that the peer echoes. `None` if it is none of
+    /// ours.
     pub(super) fn round_trip(&self, now: Instant, options: &TcpOptions) -> Option<Span> {
         let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
         let millis = state.clock(now).wrapping_sub(theirs.echo);

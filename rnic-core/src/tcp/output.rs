@@ -12,11 +12,12 @@ use super::{Fin, Outgoing, Payload, State, Tcp};
 const DEVICE_RETRY: Duration = Duration::from_millis(1);
 
 impl Tcp {
-    /// Returns the next segment to send; call until `None`. The caller does send it: where the device has no room, or no
-    /// frame is free for a segment that needs a fresh one, it does not call.
+    /// Returns the next segment to send; call until `None`. The caller does send it: where the
+    /// device has no room, or no frame is free for a segment that needs a fresh one, it does not
+    /// call.
     ///
-    /// Build and queue what [`wants_data`](Self::wants_data) asks for first: an ACK that is due then travels with
-    /// the data.
+    /// Build and queue what [`wants_data`](Self::wants_data) asks for first: an ACK that is due
+    /// then travels with the data.
     pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         self.pacer.advance(now);
         self.recv.handle_timeout(now);
@@ -28,7 +29,8 @@ impl Tcp {
         Some(outgoing)
     }
 
-    /// Returns whether there is nothing to send unless more is queued. A cheap test: it may return false where that is so.
+    /// Returns whether there is nothing to send unless more is queued. A cheap test: it may return
+    /// false where that is so.
     #[inline]
     pub fn is_at_rest(&self, now: Instant) -> bool {
         !self.send.has_unsent()
@@ -81,7 +83,8 @@ impl Tcp {
         self.recv.ack_due().then(|| self.pure_ack(now))
     }
 
-    /// Returns a data segment. It may need a frame for a copy: where frames are few, segments without data go first.
+    /// Returns a data segment. It may need a frame for a copy: where frames are few, segments
+    /// without data go first.
     #[inline]
     fn held_data<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if frames.available() > CONTROL_FRAMES {
@@ -186,8 +189,8 @@ impl Tcp {
         }
     }
 
-    /// Returns one octet (or the FIN) into a closed window, or what fits into one that has stayed too small for a
-    /// segment (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    /// Returns one octet (or the FIN) into a closed window, or what fits into one that has stayed
+    /// too small for a segment (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn probe(&mut self, now: Instant) -> Option<Outgoing> {
         if !core::mem::take(&mut self.probe_due) {
             return None;
@@ -226,8 +229,8 @@ impl Tcp {
         Some(self.segment(now, &head, 0, 1, payload))
     }
 
-    /// Returns one more segment, as no ACK comes back: a new one if there is one, else the last one again (RFC 8985 section 7.3),
-    /// or in recovery the first.
+    /// Returns one more segment, as no ACK comes back: a new one if there is one, else the last one
+    /// again (RFC 8985 section 7.3), or in recovery the first.
     fn tail_probe<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if !self.recovery.tail_probe_due() {
             return None;
@@ -283,7 +286,8 @@ impl Tcp {
         }
         self.counters.retransmits += 1;
         if index == 0 {
-            // A whole timeout for the answer: on a long path the timer has run for a round trip already.
+            // A whole timeout for the answer: on a long path the timer has run for a round trip
+            // already.
             self.retransmit_at = None;
         }
         self.arm_timer(now);
@@ -325,7 +329,8 @@ impl Tcp {
         Some(self.data(now, &segment, 0, octets))
     }
 
-    /// Returns how much of the next segment that has not been sent may be, as far as congestion and the peer's window go.
+    /// Returns how much of the next segment that has not been sent may be, as far as congestion and
+    /// the peer's window go.
     fn room_for_new_data(&self) -> Option<u64> {
         let segment = self.send.next_unsent()?;
         if segment.fate == Fate::Lost {
@@ -358,7 +363,8 @@ impl Tcp {
         self.arm_timer(now);
         let mut outgoing = self.data(now, &segment, segment.sent, to);
         if self.ecn.is_used() {
-            // New data only: a mark on anything else might be lost with it, or be another's (RFC 3168 section 6.1.5).
+            // New data only: a mark on anything else might be lost with it, or be another's (RFC
+            // 3168 section 6.1.5).
             outgoing.ecn_capable = true;
             if self.recovery.take_cwr() {
                 outgoing.header.flags |= Flags::CWR;

@@ -1,8 +1,10 @@
-//! Pacing: new data leaves at a rate a little above what the window allows per round trip, not all at once when an
-//! ACK for much of it arrives. Queues on the way stay shorter, and fewer of them overflow.
+//! Pacing: new data leaves at a rate a little above what the window allows per round trip, not all
+//! at once when an ACK for much of it arrives. Queues on the way stay shorter, and fewer of them
+//! overflow.
 //!
-//! Not segment by segment, which would cost a timer for each: bursts go out whole, and the next one waits until the
-//! last one is due at the rate. On paths as short as a data centre's ACKs do the same.
+//! Not segment by segment, which would cost a timer for each: bursts go out whole, and the next one
+//! waits until the last one is due at the rate. On paths as short as a data centre's ACKs do the
+//! same.
 
 use core::time::Duration;
 
@@ -13,8 +15,8 @@ use crate::time::{Instant, Span};
 const BURST: u64 = 64 * 1024;
 /// Paths with a shorter round-trip time are not paced.
 const SHORT_PATH: Span = Span::from_micros(200);
-/// The rate, in hundredths of a window per round trip: slow start doubles the window, and after it there must be
-/// some room for growth (Linux has the same).
+/// The rate, in hundredths of a window per round trip: slow start doubles the window, and after it
+/// there must be some room for growth (Linux has the same).
 const SLOW_START_PERCENT: u64 = 200;
 const AVOIDANCE_PERCENT: u64 = 120;
 
@@ -25,8 +27,8 @@ pub(super) struct Pacer {
     rate: Option<u64>,
     /// When all that was sent would have left at the rate.
     due: Instant,
-    /// What that leaves out of a nanosecond, in parts of which the rate makes one: so a burst takes as long as its segments
-    /// take one by one.
+    /// What that leaves out of a nanosecond, in parts of which the rate makes one: so a burst takes
+    /// as long as its segments take one by one.
     fraction: u64,
     /// A whole burst is out, and the next one waits for this time.
     resume_at: Option<Instant>,
@@ -60,7 +62,8 @@ impl Pacer {
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
     }
 
-    /// Returns how many octets may leave before the next pause, where the `segment` that completes a burst goes whole.
+    /// Returns how many octets may leave before the next pause, where the `segment` that completes
+    /// a burst goes whole.
     pub(super) fn room(&self, now: Instant, segment: u64) -> u64 {
         let Some(rate) = self.rate else {
             return u64::MAX;

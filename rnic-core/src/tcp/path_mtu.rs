@@ -1,6 +1,8 @@
-//! The path MTU: from ICMP (RFC 1191, RFC 8201), or by trying smaller segments where routers are silent (RFC 4821).
+//! The path MTU: from ICMP (RFC 1191, RFC 8201), or by trying smaller segments where routers are
+//! silent (RFC 4821).
 //!
-//! The segment size only ever falls: it does not probe for a path that has become wider. A new connection does.
+//! The segment size only ever falls: it does not probe for a path that has become wider. A new
+//! connection does.
 
 use core::time::Duration;
 
@@ -11,7 +13,8 @@ use crate::wire::tcp::MAX_OPTIONS_LEN;
 
 use super::{Seq, Tcp};
 
-/// Timeouts in a row after which the path, and not its load, is under suspicion (Linux's `tcp_retries1`).
+/// Timeouts in a row after which the path, and not its load, is under suspicion (Linux's
+/// `tcp_retries1`).
 const SUSPICIOUS: u8 = 3;
 /// The segment sizes to try then: paths that carry less are not known to exist.
 const ESCAPES: [u16; 2] = [1024, 512];
@@ -19,11 +22,12 @@ const ESCAPES: [u16; 2] = [1024, 512];
 const PROOF_LASTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
-    /// Handles an ICMP "packet too big" for the segment that begins at `seq`: the path takes segments of at most `mss` octets, less
-    /// options. Returns whether it is believed: the segment must be in flight, which an off-path attacker does not know (RFC
-    /// 5927 section 7.2).
+    /// Handles an ICMP "packet too big" for the segment that begins at `seq`: the path takes
+    /// segments of at most `mss` octets, less options. Returns whether it is believed: the segment
+    /// must be in flight, which an off-path attacker does not know (RFC 5927 section 7.2).
     ///
-    /// What was too large is sent again in smaller pieces, at once. No congestion dropped it, and none is assumed.
+    /// What was too large is sent again in smaller pieces, at once. No congestion dropped it, and
+    /// none is assumed.
     pub fn handle_too_big(&mut self, seq: Seq, mss: u16) -> bool {
         let offset = self.send.offset_of(seq);
         let in_flight = u64::try_from(offset)
@@ -82,8 +86,8 @@ impl Tcp {
         }
     }
 
-    /// Cuts a held segment so that what it begins with fits the path. The rest stays where it is, so that no frame is
-    /// needed, however small the pieces.
+    /// Cuts a held segment so that what it begins with fits the path. The rest stays where it is,
+    /// so that no frame is needed, however small the pieces.
     #[cold]
     #[inline(never)]
     pub(super) fn cut<F: TxFrames>(&mut self, index: usize, frames: &F) {

@@ -33,7 +33,8 @@ impl RangeSet {
         self.ranges.partition_point(|range| range.end < offset)
     }
 
-    /// Adds a range, and returns the range of the set that it is now part of. An empty one is returned as it is.
+    /// Adds a range, and returns the range of the set that it is now part of. An empty one is
+    /// returned as it is.
     pub(super) fn insert(&mut self, range: Range<u64>) -> Range<u64> {
         if range.is_empty() {
             return range;
@@ -44,7 +45,8 @@ impl RangeSet {
             self.ranges.insert(first, range.clone());
             return range;
         }
-        // All from `first` to before `past` overlap or touch the new one: the first of them takes everything.
+        // All from `first` to before `past` overlap or touch the new one: the first of them takes
+        // everything.
         let end = self.ranges[past - 1].end.max(range.end);
         let merged = self.ranges[first].start.min(range.start)..end;
         self.ranges[first] = merged.clone();
@@ -76,8 +78,8 @@ impl RangeSet {
             .is_some_and(|r| r.start <= range.end)
     }
 
-    /// Removes everything before `offset`, and a range that holds or touches it. Returns the offset past them,
-    /// or `offset` itself if no range reaches it.
+    /// Removes everything before `offset`, and a range that holds or touches it. Returns the offset
+    /// past them, or `offset` itself if no range reaches it.
     pub(super) fn advance(&mut self, offset: u64) -> u64 {
         let mut reached = offset;
         while let Some(range) = self.ranges.front()

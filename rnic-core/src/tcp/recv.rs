@@ -12,8 +12,8 @@ use crate::counters::DropReason;
 use crate::time::{Instant, Span};
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 
-/// Ranges beyond the next expected octet that are kept track of. Data that would need one more is dropped: a
-/// peer that sends every second octet costs no more than this.
+/// Ranges beyond the next expected octet that are kept track of. Data that would need one more is
+/// dropped: a peer that sends every second octet costs no more than this.
 const MAX_OUT_OF_ORDER_RANGES: usize = 256;
 /// Duplicates that wait to be reported. More than these in one batch are not worth an ACK each.
 const MAX_DSACKS: usize = 8;
@@ -35,13 +35,15 @@ pub(super) struct Receiver {
     finished: bool,
     /// Shift count of our window field.
     scale: u8,
-    /// The least gain of the window that is advertised: silly window avoidance (RFC 9293 section 3.8.6.2.2).
+    /// The least gain of the window that is advertised: silly window avoidance (RFC 9293 section
+    /// 3.8.6.2.2).
     sws_threshold: u64,
     schedule: AckSchedule,
     /// Where the stream ends, once a FIN said so.
     end: Option<u64>,
     growth: Growth,
-    /// Octets that came twice and were not reported yet, each by an ACK of its own (DSACK, RFC 2883).
+    /// Octets that came twice and were not reported yet, each by an ACK of its own (DSACK, RFC
+    /// 2883).
     dsacks: VecDeque<Range<u64>>,
     /// Octets taken out of order, beyond `data_nxt`.
     out_of_order: RangeSet,
@@ -70,7 +72,8 @@ pub(super) struct WindowField {
 }
 
 impl Receiver {
-    /// Returns a receiver whose peer's SYN is not known yet. Its window is of `capacity` octets, and may become one of `limit`.
+    /// Returns a receiver whose peer's SYN is not known yet. Its window is of `capacity` octets,
+    /// and may become one of `limit`.
     pub(super) fn new(capacity: u32, limit: u32, mss: u16, delay: Duration) -> Self {
         let limit = limit.max(capacity);
         let scale = (0..MAX_WINDOW_SCALE).find(|&scale| limit >> scale <= 0xffff);
@@ -157,21 +160,21 @@ impl Receiver {
         self.finished
     }
 
-    /// Returns whether a segment from offset `start` reaches back to what was last acknowledged: its timestamp is then
-    /// the one to echo (RFC 7323 section 4.3).
+    /// Returns whether a segment from offset `start` reaches back to what was last acknowledged:
+    /// its timestamp is then the one to echo (RFC 7323 section 4.3).
     pub(super) fn reaches_last_ack(&self, start: i64) -> bool {
         start <= self.last_ack_sent.cast_signed()
     }
 
-    /// Returns whether a segment that ends at this offset was sent since what was last acknowledged, or right before that: all of it
-    /// has come already.
+    /// Returns whether a segment that ends at this offset was sent since what was last
+    /// acknowledged, or right before that: all of it has come already.
     pub(super) fn is_recent(&self, end: i64) -> bool {
         self.last_ack_sent.cast_signed() <= end && end <= self.nxt().cast_signed()
     }
 
-    /// Returns whether a segment that takes `len` octets of sequence space from offset `start` overlaps the window
-    /// (RFC 9293 section 3.4). One that begins just where we wait is let in even while the window is closed, so
-    /// that its ACK and a bare FIN count.
+    /// Returns whether a segment that takes `len` octets of sequence space from offset `start`
+    /// overlaps the window (RFC 9293 section 3.4). One that begins just where we wait is let in
+    /// even while the window is closed, so that its ACK and a bare FIN count.
     pub(super) fn acceptable(&self, start: i64, len: u64) -> bool {
         let (position, edge) = (self.nxt().cast_signed(), self.edge().cast_signed());
         if len == 0 {
@@ -181,8 +184,8 @@ impl Receiver {
         position < end && (start < edge || start == position)
     }
 
-    /// Returns whether `len` octets from a sequence number are the next of the stream, with nothing received beyond them and
-    /// all of them inside the window.
+    /// Returns whether `len` octets from a sequence number are the next of the stream, with nothing
+    /// received beyond them and all of them inside the window.
     #[inline]
     pub(super) fn is_next(&self, seq: Seq, len: u64) -> bool {
         len > 0
@@ -192,7 +195,8 @@ impl Receiver {
             && self.data_nxt + len <= self.edge
     }
 
-    /// Returns the octets that may follow what was taken, inside the window, with nothing received beyond them.
+    /// Returns the octets that may follow what was taken, inside the window, with nothing received
+    /// beyond them.
     pub(super) fn room_for_next(&self) -> u64 {
         if self.out_of_order.is_empty() && self.end.is_none() {
             self.edge.saturating_sub(self.data_nxt)
@@ -207,8 +211,9 @@ impl Receiver {
         self.schedule.in_order(now, count, false, push);
     }
 
-    /// Returns which offsets of a segment with `len` octets of data from offset `start` are new and inside the window.
-    /// Decides as well when it will be acknowledged. `push`: the sender waits for nothing more to send.
+    /// Returns which offsets of a segment with `len` octets of data from offset `start` are new and
+    /// inside the window. Decides as well when it will be acknowledged. `push`: the sender waits
+    /// for nothing more to send.
     pub(super) fn offer(
         &mut self,
         now: Instant,
@@ -294,7 +299,8 @@ impl Receiver {
         }
     }
 
-    /// Marks the next `len` octets as received, with nothing received beyond them: advances RCV.NXT.
+    /// Marks the next `len` octets as received, with nothing received beyond them: advances
+    /// RCV.NXT.
     #[inline]
     pub(super) fn mark_next_received(&mut self, len: u64) {
         self.data_nxt += len;
@@ -330,8 +336,9 @@ impl Receiver {
         }
     }
 
-    /// Returns the SACK blocks to send; and whether the first one reports a duplicate, which is done with then. What came
-    /// twice beyond a hole is followed by the block that it is a part of (RFC 2883 section 4).
+    /// Returns the SACK blocks to send; and whether the first one reports a duplicate, which is
+    /// done with then. What came twice beyond a hole is followed by the block that it is a part of
+    /// (RFC 2883 section 4).
     pub(super) fn sack_blocks(&mut self) -> (SackBlocks, bool) {
         let mut blocks = SackBlocks::EMPTY;
         let mut add = |range: &Range<u64>| {
@@ -379,8 +386,9 @@ impl Receiver {
         true
     }
 
-    /// Sets how many octets the owner buffers, by which the window is smaller. The `missing` ones must fit in, or the others stay
-    /// for ever. Schedules a window update where the window opens again.
+    /// Sets how many octets the owner buffers, by which the window is smaller. The `missing` ones
+    /// must fit in, or the others stay for ever. Schedules a window update where the window opens
+    /// again.
     #[inline]
     pub(super) fn set_buffered(&mut self, octets: u32, missing: u32) {
         self.buffered = octets;
@@ -393,7 +401,8 @@ impl Receiver {
         }
     }
 
-    /// Lets the window have room for so many octets, and for as many more as make it worth advertising them.
+    /// Lets the window have room for so many octets, and for as many more as make it worth
+    /// advertising them.
     fn let_in(&mut self, missing: u32) {
         let worth = self.sws_threshold.max(1 << self.scale) as u32;
         let room = missing.saturating_add(worth);
@@ -409,8 +418,8 @@ impl Receiver {
     }
 
     /// Grows the window to four times what arrives in `min_rtt`: a sender in slow start is two
-    /// doublings ahead of what has been measured. A queue on the way is not fed: it makes the round trip longer, but
-    /// no more arrive in the least.
+    /// doublings ahead of what has been measured. A queue on the way is not fed: it makes the round
+    /// trip longer, but no more arrive in the least.
     #[inline]
     pub(super) fn grow(&mut self, now: Instant, rtt: &RttEstimator) {
         if now >= self.growth.until
@@ -448,8 +457,8 @@ impl Receiver {
         u64::from(self.capacity.saturating_sub(self.buffered))
     }
 
-    /// Returns the window field of a segment that carries our ACK now. The right edge moves only forward, and only if
-    /// it is worth it; every ACK that is due or scheduled is done with.
+    /// Returns the window field of a segment that carries our ACK now. The right edge moves only
+    /// forward, and only if it is worth it; every ACK that is due or scheduled is done with.
     pub(super) fn advertise(&mut self) -> u16 {
         let field = self.window_field();
         self.advertised(&field);
@@ -468,7 +477,8 @@ impl Receiver {
             self.edge
         };
         let open = edge.saturating_sub(position);
-        // The field counts in units: rounding down may not pull the edge back behind what the peer was told.
+        // The field counts in units: rounding down may not pull the edge back behind what the peer
+        // was told.
         let mut field = open >> self.scale;
         if position + (field << self.scale) < self.edge {
             field += 1;

@@ -27,7 +27,8 @@ pub(super) struct RttEstimator {
     sampled_since_probe: bool,
 }
 
-/// The least round-trip time of the last minutes: a path that has become longer is believed in after a while.
+/// The least round-trip time of the last minutes: a path that has become longer is believed in
+/// after a while.
 #[derive(Clone, Debug)]
 struct MinRtt {
     /// The least of this period and of the one before; the most that there is, if there was none.
@@ -86,7 +87,8 @@ impl RttEstimator {
         self.rttvar
     }
 
-    /// Returns the least round-trip time of the last minutes, once one was measured by our own clock.
+    /// Returns the least round-trip time of the last minutes, once one was measured by our own
+    /// clock.
     #[inline]
     pub(super) fn min_rtt(&self) -> Option<Span> {
         self.min_rtt.get()
@@ -122,8 +124,9 @@ impl RttEstimator {
 
     /// Records a sample, and ends any backoff.
     ///
-    /// The lower bound applies to the variation's part of the timeout, not to the sum (so does Linux's): on a
-    /// long and steady path the variation shrinks to nothing, and the first late ACK would be taken for a loss.
+    /// The lower bound applies to the variation's part of the timeout, not to the sum (so does
+    /// Linux's): on a long and steady path the variation shrinks to nothing, and the first late ACK
+    /// would be taken for a loss.
     #[inline]
     pub(super) fn sample(&mut self, rtt: Span) {
         self.backoff = 0;

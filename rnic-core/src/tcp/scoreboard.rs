@@ -1,7 +1,8 @@
-//! The scoreboard: which segments were delivered, lost and retransmitted (RFC 2018, RFC 6675, RFC 8985).
+//! The scoreboard: which segments were delivered, lost and retransmitted (RFC 2018, RFC 6675, RFC
+//! 8985).
 //!
-//! The cost of an ACK depends on what is new in it, not on how much is in flight: known SACK blocks are skipped, and segments
-//! are visited in the order of transmission, from the oldest on.
+//! The cost of an ACK depends on what is new in it, not on how much is in flight: known SACK blocks
+//! are skipped, and segments are visited in the order of transmission, from the oldest on.
 
 use core::cmp::Reverse;
 use core::ops::Range;
@@ -12,8 +13,8 @@ use crate::time::Instant;
 use super::ranges::RangeSet;
 use super::sent_segment::{Fate, SentSegment};
 
-/// When a segment was sent (last), and the offset where it ends: of two sent at the same time, the one that ends
-/// later was sent later.
+/// When a segment was sent (last), and the offset where it ends: of two sent at the same time, the
+/// one that ends later was sent later.
 pub(super) type Transmission = (Instant, u64);
 
 /// What one ACK does to the scoreboard.
@@ -27,10 +28,11 @@ pub(super) struct AckOutcome {
     pub(super) sacked: bool,
     /// Octets of the largest segment that was delivered.
     pub(super) largest_segment: u16,
-    /// When the latest of the segments acknowledged was sent that had not been selectively acknowledged, if all of
-    /// them were sent only once (Karn's rule).
+    /// When the latest of the segments acknowledged was sent that had not been selectively
+    /// acknowledged, if all of them were sent only once (Karn's rule).
     pub(super) sent_at: Option<Instant>,
-    /// Of the delivered segments that were sent only once: where the lowest begins, and the latest transmission.
+    /// Of the delivered segments that were sent only once: where the lowest begins, and the latest
+    /// transmission.
     pub(super) lowest_original: Option<u64>,
     pub(super) latest_original: Option<Transmission>,
     /// The latest transmission of a delivered segment that was sent more than once.
@@ -70,12 +72,13 @@ pub(super) struct Scoreboard {
     pub(super) sacked_segments: usize,
     /// Octets in segments marked as lost.
     pub(super) lost: u64,
-    /// Where segments marked as lost begin, the lowest first. An entry is stale if its segment is not marked (any more).
+    /// Where segments marked as lost begin, the lowest first. An entry is stale if its segment is
+    /// not marked (any more).
     pub(super) lost_queue: BinaryHeap<Reverse<u64>>,
     /// Before this offset no segment is in flight that was sent only once.
     pub(super) originals_from: u64,
-    /// Where retransmitted segments begin, in the order of their retransmission. An entry is stale unless its segment is in flight
-    /// since then.
+    /// Where retransmitted segments begin, in the order of their retransmission. An entry is stale
+    /// unless its segment is in flight since then.
     pub(super) resent: VecDeque<(u64, Instant)>,
     /// RACK.fack: the end of the highest segment that was delivered.
     pub(super) fack: u64,

@@ -55,8 +55,8 @@ impl PeerWindow {
     /// Records the window of a segment, unless it is older than the one known. Returns whether the
     /// right edge changed.
     ///
-    /// A later acknowledgment is newer wherever its segment stands in the peer's stream: a retransmission may be
-    /// the only one to bring it.
+    /// A later acknowledgment is newer wherever its segment stands in the peer's stream: a
+    /// retransmission may be the only one to bring it.
     pub(super) fn update(&mut self, at: i64, ack: u64, field: u16) -> bool {
         if (ack, at) < (self.snd_wl2, self.snd_wl1) {
             return false;
@@ -113,7 +113,8 @@ impl Sender {
         self.isn.offset(ack, self.una)
     }
 
-    /// Returns whether an acknowledgment number stands for some of what was sent and is not acknowledged.
+    /// Returns whether an acknowledgment number stands for some of what was sent and is not
+    /// acknowledged.
     #[inline]
     pub(super) fn awaits(&self, ack: Seq) -> bool {
         let ahead = ack.distance_from(self.seq(self.una));
@@ -170,8 +171,8 @@ impl Sender {
         !self.window_closed() && self.una + window == self.window.edge
     }
 
-    /// Returns whether the peer's window suffices to send `len` more octets without silliness (RFC 9293 section
-    /// 3.8.6.2.1): all of them, or half of the largest window it ever had.
+    /// Returns whether the peer's window suffices to send `len` more octets without silliness (RFC
+    /// 9293 section 3.8.6.2.1): all of them, or half of the largest window it ever had.
     pub(super) fn window_suffices(&self, len: u64) -> bool {
         let room = self.window_room();
         room >= len || (room > 0 && room >= self.window.max_snd_wnd / 2)

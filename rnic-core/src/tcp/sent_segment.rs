@@ -25,7 +25,8 @@ pub(super) struct SentSegment {
     pub(super) part: FramePart,
 }
 
-/// Where the octets of a segment are. Pieces of one that was cut share its frame; each but the first goes in a copy.
+/// Where the octets of a segment are. Pieces of one that was cut share its frame; each but the
+/// first goes in a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FramePart {
     /// Alone in its frame.

@@ -4,8 +4,8 @@ pub use crate::wire::tcp::Seq;
 
 /// Where one direction of a connection begins: the sequence number of its SYN.
 ///
-/// Inside the connection every position is a stream offset of 64 bits that never wraps: offset 0 is the first
-/// octet of data, the SYN stands at -1, and the FIN just past the last octet.
+/// Inside the connection every position is a stream offset of 64 bits that never wraps: offset 0 is
+/// the first octet of data, the SYN stands at -1, and the FIN just past the last octet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Isn(Seq);
 
@@ -38,7 +38,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The sequence number of an offset leads back to it from anywhere within half of the sequence space.
+        /// The sequence number of an offset leads back to it from anywhere within half of the
+        /// sequence space.
         #[test]
         fn offsets_are_found_again(syn: u32, offset in 0_u64..1 << 62, away: i32) {
             let isn = Isn::new(Seq(syn));

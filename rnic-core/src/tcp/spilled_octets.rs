@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Counts the spilled octets of all connections of a worker.
 pub type SpilledOctets = Arc<AtomicUsize>;
 
-/// The spilled octets of one connection: a contiguous part of the stream, from the first segment held on.
+/// The spilled octets of one connection: a contiguous part of the stream, from the first segment
+/// held on.
 #[derive(Debug)]
 pub(super) struct Spill {
     pub(super) start: u64,

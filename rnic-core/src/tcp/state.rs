@@ -1,4 +1,5 @@
-//! The states of a connection (RFC 9293 section 3.3.2). LISTEN is the engine's: a listener holds no connection.
+//! The states of a connection (RFC 9293 section 3.3.2). LISTEN is the engine's: a listener holds no
+//! connection.
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

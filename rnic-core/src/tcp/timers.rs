@@ -10,8 +10,8 @@ impl Tcp {
         Instant::earliest([ack_by, self.timeout_but_acks()])
     }
 
-    /// Returns [`next_timeout`](Self::next_timeout) for a caller that polls for segments in its next turn if an ACK
-    /// [waits](Self::acks_next_turn) for that.
+    /// Returns [`next_timeout`](Self::next_timeout) for a caller that polls for segments in its
+    /// next turn if an ACK [waits](Self::acks_next_turn) for that.
     #[inline]
     pub fn timeout_but_next_turn(&self) -> Option<Instant> {
         let ack_by = self.recv.next_timeout();
@@ -19,8 +19,8 @@ impl Tcp {
         Instant::earliest([ack_by, self.timeout_but_acks()])
     }
 
-    /// Returns whether [`timeout_but_next_turn`](Self::timeout_but_next_turn) is not before `at`, or is `None` where `at` is. A cheap test:
-    /// it may return false where that is so.
+    /// Returns whether [`timeout_but_next_turn`](Self::timeout_but_next_turn) is not before `at`,
+    /// or is `None` where `at` is. A cheap test: it may return false where that is so.
     #[inline]
     pub fn times_out_after(&self, at: Option<Instant>) -> bool {
         let rare = self.time_wait_ends.is_some()
@@ -101,8 +101,8 @@ impl Tcp {
             self.finish(Some(TcpFailure::TimedOut));
             return;
         }
-        // What was to be sent at the last expiry may not have left yet, as the device is busy or gone. That says nothing of
-        // the path or its load; but the wait ends.
+        // What was to be sent at the last expiry may not have left yet, as the device is busy or
+        // gone. That says nothing of the path or its load; but the wait ends.
         let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
         let first = self.retries == 0;
         self.retries = self.retries.saturating_add(1);

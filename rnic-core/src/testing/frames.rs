@@ -9,8 +9,9 @@ pub const FRAME_LEN: usize = 9216;
 
 /// A fixed number of transmit frames over a `Vec`.
 ///
-/// A transmitted frame is copied to [`transmitted`](Self::transmitted) and completes at once. After [`hold`](Self::hold)
-/// frames stay busy until [`complete`](Self::complete), as with a device that takes its time.
+/// A transmitted frame is copied to [`transmitted`](Self::transmitted) and completes at once. After
+/// [`hold`](Self::hold) frames stay busy until [`complete`](Self::complete), as with a device that
+/// takes its time.
 #[derive(Debug)]
 pub struct VecFrames {
     /// Those that were used: most never are.

@@ -365,7 +365,8 @@ impl Host {
         self.add_qp(QpNumber(self.qps), settings, Some(srq))
     }
 
-    /// Creates a shared receive queue. Each queue pair may have `max_in_process` of its entries in process.
+    /// Creates a shared receive queue. Each queue pair may have `max_in_process` of its entries in
+    /// process.
     pub fn create_srq(&mut self, capacity: u32, max_in_process: u32) -> TestSrq {
         let id = SrqId(self.srqs);
         self.srqs += 1;

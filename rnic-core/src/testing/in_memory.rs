@@ -48,7 +48,8 @@ pub struct InMemoryDevice {
     pub address: IpAddr,
 }
 
-/// Makes two joined devices, 192.0.2.1 and 192.0.2.2. `seeds` are their secrets, for STags and sequence numbers.
+/// Makes two joined devices, 192.0.2.1 and 192.0.2.2. `seeds` are their secrets, for STags and
+/// sequence numbers.
 pub fn pair(seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
     pair_with(&EngineConfig::default(), seeds)
 }
@@ -77,8 +78,8 @@ pub struct InMemoryWorkers {
     pub address: IpAddr,
 }
 
-/// Makes two joined devices with several workers. What worker *n* sends arrives at worker *n* + `shift` of the other
-/// device. `shift` may change.
+/// Makes two joined devices with several workers. What worker *n* sends arrives at worker *n* +
+/// `shift` of the other device. `shift` may change.
 pub fn pair_of_workers(
     config: &EngineConfig,
     seeds: [[u8; 32]; 2],

@@ -1,4 +1,5 @@
-//! A link on virtual time that loses, reorders, duplicates, corrupts and re-segments frames, from a seed.
+//! A link on virtual time that loses, reorders, duplicates, corrupts and re-segments frames, from a
+//! seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +35,8 @@ pub struct Impairments {
     pub cutting: u32,
 }
 
-/// A middlebox: sees each frame, and to which end it goes, may change it, and returns whether it goes on.
+/// A middlebox: sees each frame, and to which end it goes, may change it, and returns whether it
+/// goes on.
 pub type Middlebox = Box<dyn FnMut(Instant, usize, &mut Vec<u8>) -> bool>;
 
 /// A frame on the link.

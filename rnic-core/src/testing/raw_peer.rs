@@ -1,6 +1,8 @@
-//! A peer that a test plays itself: it speaks as much TCP as it must, and sends whatever the test wants.
+//! A peer that a test plays itself: it speaks as much TCP as it must, and sends whatever the test
+//! wants.
 //!
-//! Nothing is lost between it and its host, so it has no retransmission. Malformed and hostile streams come from it.
+//! Nothing is lost between it and its host, so it has no retransmission. Malformed and hostile
+//! streams come from it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -155,7 +157,8 @@ impl RawPeer {
         self.snd_nxt += octets.len() as u32;
     }
 
-    /// Sends octets in one segment, `ahead` octets ahead of order. The next octets of the stream stay the same.
+    /// Sends octets in one segment, `ahead` octets ahead of order. The next octets of the stream
+    /// stay the same.
     pub fn send_ahead(&mut self, ahead: u32, octets: &[u8]) {
         self.segment(self.snd_nxt + ahead, Flags::ACK, octets);
         let end = self.snd_nxt + ahead + octets.len() as u32;
@@ -197,7 +200,8 @@ impl RawPeer {
         self.rcv_nxt = expected;
     }
 
-    /// Makes the next FPDU, with a CRC and markers as [`crc`](Self::crc) and [`markers_from`](Self::markers_from) say.
+    /// Makes the next FPDU, with a CRC and markers as [`crc`](Self::crc) and
+    /// [`markers_from`](Self::markers_from) say.
     pub fn fpdu(&self, ulpdu: &[u8]) -> Vec<u8> {
         let Some(from) = self.markers_from else {
             return fpdu(ulpdu, self.crc);
@@ -355,7 +359,8 @@ pub fn startup(frame: &StartupFrame<'_>) -> Vec<u8> {
     octets
 }
 
-/// Makes the octets of an enhanced start-up frame (RFC 6581), with CRCs and without markers and private data.
+/// Makes the octets of an enhanced start-up frame (RFC 6581), with CRCs and without markers and
+/// private data.
 pub fn enhanced_startup(kind: StartupKind, enhanced: Enhanced) -> Vec<u8> {
     startup(&StartupFrame {
         kind,

@@ -64,7 +64,8 @@ impl Simulation {
         }
     }
 
-    /// Stops a host, as SIGSTOP does a process: no timer of it fires until it goes on, and it answers nothing.
+    /// Stops a host, as SIGSTOP does a process: no timer of it fires until it goes on, and it
+    /// answers nothing.
     pub fn stop(&mut self, host: usize) {
         self.stopped[host] = Some(Vec::new());
     }
@@ -77,15 +78,16 @@ impl Simulation {
         self.settle(all);
     }
 
-    /// Runs all hosts until nothing is left to do at this time, then moves time to the next arrival or timer. Returns whether
-    /// there is one.
+    /// Runs all hosts until nothing is left to do at this time, then moves time to the next arrival
+    /// or timer. Returns whether there is one.
     pub fn step(&mut self) -> bool {
         let next = self.work();
         self.now = next.map_or(self.now, |next| next.max(self.now));
         next.is_some()
     }
 
-    /// Runs all hosts until nothing is left to do at this time. Returns when the next arrival or timer is.
+    /// Runs all hosts until nothing is left to do at this time. Returns when the next arrival or
+    /// timer is.
     fn work(&mut self) -> Option<Instant> {
         let mut arrived = [Vec::new(), Vec::new()];
         while let Some((to, frame)) = self.link.receive(self.now) {

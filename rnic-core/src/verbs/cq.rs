@@ -14,10 +14,11 @@ use super::wr::{Completion, WcOpcode};
 /// Completion queues that a device has at most.
 pub const MAX_CQS: u32 = 1 << 16;
 
-/// Whether the application wants a notification of the next completion; shared by it and the engine.
+/// Whether the application wants a notification of the next completion; shared by it and the
+/// engine.
 ///
-/// As with `ibv_req_notify_cq`: the application arms and then polls once more, because only a completion that
-/// comes after arming notifies, and it notifies once.
+/// As with `ibv_req_notify_cq`: the application arms and then polls once more, because only a
+/// completion that comes after arming notifies, and it notifies once.
 #[derive(Debug, Default)]
 pub struct Arming(AtomicU8);
 
@@ -31,15 +32,15 @@ impl Arming {
         Self::default()
     }
 
-    /// Requests a notification of the next completion, or of the next solicited or failed one only. An earlier request stays
-    /// valid: the wider of the two counts. Called by the application.
+    /// Requests a notification of the next completion, or of the next solicited or failed one only.
+    /// An earlier request stays valid: the wider of the two counts. Called by the application.
     pub fn arm(&self, solicited_only: bool) {
         self.0.fetch_max(
             if solicited_only { SOLICITED } else { NEXT },
             Ordering::SeqCst,
         );
-        // Arming comes before the application's last look at the ring, as the engine's push comes before its
-        // look at the arming: one of them sees the other.
+        // Arming comes before the application's last look at the ring, as the engine's push comes
+        // before its look at the arming: one of them sees the other.
         fence(Ordering::SeqCst);
     }
 
@@ -205,12 +206,13 @@ impl CqTable {
         self.cqs.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// Writes a completion to a queue; a failed one counts as solicited. One for a queue that is gone is dropped:
-    /// it could not be polled.
+    /// Writes a completion to a queue; a failed one counts as solicited. One for a queue that is
+    /// gone is dropped: it could not be polled.
     ///
-    /// If the ring is full the completion waits in a backlog, at the cost of an allocation. Its users bound it: while
-    /// there is one they begin no request that completes there, and flush nothing more than they held when their
-    /// connection ended; a peer's messages end the connection when as many wait as its receive queue has entries.
+    /// If the ring is full the completion waits in a backlog, at the cost of an allocation. Its
+    /// users bound it: while there is one they begin no request that completes there, and flush
+    /// nothing more than they held when their connection ended; a peer's messages end the
+    /// connection when as many wait as its receive queue has entries.
     #[inline]
     pub fn complete(&mut self, id: CqId, completion: Completion, solicited: bool) {
         let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else {
@@ -232,7 +234,8 @@ impl CqTable {
         cq.backlog.push_back((completion, solicited));
     }
 
-    /// Completes a request with success, as [`complete`](Self::complete) does, with few words: they go from register to ring.
+    /// Completes a request with success, as [`complete`](Self::complete) does, with few words: they
+    /// go from register to ring.
     #[inline(never)]
     pub fn complete_done(
         &mut self,
@@ -311,15 +314,15 @@ impl CqTable {
         self.backlog(id) > 0
     }
 
-    /// Returns whether any completions wait for room. The application gives no sign when it makes some: a worker that
-    /// sleeps meanwhile has to look again after a while.
+    /// Returns whether any completions wait for room. The application gives no sign when it makes
+    /// some: a worker that sleeps meanwhile has to look again after a while.
     #[inline]
     pub fn has_backlogs(&self) -> bool {
         !self.with_backlog.is_empty()
     }
 
-    /// Notifies the applications that armed for what was completed since the last call: once per batch, which also
-    /// looks at each queue's arming once only.
+    /// Notifies the applications that armed for what was completed since the last call: once per
+    /// batch, which also looks at each queue's arming once only.
     #[inline]
     pub fn notify_all(&mut self) {
         if !self.to_notify.is_empty() {

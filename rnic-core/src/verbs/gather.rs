@@ -81,7 +81,8 @@ fn gather_pieces(
     Ok(())
 }
 
-/// Copies `from` to octets `offset..` of the list. All of it is validated before anything is copied.
+/// Copies `from` to octets `offset..` of the list. All of it is validated before anything is
+/// copied.
 pub fn scatter(
     guard: &Guard<'_>,
     origin: impl Into<Origin>,
@@ -110,8 +111,8 @@ pub fn scatter(
     Ok(())
 }
 
-/// Cuts octets `offset..offset + len` of the list at the ends of its pieces: for each, the piece, the tagged
-/// offset in it, and which of the `len` octets these are.
+/// Cuts octets `offset..offset + len` of the list at the ends of its pieces: for each, the piece,
+/// the tagged offset in it, and which of the `len` octets these are.
 fn pieces(
     sges: &[Sge],
     offset: u64,
@@ -128,7 +129,8 @@ fn pieces(
         }
         let part = done..done + here;
         done += here;
-        // Where an offset would wrap, its greatest value is refused as well: an octet there ends past 2^64 - 1.
+        // Where an offset would wrap, its greatest value is refused as well: an octet there ends
+        // past 2^64 - 1.
         Some((sge, TaggedOffset(sge.offset.saturating_add(skipped)), part))
     })
 }

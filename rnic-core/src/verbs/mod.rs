@@ -1,4 +1,5 @@
-//! Queue pairs, completion queues, shared receive queues, work requests and completions: the engine's side of the verbs.
+//! Queue pairs, completion queues, shared receive queues, work requests and completions: the
+//! engine's side of the verbs.
 
 mod binding;
 pub mod cq;

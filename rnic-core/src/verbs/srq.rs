@@ -1,9 +1,10 @@
 //! The engine's side of shared receive queues, and where a queue pair's receives come from.
 //!
-//! A shared receive queue belongs to one engine, as its queue pairs do: its ring has the application at one end and this
-//! engine's worker at the other. A queue pair takes a receive when the first segment of a message arrives, in order or
-//! ahead of it, and the message has no receive yet. So receives are used up in the order in which messages begin to arrive, on whatever stream, and
-//! each stream keeps those that it has taken by the order of its own messages.
+//! A shared receive queue belongs to one engine, as its queue pairs do: its ring has the
+//! application at one end and this engine's worker at the other. A queue pair takes a receive when
+//! the first segment of a message arrives, in order or ahead of it, and the message has no receive
+//! yet. So receives are used up in the order in which messages begin to arrive, on whatever stream,
+//! and each stream keeps those that it has taken by the order of its own messages.
 
 use std::collections::VecDeque;
 
@@ -15,13 +16,15 @@ use super::wr::RecvWr;
 /// Shared receive queues that a device has at most.
 pub const MAX_SRQS: u32 = 1 << 16;
 
-/// When the application is to be told that a queue runs low, and what a stream may have had by then.
+/// When the application is to be told that a queue runs low, and what a stream may have had by
+/// then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SrqLimit {
     /// Tell, once, when fewer receives than this are left. 0: never.
     pub left: u32,
-    /// From then on until the limit is armed anew, what is left is for the streams that have taken fewer than this
-    /// since the limit was armed; for any other the queue is empty. `None`: first come, first served.
+    /// From then on until the limit is armed anew, what is left is for the streams that have taken
+    /// fewer than this since the limit was armed; for any other the queue is empty. `None`: first
+    /// come, first served.
     pub share: Option<u32>,
 }
 
@@ -39,7 +42,8 @@ pub enum SrqEvent {
         /// The queue pair that took most of them, and how many.
         greediest: Option<(QpNumber, u64)>,
     },
-    /// A stream has taken its share of a queue that runs low, and asked for more. Told once of each stream.
+    /// A stream has taken its share of a queue that runs low, and asked for more. Told once of each
+    /// stream.
     ShareExceeded {
         /// The queue.
         srq: SrqId,
@@ -48,7 +52,8 @@ pub enum SrqEvent {
         /// Receives that it took since the limit was armed.
         taken: u64,
     },
-    /// A message arrived ahead of its turn and got no receive yet, because the stream has as many in process as it may. Told once of each stream.
+    /// A message arrived ahead of its turn and got no receive yet, because the stream has as many
+    /// in process as it may. Told once of each stream.
     HighWater {
         /// The queue.
         srq: SrqId,
@@ -75,7 +80,8 @@ struct Srq {
     limit: SrqLimit,
     /// Whether the limit was reached since it was armed.
     low: bool,
-    /// How often the limit was armed. `taken`, `greediest` and the count of each queue pair start anew with each arming.
+    /// How often the limit was armed. `taken`, `greediest` and the count of each queue pair start
+    /// anew with each arming.
     armings: u64,
     taken: u64,
     greediest: Option<(QpNumber, u64)>,
@@ -167,7 +173,8 @@ impl SrqTable {
 pub struct SharedReceives {
     srq: SrqId,
     capacity: u32,
-    /// Entry n is the receive of the message that comes n after the next one to be delivered, if that has begun to arrive.
+    /// Entry n is the receive of the message that comes n after the next one to be delivered, if
+    /// that has begun to arrive.
     taken: VecDeque<Option<RecvWr>>,
     max_in_process: u32,
     /// Receives taken since the arming of the limit that is counted by `arming`.
@@ -178,8 +185,8 @@ pub struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// Creates the receives of a queue with a ring of `capacity` entries, of which this queue pair may have `max_in_process` (at
-    /// least 1) in process at once.
+    /// Creates the receives of a queue with a ring of `capacity` entries, of which this queue pair
+    /// may have `max_in_process` (at least 1) in process at once.
     pub fn new(srq: SrqId, capacity: u32, max_in_process: u32) -> Self {
         let max_in_process = max_in_process.clamp(1, capacity.max(1));
         Self {
@@ -247,7 +254,8 @@ impl SharedReceives {
 /// Where a queue pair's receives come from.
 #[derive(Debug)]
 pub enum ReceiveQueue {
-    /// A ring of its own. The receive of the message that comes `n` after the next one to be delivered is entry `n`.
+    /// A ring of its own. The receive of the message that comes `n` after the next one to be
+    /// delivered is entry `n`.
     Own(Consumer<RecvWr>),
     /// A queue that it shares with others.
     Shared(SharedReceives),

@@ -14,10 +14,12 @@ pub enum WcStatus {
     LocalQpOperationError = 2,
     /// A local piece of memory is not registered for this.
     LocalProtectionError = 4,
-    /// Not done, because the queue pair failed or closed: also when TCP failed, of which the queue pair's event tells.
+    /// Not done, because the queue pair failed or closed: also when TCP failed, of which the queue
+    /// pair's event tells.
     WrFlushed = 5,
-    /// A window was not bound, memory not registered, or an STag not invalidated: one of the request's STags is not
-    /// what it must be for that, or the rights or octets that it asks for are not there.
+    /// A window was not bound, memory not registered, or an STag not invalidated: one of the
+    /// request's STags is not what it must be for that, or the rights or octets that it asks for
+    /// are not there.
     MwBindError = 6,
     /// The peer found the request invalid, or asked for something that is.
     RemoteInvalidRequestError = 9,

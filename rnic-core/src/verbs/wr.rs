@@ -1,4 +1,5 @@
-//! Work requests and completions as they stand in the rings: fixed layouts, valid whatever octets they hold.
+//! Work requests and completions as they stand in the rings: fixed layouts, valid whatever octets
+//! they hold.
 
 use std::mem::offset_of;
 
@@ -20,7 +21,8 @@ pub use self::completion::{Completion, WcOpcode, completion_flags};
 pub const MAX_SGE: usize = 16;
 /// Octets of inline data in a work request at most.
 pub const MAX_INLINE: usize = 256;
-/// Scatter/gather elements of a short request. Short ones are what the engine keeps by itself while it sends them.
+/// Scatter/gather elements of a short request. Short ones are what the engine keeps by itself while
+/// it sends them.
 pub const SHORT_SGE: usize = 4;
 /// Octets of inline data of a short request.
 pub const SHORT_INLINE: usize = 64;
@@ -111,15 +113,17 @@ pub struct SendWr {
     pub length: u32,
     /// Write, Read and atomics: the peer's STag.
     pub remote_stag: u32,
-    /// Send with Invalidate: the STag that the peer shall make invalid. Local Invalidate: this side's.
+    /// Send with Invalidate: the STag that the peer shall make invalid. Local Invalidate: this
+    /// side's.
     pub invalidate_stag: u32,
     /// Write, Read and atomics: where in the peer's STag.
     pub remote_offset: u64,
     /// Immediate Data.
     pub immediate: [u8; IMMEDIATE_LEN],
-    /// [`Sge`]s, or inline data, or a [`Binding`](crate::memory::binding::Binding). Of an atomic: one [`Sge`], and its operands behind
-    /// it.
-    // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a named one.
+    /// [`Sge`]s, or inline data, or a [`Binding`](crate::memory::binding::Binding). Of an atomic:
+    /// one [`Sge`], and its operands behind it.
+    // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a
+    // named one.
     pub payload: [u8; 256],
 }
 
@@ -137,8 +141,8 @@ impl SendWr {
     /// Words in front of the payload.
     pub const FRONT_WORDS: usize = offset_of!(Self, payload) / 8;
 
-    /// Returns the words of an entry with room for so many elements and octets of inline data, and for any request without
-    /// either.
+    /// Returns the words of an entry with room for so many elements and octets of inline data, and
+    /// for any request without either.
     pub fn words_for(max_sge: usize, max_inline: usize) -> usize {
         let elements = max_sge.min(MAX_SGE) * size_of::<Sge>();
         let payload = elements.max(max_inline.min(MAX_INLINE));
@@ -202,8 +206,8 @@ impl SendWr {
         }
     }
 
-    /// Sets registered memory as the data. `None` if there are more than [`MAX_SGE`] pieces or more than
-    /// 2^32 - 1 octets.
+    /// Sets registered memory as the data. `None` if there are more than [`MAX_SGE`] pieces or more
+    /// than 2^32 - 1 octets.
     #[inline]
     pub fn with_sges(mut self, sges: &[Sge]) -> Option<Self> {
         if sges.len() > MAX_SGE {
@@ -264,7 +268,8 @@ impl SendWr {
         }
     }
 
-    /// Returns the places of a short scatter/gather list, of which as many are in use as [`sges`](Self::sges) has.
+    /// Returns the places of a short scatter/gather list, of which as many are in use as
+    /// [`sges`](Self::sges) has.
     pub(crate) fn short_sges(&self) -> [Sge; SHORT_SGE] {
         zerocopy::transmute!(self.short_payload())
     }

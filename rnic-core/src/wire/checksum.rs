@@ -7,14 +7,17 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 pub enum Checksums {
     /// Nothing: compute and compare them (`CHECKSUM_NONE`).
     None,
-    /// The [`sum`] of all octets of the frame, computed while they were copied: compare it (`CHECKSUM_COMPLETE`).
+    /// The [`sum`] of all octets of the frame, computed while they were copied: compare it
+    /// (`CHECKSUM_COMPLETE`).
     Complete(u16),
-    /// They are right: the device has verified them, or they never left this host (`CHECKSUM_UNNECESSARY`).
+    /// They are right: the device has verified them, or they never left this host
+    /// (`CHECKSUM_UNNECESSARY`).
     Unnecessary,
 }
 
 impl Checksums {
-    /// Returns the [`sum`] of a part of a frame that begins at an even place; none if it need not be known.
+    /// Returns the [`sum`] of a part of a frame that begins at an even place; none if it need not
+    /// be known.
     #[inline]
     pub fn sum_of(self, part: &[u8], frame: &[u8]) -> Option<u16> {
         match self {
@@ -28,7 +31,8 @@ impl Checksums {
     }
 }
 
-/// Returns the ones-complement sum of the octets, taken as 16-bit words; an odd last octet is followed by a zero one.
+/// Returns the ones-complement sum of the octets, taken as 16-bit words; an odd last octet is
+/// followed by a zero one.
 ///
 /// Sums of parts may be [`combine`]d where each part but the last has an even length.
 pub fn sum(octets: &[u8]) -> u16 {
@@ -41,7 +45,8 @@ pub fn sum(octets: &[u8]) -> u16 {
     )
 }
 
-/// Returns the [`sum`] of a few octets, a multiple of four: a header. The compiler makes of `sum` what is good for many.
+/// Returns the [`sum`] of a few octets, a multiple of four: a header. The compiler makes of `sum`
+/// what is good for many.
 #[inline]
 pub fn sum_of_header(octets: &[u8]) -> u16 {
     let (words, rest) = octets.as_chunks();
@@ -52,7 +57,8 @@ pub fn sum_of_header(octets: &[u8]) -> u16 {
     u16::from_be(fold(words.sum()))
 }
 
-/// Copies runs of octets to `to`, one behind the other; returns the [`sum`] of all. Panics if there is no room for them.
+/// Copies runs of octets to `to`, one behind the other; returns the [`sum`] of all. Panics if there
+/// is no room for them.
 pub fn join_and_sum<'a>(runs: impl IntoIterator<Item = &'a [u8]>, to: &mut [u8]) -> u16 {
     let (mut at, mut total) = (0, 0);
     for run in runs {
@@ -136,9 +142,9 @@ fn sum_words(octets: &[u8]) -> u16 {
     Total::default().finish(octets)
 }
 
-/// A sum under way. Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end.
-/// In this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one as what is
-/// left of the whole.
+/// A sum under way. Any word size gives the same sum, and so does the machine's byte order, up to
+/// one swap at the end. In this form the compiler makes a wide loop of it: the halves of the words
+/// are summed apart, the lower one as what is left of the whole.
 #[derive(Default)]
 struct Total {
     whole: u64,
@@ -182,7 +188,8 @@ pub(super) fn is_whole(sum: u64) -> bool {
     sum.is_multiple_of(0xffff)
 }
 
-/// Adds the upper words to the lowest until one remains. The sum of halves of words is far below 2^48.
+/// Adds the upper words to the lowest until one remains. The sum of halves of words is far below
+/// 2^48.
 #[inline]
 pub(super) fn fold(total: u64) -> u16 {
     let total = (total & 0xffff) + (total >> 16 & 0xffff) + (total >> 32);

@@ -17,20 +17,22 @@ pub fn crc(octets: &[u8]) -> u32 {
     way::crc(octets)
 }
 
-/// Returns the [`crc`] and the [`checksum::sum`] of the same octets, at the price of little more than the dearer of them.
+/// Returns the [`crc`] and the [`checksum::sum`] of the same octets, at the price of little more
+/// than the dearer of them.
 #[inline]
 pub fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
     way::crc_and_sum(octets)
 }
 
-/// Returns the [`crc`] of octets, a multiple of four of them, and the [`checksum::sum`] of them and of the CRC behind them, as it is
-/// on the wire.
+/// Returns the [`crc`] of octets, a multiple of four of them, and the [`checksum::sum`] of them and
+/// of the CRC behind them, as it is on the wire.
 #[inline]
 pub fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
     way::crc_and_sum_of_both(octets)
 }
 
-/// Returns the [`crc`] of octets, and the sum of their words, not folded, in the order of the machine: to be added to others.
+/// Returns the [`crc`] of octets, and the sum of their words, not folded, in the order of the
+/// machine: to be added to others.
 #[inline(always)]
 pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
     way::crc_and_words(octets)
@@ -46,10 +48,11 @@ mod way {
         (crc, sum)
     }
 
-    // Not the crc32c crate, for it is slower. On a Xeon with AVX-512, in one run, median nanoseconds of crc-fast and of crc32c
-    // for 64, 256, 1448 and 8948 octets: 6 and 9, 12 and 15, 24 and 105, 97 and 490; with the instructions of neither, by
-    // tables: 22 and 24, 74 and 143, 444 and 957, 2680 and 6100. On aarch64 (by their sources) crc32c runs the CRC
-    // instruction in three lanes; crc-fast runs it beside lanes of PMULL.
+    // Not the crc32c crate, for it is slower. On a Xeon with AVX-512, in one run, median
+    // nanoseconds of crc-fast and of crc32c for 64, 256, 1448 and 8948 octets: 6 and 9, 12 and 15,
+    // 24 and 105, 97 and 490; with the instructions of neither, by tables: 22 and 24, 74 and 143,
+    // 444 and 957, 2680 and 6100. On aarch64 (by their sources) crc32c runs the CRC instruction in
+    // three lanes; crc-fast runs it beside lanes of PMULL.
     pub(super) use crc_fast::crc32_iscsi as crc;
 
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
@@ -73,7 +76,8 @@ mod way {
 
     /// Below this length one lane is fastest.
     const FEW: usize = 256;
-    /// From this length on the library is faster than three lanes, but not than three lanes that sum up too.
+    /// From this length on the library is faster than three lanes, but not than three lanes that
+    /// sum up too.
     const MANY: usize = 6144;
 
     const _: () = assert!(FEW >= wide::LEAST);
@@ -132,8 +136,8 @@ mod way {
 /// The [`crc`] of any octets and their CRC, in the form [`to_wire`], behind them.
 pub const RESIDUE: u32 = 0x4867_4bc7;
 
-/// Returns the CRC field as it is sent. The polynomial's highest power comes first and the bits of each octet are
-/// reflected, as in iSCSI, which makes it the little-endian form of the number.
+/// Returns the CRC field as it is sent. The polynomial's highest power comes first and the bits of
+/// each octet are reflected, as in iSCSI, which makes it the little-endian form of the number.
 pub fn to_wire(crc: u32) -> [u8; CRC_LEN] {
     crc.to_le_bytes()
 }

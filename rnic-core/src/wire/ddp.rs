@@ -164,8 +164,8 @@ struct RawUntagged {
     offset: U32,
 }
 
-/// Returns the octets of the DDP header that a ULPDU starts with, whatever its version: what a Terminate quotes.
-/// `None` if the ULPDU is shorter than that.
+/// Returns the octets of the DDP header that a ULPDU starts with, whatever its version: what a
+/// Terminate quotes. `None` if the ULPDU is shorter than that.
 pub fn header_octets(ulpdu: &[u8]) -> Option<&[u8]> {
     let tagged = ulpdu.first()? & TAGGED != 0;
     ulpdu.get(..if tagged { TAGGED_LEN } else { UNTAGGED_LEN })
@@ -196,7 +196,8 @@ impl DdpHeader {
         }
     }
 
-    /// Writes the header; reserved bits are zero. Panics if `buffer` is shorter than [`len`](Self::len).
+    /// Writes the header; reserved bits are zero. Panics if `buffer` is shorter than
+    /// [`len`](Self::len).
     // rfc: 5041-22 reserved bits are sent as zero
     // rfc: 5041-23 the version is 1
     // rfc: 5041-25, 5041-35 layout of figures 4 and 5

@@ -77,9 +77,11 @@ pub struct EthernetHeader {
 }
 
 impl EthernetHeader {
-    /// Reads the header of a frame with its VLAN tag, if it has one; returns what follows (with the padding, if any).
+    /// Reads the header of a frame with its VLAN tag, if it has one; returns what follows (with the
+    /// padding, if any).
     ///
-    /// A second tag, or one of a provider (802.1ad), is the EtherType of something that is none of ours.
+    /// A second tag, or one of a provider (802.1ad), is the EtherType of something that is none of
+    /// ours.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("Ethernet");
@@ -113,7 +115,8 @@ impl EthernetHeader {
         }
     }
 
-    /// Writes the header, with an 802.1Q tag if there is a VLAN. Panics if `buffer` is shorter than that.
+    /// Writes the header, with an 802.1Q tag if there is a VLAN. Panics if `buffer` is shorter than
+    /// that.
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let raw = RawEthernet {
             destination: self.destination.0,

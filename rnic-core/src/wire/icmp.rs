@@ -1,7 +1,8 @@
-//! ICMP (RFC 792, RFC 1191) and ICMPv6 (RFC 4443), as far as they say that a packet of ours was too big for a link.
+//! ICMP (RFC 792, RFC 1191) and ICMPv6 (RFC 4443), as far as they say that a packet of ours was too
+//! big for a link.
 //!
-//! Everything else that ICMP can say of a connection is soft (RFC 1122 section 4.2.3.9, RFC 5461): retransmission finds
-//! out whether it lasts, and anybody can forge it. So it is not read at all.
+//! Everything else that ICMP can say of a connection is soft (RFC 1122 section 4.2.3.9, RFC 5461):
+//! retransmission finds out whether it lasts, and anybody can forge it. So it is not read at all.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -55,7 +56,8 @@ struct QuotedTcp {
 }
 
 impl TooBig {
-    /// Reads an ICMP message in its IPv4 packet, as a raw socket gives it. `None` if it says anything else.
+    /// Reads an ICMP message in its IPv4 packet, as a raw socket gives it. `None` if it says
+    /// anything else.
     pub fn parse_v4(packet: &[u8]) -> Option<Self> {
         let (ip, _) = ipv4::RawIpv4::ref_from_prefix(packet).ok()?;
         let message = packet.get(header_len(ip)?..)?;
@@ -80,7 +82,8 @@ impl TooBig {
         Self::about(from, Ipv4Addr::from(ip.destination).into(), segment, mtu)
     }
 
-    /// Reads an ICMPv6 message, as a raw socket gives it: without its packet, its checksum verified.
+    /// Reads an ICMPv6 message, as a raw socket gives it: without its packet, its checksum
+    /// verified.
     pub fn parse_v6(message: &[u8]) -> Option<Self> {
         let (header, quoted) = RawIcmp::ref_from_prefix(message).ok()?;
         let (ip, segment) = ipv6::RawIpv6::ref_from_prefix(quoted).ok()?;

@@ -50,8 +50,8 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// Reads a datagram at the start of `octets`; returns its payload, cut to the length that the header states.
-    /// Options are skipped; fragments are refused.
+    /// Reads a datagram at the start of `octets`; returns its payload, cut to the length that the
+    /// header states. Options are skipped; fragments are refused.
     #[inline]
     pub fn parse(octets: &[u8], checksums: Checksums) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("IPv4");
@@ -82,9 +82,9 @@ impl Ipv4Header {
         Ok((header, payload))
     }
 
-    /// Writes a header without options in front of `payload_len` octets. The datagram is atomic: it must not be
-    /// fragmented, and so its identification means nothing and is zero (RFC 6864 section 4.1).
-    /// Panics if `buffer` is shorter than [`HEADER_LEN`].
+    /// Writes a header without options in front of `payload_len` octets. The datagram is atomic: it
+    /// must not be fragmented, and so its identification means nothing and is zero (RFC 6864
+    /// section 4.1). Panics if `buffer` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, buffer: &mut [u8], payload_len: usize) -> usize {
         debug_assert!(payload_len <= usize::from(u16::MAX) - HEADER_LEN);
         let mut raw = RawIpv4 {

@@ -43,7 +43,8 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// Reads a packet at the start of `octets`; returns its payload, cut to the length that the header states.
+    /// Reads a packet at the start of `octets`; returns its payload, cut to the length that the
+    /// header states.
     pub fn parse(octets: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("IPv6");
         let (raw, rest) = RawIpv6::ref_from_prefix(octets).map_err(|_| too_short)?;

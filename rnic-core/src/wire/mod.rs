@@ -1,7 +1,8 @@
 //! Wire layouts: what the octets of a frame mean, and nothing about what to do with them.
 //!
-//! Parsing takes slices and returns values or checked views; it never panics, whatever the octets are.
-//! Emitting writes at the start of a slice that the caller has made large enough, and returns the length.
+//! Parsing takes slices and returns values or checked views; it never panics, whatever the octets
+//! are. Emitting writes at the start of a slice that the caller has made large enough, and returns
+//! the length.
 
 // A header has a length and is never empty.
 #![allow(clippy::len_without_is_empty)]

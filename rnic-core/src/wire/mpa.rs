@@ -1,4 +1,5 @@
-//! MPA startup frames (RFC 5044 section 7.1.1, RFC 6581 section 6) and FPDUs without markers (RFC 5044 section 4.1).
+//! MPA startup frames (RFC 5044 section 7.1.1, RFC 6581 section 6) and FPDUs without markers (RFC
+//! 5044 section 4.1).
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,7 +10,8 @@ pub const STARTUP_LEN: usize = 20;
 pub const MAX_PRIVATE_DATA: usize = 512;
 /// Octets of the enhanced connection data, at the start of the private data.
 pub const ENHANCED_LEN: usize = 4;
-/// The largest read depth that the enhanced data can state; it means "not negotiated" (RFC 6581 section 9.1).
+/// The largest read depth that the enhanced data can state; it means "not negotiated" (RFC 6581
+/// section 9.1).
 pub const MAX_DEPTH: u16 = 0x3fff;
 /// Octets of the ULPDU length in front of an FPDU.
 pub const LENGTH_LEN: usize = 2;
@@ -142,8 +144,8 @@ pub struct StartupFrame<'a> {
 }
 
 impl<'a> StartupFrame<'a> {
-    /// Reads a frame at the start of the stream, and says how many octets it takes; `None` if more must come.
-    /// An error is reported as soon as the octets show it.
+    /// Reads a frame at the start of the stream, and says how many octets it takes; `None` if more
+    /// must come. An error is reported as soon as the octets show it.
     // rfc: 5044-52, 5044-54 the key is checked, by responder and initiator
     // rfc: 5044-68, 5044-80, 5044-82 PD_Length is checked: the frame is malformed where it is wrong
     pub fn parse(octets: &'a [u8]) -> Result<Option<(Self, usize)>, MpaWireError> {
@@ -201,8 +203,9 @@ impl<'a> StartupFrame<'a> {
         STARTUP_LEN + enhanced + self.private_data.len()
     }
 
-    /// Writes the frame. The caller has checked that the private data keep to [`MAX_PRIVATE_DATA`], and that S
-    /// is set if there is enhanced data. Panics if `buffer` is shorter than [`len`](Self::len).
+    /// Writes the frame. The caller has checked that the private data keep to [`MAX_PRIVATE_DATA`],
+    /// and that S is set if there is enhanced data. Panics if `buffer` is shorter than
+    /// [`len`](Self::len).
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let private_data_len = self.len() - STARTUP_LEN;
         debug_assert!(private_data_len <= MAX_PRIVATE_DATA);
@@ -232,7 +235,8 @@ impl<'a> StartupFrame<'a> {
     }
 }
 
-/// Returns the number of octets of padding behind a ULPDU: they bring length, ULPDU and pad to a multiple of four.
+/// Returns the number of octets of padding behind a ULPDU: they bring length, ULPDU and pad to a
+/// multiple of four.
 pub const fn pad_len(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() % 4
 }
@@ -256,7 +260,8 @@ pub struct Fpdu<'a> {
 }
 
 impl<'a> Fpdu<'a> {
-    /// Reads an FPDU at the start of `octets`, and says how many octets it takes; `None` if more must come.
+    /// Reads an FPDU at the start of `octets`, and says how many octets it takes; `None` if more
+    /// must come.
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Option<(Self, usize)> {
         let (length, _) = U16::ref_from_prefix(octets).ok()?;

@@ -25,7 +25,8 @@ pub struct Packet<'a> {
     pub destination: SocketAddr,
     /// Header and payload.
     pub segment: TcpSegment<'a>,
-    /// The ECN field of the IP header (RFC 3168): 0 not capable, 1 and 2 capable, 3 congestion experienced.
+    /// The ECN field of the IP header (RFC 3168): 0 not capable, 1 and 2 capable, 3 congestion
+    /// experienced.
     pub ecn: u8,
 }
 
@@ -39,14 +40,16 @@ pub fn ecn_field(capable: bool) -> u8 {
 /// The ECN field that a congested router sets.
 pub const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// Reads a frame: Ethernet, a VLAN tag or none, IPv4 with options or IPv6 without extension headers, TCP.
-/// Checks lengths always, and checksums unless they are [unnecessary](Checksums::Unnecessary). Cuts off Ethernet padding.
+/// Reads a frame: Ethernet, a VLAN tag or none, IPv4 with options or IPv6 without extension
+/// headers, TCP. Checks lengths always, and checksums unless they are
+/// [unnecessary](Checksums::Unnecessary). Cuts off Ethernet padding.
 pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
     parse_as(frame, checksums, false)
 }
 
-/// Reads a frame as [`parse`] does, and also accepts a partial TCP checksum (`CHECKSUM_PARTIAL`): the sum of the pseudo-header.
-/// A kernel on this host, at the other end of a veth, leaves the rest to a device that the packet never meets.
+/// Reads a frame as [`parse`] does, and also accepts a partial TCP checksum (`CHECKSUM_PARTIAL`):
+/// the sum of the pseudo-header. A kernel on this host, at the other end of a veth, leaves the rest
+/// to a device that the packet never meets.
 pub fn parse_with_partial(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
     parse_as(frame, checksums, true)
 }
@@ -82,8 +85,8 @@ fn parse_as(frame: &[u8], checksums: Checksums, partial: bool) -> Result<Packet<
     })
 }
 
-/// Returns the addresses of a frame, source first, as [`parse`] would find them. Nothing is checked: they are good to prepare for
-/// a frame, and no more.
+/// Returns the addresses of a frame, source first, as [`parse`] would find them. Nothing is
+/// checked: they are good to prepare for a frame, and no more.
 pub fn addresses(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let (link, datagram) = EthernetHeader::parse(frame).ok()?;
     let (source, destination, tcp_at): (IpAddr, IpAddr, usize) = match link.ethertype {

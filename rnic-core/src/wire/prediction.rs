@@ -1,8 +1,8 @@
 //! Header prediction: most frames have the headers of the frame before, except a few fields.
 //!
-//! Van Jacobson's observation, applied to the octets of the frame: fields that were checked in one frame and are the
-//! same in the next need no check there. Fields that may differ, lengths and checksums among them, are read and checked
-//! in each.
+//! Van Jacobson's observation, applied to the octets of the frame: fields that were checked in one
+//! frame and are the same in the next need no check there. Fields that may differ, lengths and
+//! checksums among them, are read and checked in each.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -105,14 +105,14 @@ pub struct Expected<'a> {
     pub header: DataHeader,
     /// The payload of the segment.
     pub payload: &'a [u8],
-    /// The [`crc`](super::crc::crc) of the whole payload, if that is one FPDU and the checksum was computed. Both
-    /// together cost little more than one.
+    /// The [`crc`](super::crc::crc) of the whole payload, if that is one FPDU and the checksum was
+    /// computed. Both together cost little more than one.
     pub payload_crc: Option<u32>,
 }
 
 impl<'a> Expected<'a> {
-    /// Returns the segment as [`packet::parse`](super::packet::parse) reads it, but with urgent pointer 0 (which means
-    /// nothing without URG).
+    /// Returns the segment as [`packet::parse`](super::packet::parse) reads it, but with urgent
+    /// pointer 0 (which means nothing without URG).
     pub fn segment(&self) -> TcpSegment<'a> {
         TcpSegment {
             header: self.header.into(),
@@ -122,9 +122,10 @@ impl<'a> Expected<'a> {
 }
 
 impl Prediction {
-    /// Predicts frames like this one, from which `packet` was read. `None` if frames like it are rare: if it has a
-    /// congestion mark, IP options, other flags than ACK and PSH, or other TCP options than timestamps in their usual
-    /// place. `fpdus`: whether payloads are FPDUs with CRCs, and without markers.
+    /// Predicts frames like this one, from which `packet` was read. `None` if frames like it are
+    /// rare: if it has a congestion mark, IP options, other flags than ACK and PSH, or other TCP
+    /// options than timestamps in their usual place. `fpdus`: whether payloads are FPDUs with CRCs,
+    /// and without markers.
     pub fn like(frame: &[u8], packet: &Packet<'_>, fpdus: bool) -> Option<Self> {
         let header = &packet.segment.header;
         // Each frame with a router's congestion mark must be handled by itself.
@@ -177,8 +178,8 @@ impl Prediction {
         let (tcp_at, payload_at) = (self.layout.tcp_at(), self.layout.payload_at());
         self.mask[..payload_at].fill(0xff);
         let mut vary = |at: usize, len: usize| self.mask[at..at + len].fill(0);
-        // Sequence and acknowledgment numbers; then window, checksum, and the urgent pointer, which means nothing
-        // without URG.
+        // Sequence and acknowledgment numbers; then window, checksum, and the urgent pointer, which
+        // means nothing without URG.
         vary(tcp_at + 4, 8);
         vary(tcp_at + 14, 6);
         if self.layout.timestamps {
@@ -227,8 +228,8 @@ impl Prediction {
         self.usual && frame.len() >= FRONT
     }
 
-    /// Reads a frame if its headers are as predicted. `None` if they are not, or if anything is wrong:
-    /// [`packet::parse`](super::packet::parse) then says what.
+    /// Reads a frame if its headers are as predicted. `None` if they are not, or if anything is
+    /// wrong: [`packet::parse`](super::packet::parse) then says what.
     #[inline]
     pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
         match frame.first_chunk() {
@@ -332,7 +333,8 @@ impl Prediction {
         holds.then(|| layout.ip_at + usize::from(u16::from_be(word(2))))
     }
 
-    /// Returns the sum of TCP's header and of the pseudo-header without the length, in native byte order.
+    /// Returns the sum of TCP's header and of the pseudo-header without the length, in native byte
+    /// order.
     #[inline(always)]
     fn header_sum(&self, varying: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> u64 {
         let mut sum = WordSum::default();
@@ -394,7 +396,8 @@ impl Prediction {
     }
 }
 
-/// Returns whether `front` equals `octets` in the bits of a mask. All have a whole number of chunks.
+/// Returns whether `front` equals `octets` in the bits of a mask. All have a whole number of
+/// chunks.
 #[inline(always)]
 pub(super) fn is_alike(front: &[u8], octets: &[u8], mask: &[u8]) -> bool {
     let (front, _) = front.as_chunks::<CHUNK>();

@@ -1,10 +1,11 @@
-//! Segment template: the headers that a frame must have to carry the next segment of a message, right behind the one
-//! before.
+//! Segment template: the headers that a frame must have to carry the next segment of a message,
+//! right behind the one before.
 //!
-//! A sender cuts a message into segments of the same length, and mostly sends nothing else meanwhile. Then all headers
-//! are the same from the first frame to the last but one. Only these differ: TCP's sequence number and DDP's tagged
-//! offset, which are known beforehand, IP's identification, and the checksums. So nothing is parsed: the headers are
-//! compared. Where one message ends and the next begins, the few fields that may change as well are
+//! A sender cuts a message into segments of the same length, and mostly sends nothing else
+//! meanwhile. Then all headers are the same from the first frame to the last but one. Only these
+//! differ: TCP's sequence number and DDP's tagged offset, which are known beforehand, IP's
+//! identification, and the checksums. So nothing is parsed: the headers are compared. Where one
+//! message ends and the next begins, the few fields that may change as well are
 //! [read](SegmentTemplate::turned_to), and the others are still compared.
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
@@ -21,11 +22,11 @@ const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
 const CONTROL_AT: usize = LENGTH_LEN;
 const STAG_AT: usize = OFFSET_AT - size_of::<u32>();
 const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
-/// Octets that are compared: they hold a VLAN tag, IPv6, TCP with timestamps, and the front of an FPDU, in whole
-/// chunks.
+/// Octets that are compared: they hold a VLAN tag, IPv6, TCP with timestamps, and the front of an
+/// FPDU, in whole chunks.
 const MOST: usize = 112;
-/// Offsets of fields: the length, identification and checksum of IPv4, the length of IPv6, and the sequence number,
-/// flags and checksum of TCP.
+/// Offsets of fields: the length, identification and checksum of IPv4, the length of IPv6, and the
+/// sequence number, flags and checksum of TCP.
 const LENGTH_AT: usize = 2;
 const ID_AT: usize = 4;
 const IP_CHECKSUM_AT: usize = 10;
@@ -50,7 +51,8 @@ pub struct SegmentTemplate {
     payload_len: usize,
     /// The sum of addresses and protocol number, for the checksum of TCP.
     pseudo_sum: u16,
-    /// The sums of the octets that are the same in each frame, the pseudo-header's included, in native byte order.
+    /// The sums of the octets that are the same in each frame, the pseudo-header's included, in
+    /// native byte order.
     ip_sum: u64,
     tcp_sum: u64,
     seq: u32,
@@ -67,9 +69,9 @@ pub struct Coalescable<'a> {
 }
 
 impl SegmentTemplate {
-    /// Makes the template of the frame behind one that was read by a prediction. Its payload must be one FPDU with CRC
-    /// and no markers, which has a segment of a tagged message that is not the last. `None` otherwise, and if the frame
-    /// is short: for those it does not pay.
+    /// Makes the template of the frame behind one that was read by a prediction. Its payload must
+    /// be one FPDU with CRC and no markers, which has a segment of a tagged message that is not the
+    /// last. `None` otherwise, and if the frame is short: for those it does not pay.
     pub fn behind(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
         let fpdu = expected.payload;
         if !prediction.is_fpdu(fpdu) {
@@ -140,10 +142,10 @@ impl SegmentTemplate {
         self.layout.payload_at() + self.fpdu_len >= MOST && self.payload_len > 0
     }
 
-    /// Returns a template for this frame, where a message may end or another begin. From the frame it takes the fields
-    /// that may change there: the length, PSH, the L bit, STag and tagged offset. The STag changes only with the
-    /// message. The other fields stay, so [`read`](Self::read) still decides whether the frame is the next. `None` if
-    /// it cannot be.
+    /// Returns a template for this frame, where a message may end or another begin. From the frame
+    /// it takes the fields that may change there: the length, PSH, the L bit, STag and tagged
+    /// offset. The STag changes only with the message. The other fields stay, so
+    /// [`read`](Self::read) still decides whether the frame is the next. `None` if it cannot be.
     // rfc: 5041-33 one STag in all segments of a message
     // rfc: 5041-73a, 5041-73c, 5041-73d valid STag, TO and end of the payload in its range
     pub fn turned_to(&self, frame: &[u8]) -> Option<Self> {
@@ -236,14 +238,15 @@ impl SegmentTemplate {
         self.usual
     }
 
-    /// Reads a frame if it is the next one. `None` if it is not, or if anything in its headers or checksums is wrong.
-    /// The caller checks the CRC.
+    /// Reads a frame if it is the next one. `None` if it is not, or if anything in its headers or
+    /// checksums is wrong. The caller checks the CRC.
     #[inline]
     pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         self.read_at(self.layout, frame, checksums)
     }
 
-    /// Reads a frame with headers of the [usual layout](Self::is_usual), which is faster. `None` for others.
+    /// Reads a frame with headers of the [usual layout](Self::is_usual), which is faster. `None`
+    /// for others.
     #[inline(always)]
     pub fn read_usual<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         if !self.usual {
@@ -297,8 +300,8 @@ impl SegmentTemplate {
             && (layout.payload_at() + OFFSET_AT <= FRONT || is_alike(more, other, varying))
     }
 
-    /// Returns whether the checksums of TCP, and of IPv4's header, are right. `words` is the sum of the FPDU, in native byte
-    /// order.
+    /// Returns whether the checksums of TCP, and of IPv4's header, are right. `words` is the sum of
+    /// the FPDU, in native byte order.
     #[inline(always)]
     fn holds(
         &self,
@@ -326,7 +329,8 @@ fn summand<const N: usize>(octets: &[u8; N], at: usize) -> u64 {
     u16::from_ne_bytes([octets[at], octets[at + 1]]).into()
 }
 
-/// Reads a number in network byte order. No bounds can be crossed: each offset and each length is a constant.
+/// Reads a number in network byte order. No bounds can be crossed: each offset and each length is a
+/// constant.
 #[inline]
 fn word32<const N: usize>(octets: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])

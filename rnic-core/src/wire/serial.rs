@@ -1,4 +1,5 @@
-//! Numbers that wrap: compared by distance, within half of their range (as RFC 9293 section 3.4 does).
+//! Numbers that wrap: compared by distance, within half of their range (as RFC 9293 section 3.4
+//! does).
 
 /// Adds wrapping arithmetic, and comparison by distance, to a newtype over `u32`.
 macro_rules! serial_number {

@@ -74,12 +74,14 @@ impl TcpHeader {
         HEADER_LEN + self.options.len()
     }
 
-    /// Writes header and options, with a checksum of zero. Panics if `buffer` is shorter than [`len`](Self::len).
+    /// Writes header and options, with a checksum of zero. Panics if `buffer` is shorter than
+    /// [`len`](Self::len).
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         self.emit_summed(buffer).0
     }
 
-    /// Writes the header as [`emit`](Self::emit) does; returns its length and its ones-complement sum, not folded.
+    /// Writes the header as [`emit`](Self::emit) does; returns its length and its ones-complement
+    /// sum, not folded.
     #[inline(always)]
     pub(super) fn emit_summed(&self, buffer: &mut [u8]) -> (usize, u64) {
         // Nearly every segment's.
@@ -139,8 +141,8 @@ impl DataHeader {
     /// Octets of it at most.
     pub(super) const MAX_LEN: usize = HEADER_LEN + TIMESTAMPS_LEN;
 
-    /// Writes it with a sequence number and a checksum of zero and without flags; returns its length, and its ones-complement
-    /// sum, not folded. Panics if `buffer` is shorter.
+    /// Writes it with a sequence number and a checksum of zero and without flags; returns its
+    /// length, and its ones-complement sum, not folded. Panics if `buffer` is shorter.
     #[inline]
     pub(super) fn emit_rest(&self, buffer: &mut [u8]) -> (usize, u64) {
         let (seq, flags) = (Seq(0), Flags::NONE);
@@ -152,8 +154,8 @@ impl DataHeader {
         .emit(buffer)
     }
 
-    /// Writes it with a checksum of zero; returns its length, and its ones-complement sum, not folded. Panics if `buffer`
-    /// is shorter.
+    /// Writes it with a checksum of zero; returns its length, and its ones-complement sum, not
+    /// folded. Panics if `buffer` is shorter.
     #[inline(always)]
     pub(super) fn emit(&self, buffer: &mut [u8]) -> (usize, u64) {
         let ports = pair(self.source_port, self.destination_port);
@@ -246,7 +248,8 @@ pub struct TcpSegment<'a> {
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Reads a segment that fills `octets`. The checksum needs the IP addresses, and is not looked at here.
+    /// Reads a segment that fills `octets`. The checksum needs the IP addresses, and is not looked
+    /// at here.
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, PacketError> {
         let too_short = PacketError::Truncated("TCP");

@@ -1,4 +1,5 @@
-//! The headers in front of a connection's segments, written once: a segment fills in what is its own.
+//! The headers in front of a connection's segments, written once: a segment fills in what is its
+//! own.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -61,8 +62,9 @@ impl NetHeader {
 
     /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame.
     ///
-    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is its
-    /// [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short for the headers.
+    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is
+    /// its [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short
+    /// for the headers.
     pub fn write(
         &self,
         frame: &mut [u8],
@@ -74,7 +76,8 @@ impl NetHeader {
     }
 }
 
-/// Ethernet and IP header as they are in front of every segment of a connection, but for lengths and ECN.
+/// Ethernet and IP header as they are in front of every segment of a connection, but for lengths
+/// and ECN.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
     /// Behind them is room for TCP's.
@@ -165,11 +168,12 @@ impl HeaderTemplate {
         self.len
     }
 
-    /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame. `ecn` is the ECN
-    /// field of the IP header, of which the template has zero.
+    /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame.
+    /// `ecn` is the ECN field of the IP header, of which the template has zero.
     ///
-    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is its
-    /// [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short for the headers.
+    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is
+    /// its [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short
+    /// for the headers.
     #[inline]
     pub fn write(
         &self,
@@ -204,8 +208,8 @@ impl HeaderTemplate {
         self.write_network(net, 0, segment_len)
     }
 
-    /// Writes the headers as [`write`](Self::write) does, with a partial TCP checksum (the sum of the pseudo-header), which the
-    /// device completes.
+    /// Writes the headers as [`write`](Self::write) does, with a partial TCP checksum (the sum of
+    /// the pseudo-header), which the device completes.
     #[inline]
     pub fn write_partial(
         &self,
@@ -226,7 +230,8 @@ impl HeaderTemplate {
         u64::from(self.pseudo_sum) + u64::from(segment_len as u16)
     }
 
-    /// Writes Ethernet and IP header in front of a segment of so many octets. Returns the length of the frame.
+    /// Writes Ethernet and IP header in front of a segment of so many octets. Returns the length of
+    /// the frame.
     #[inline(always)]
     fn write_network(&self, net: &mut [u8], ecn: u8, segment_len: usize) -> usize {
         // Most are no longer than this, and a copy of known length is cheap.
@@ -257,7 +262,8 @@ impl HeaderTemplate {
     }
 }
 
-/// The headers in front of segments that are the same but for their place in the stream, their flags and their lengths.
+/// The headers in front of segments that are the same but for their place in the stream, their
+/// flags and their lengths.
 #[derive(Debug)]
 pub struct BurstHeaders<'a> {
     /// The template, with the TCP header too except for what differs.
@@ -270,7 +276,8 @@ pub struct BurstHeaders<'a> {
 }
 
 impl HeaderTemplate {
-    /// Returns the headers of segments that have such a TCP header. `ecn` as for [`write`](Self::write).
+    /// Returns the headers of segments that have such a TCP header. `ecn` as for
+    /// [`write`](Self::write).
     #[inline]
     pub fn begin_burst(&mut self, ecn: u8, header: &DataHeader) -> BurstHeaders<'_> {
         let (header_len, sum) = header.emit_rest(&mut self.octets[self.len..]);
@@ -284,8 +291,9 @@ impl HeaderTemplate {
 }
 
 impl BurstHeaders<'_> {
-    /// Writes the headers of the next segment, with the sequence number and the flags of `header`, at the start of `frame`;
-    /// returns the length of the frame. Otherwise as [`HeaderTemplate::write`].
+    /// Writes the headers of the next segment, with the sequence number and the flags of `header`,
+    /// at the start of `frame`; returns the length of the frame. Otherwise as
+    /// [`HeaderTemplate::write`].
     #[inline]
     pub fn write(
         &self,
@@ -333,7 +341,8 @@ impl BurstHeaders<'_> {
     }
 }
 
-/// Copies as many octets as headers with TCP have. A copy of known length is cheap: for most these two are enough.
+/// Copies as many octets as headers with TCP have. A copy of known length is cheap: for most these
+/// two are enough.
 #[inline]
 fn copy_headers(from: &[u8], to: &mut [u8]) {
     const FRONT: usize = MIN_LEN + tcp::HEADER_LEN;

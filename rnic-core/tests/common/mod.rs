@@ -1,4 +1,5 @@
-//! What tests of the engine share: requests, connections to raw peers, and the check that nothing is left over.
+//! What tests of the engine share: requests, connections to raw peers, and the check that nothing
+//! is left over.
 
 #![allow(dead_code)] // each test file uses some of it
 
@@ -163,8 +164,8 @@ pub(crate) fn completions(
     all
 }
 
-/// Checks that each frame that an engine received is counted once: as one for a connection, a cookie or another engine, or
-/// under the reason why it was dropped.
+/// Checks that each frame that an engine received is counted once: as one for a connection, a
+/// cookie or another engine, or under the reason why it was dropped.
 #[track_caller]
 pub(crate) fn assert_accounted(snapshot: &Snapshot) {
     let (engine, drops) = (&snapshot.engine, &snapshot.drops);
@@ -320,7 +321,8 @@ pub(crate) fn write_header(stag: Stag, offset: u64) -> DdpHeader {
     tagged(Opcode::Write, stag, offset, true)
 }
 
-/// Makes a segment that changes nothing: a Write without payload. A responder may send once it was received.
+/// Makes a segment that changes nothing: a Write without payload. A responder may send once it was
+/// received.
 pub(crate) fn nothing() -> DdpHeader {
     write_header(Stag(0), 0)
 }

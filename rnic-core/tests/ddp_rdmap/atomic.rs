@@ -1,4 +1,5 @@
-//! Atomic operations (RFC 7306 section 5) between two ends: FetchAdd and CmpSwap, their order, and what is refused.
+//! Atomic operations (RFC 7306 section 5) between two ends: FetchAdd and CmpSwap, their order, and
+//! what is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -111,7 +112,8 @@ fn the_request_is_that_of_the_figure() {
     assert_eq!(end.next_segment(), None);
 }
 
-/// RFC 7306 appendix A.2. The number that the processor sees stands on the wire with its highest octet first.
+/// RFC 7306 appendix A.2. The number that the processor sees stands on the wire with its highest
+/// octet first.
 #[test]
 fn the_response_is_that_of_the_figure() {
     // rfc: 7306-5, 7306-16, 7306-29, 7306-31, 7306-32, 7306-33
@@ -399,7 +401,8 @@ fn no_addition_is_lost_among_streams_and_the_processor() {
     /// Requests in one TCP segment.
     const TOGETHER: u64 = 8;
     let counter = Arc::new(Region::allocate_unlocked(4096, HugePages::None).unwrap());
-    // A lower field wraps again and again, and what is carried out of it must not reach the upper one.
+    // A lower field wraps again and again, and what is carried out of it must not reach the upper
+    // one.
     let fields = AtomicOperation::FetchAdd {
         add: 1 << 63 | 1 << 32 | 0x4000_0001,
         mask: 1 << 31,

@@ -1,4 +1,5 @@
-//! Every check of RFC 5041 section 7.1, its number of section 7.2, and that nothing is placed when it fails.
+//! Every check of RFC 5041 section 7.1, its number of section 7.2, and that nothing is placed when
+//! it fails.
 
 use rnic_core::ddp::DdpError;
 use rnic_core::ids::StreamId;

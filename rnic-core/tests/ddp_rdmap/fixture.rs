@@ -42,7 +42,8 @@ pub(crate) const SMALL_TAGGED: usize = SMALL_MULPDU - 14;
 /// The distance of markers in a stream.
 pub(crate) const MARKERS: u32 = 512;
 
-/// A stream that this side has ended with a Terminate: its numbers, and what the application was told.
+/// A stream that this side has ended with a Terminate: its numbers, and what the application was
+/// told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// Layer, error type and error code.
@@ -260,7 +261,8 @@ impl End {
         self.sim.hosts[0].post_recv(&mut self.qp, wr);
     }
 
-    /// Ends the connection in order. Returns whether this side closes, which it does when no request is left.
+    /// Ends the connection in order. Returns whether this side closes, which it does when no
+    /// request is left.
     pub(crate) fn closes(&mut self) -> bool {
         let number = self.qp.number;
         self.host().command(Command::Disconnect(number));
@@ -362,7 +364,8 @@ impl End {
         }
     }
 
-    /// Returns the error that has ended the stream. Checks that a Terminate with its numbers was sent, and nothing behind it.
+    /// Returns the error that has ended the stream. Checks that a Terminate with its numbers was
+    /// sent, and nothing behind it.
     pub(crate) fn refused(&mut self) -> Option<Refused> {
         self.work();
         let Some(EndReason::TerminateSent { control, error }) = self.end_reason() else {

@@ -252,7 +252,8 @@ fn a_terminate_that_names_immediate_data_fails_their_write() {
     assert!(!matches!(ids[0].1, WcStatus::WrFlushed | WcStatus::Success));
 }
 
-/// Between a Write and its Immediate Data the memory may be gone: then neither the rest nor they are sent.
+/// Between a Write and its Immediate Data the memory may be gone: then neither the rest nor they
+/// are sent.
 #[test]
 fn a_write_that_fails_half_way_has_no_immediate_data() {
     // rfc: 7306-54a

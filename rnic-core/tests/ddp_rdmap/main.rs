@@ -1,6 +1,6 @@
-//! DDP and RDMAP in a real engine: each check by itself, with a peer that sends whatever the test wants, and two engines
-//! that exchange segments. Tests of pure types, which need no engine, stand among them: segmentation and MSNs
-//! (`segmentation`), error numbers (`delivery`, `terminate`).
+//! DDP and RDMAP in a real engine: each check by itself, with a peer that sends whatever the test
+//! wants, and two engines that exchange segments. Tests of pure types, which need no engine, stand
+//! among them: segmentation and MSNs (`segmentation`), error numbers (`delivery`, `terminate`).
 
 #[path = "../common/mod.rs"]
 mod common;

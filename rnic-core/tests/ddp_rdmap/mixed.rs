@@ -1,5 +1,5 @@
-//! Operations of several kinds on one stream: invalidation among them, large Reads, depths that hold back, and nothing
-//! to carry.
+//! Operations of several kinds on one stream: invalidation among them, large Reads, depths that
+//! hold back, and nothing to carry.
 
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED};
@@ -90,8 +90,8 @@ fn nothing_behind_an_invalidation_reaches_the_memory() {
     }
 }
 
-/// A Send may be told before an earlier Read is answered (rule 18), and then takes the Read's memory away: who does not
-/// want that fences it.
+/// A Send may be told before an earlier Read is answered (rule 18), and then takes the Read's
+/// memory away: who does not want that fences it.
 #[test]
 fn a_read_before_an_invalidation_needs_a_fence() {
     // More than may be on its way at first.
@@ -121,7 +121,8 @@ fn a_read_before_an_invalidation_needs_a_fence() {
     }
 }
 
-/// Messages of both sides take turns; within a direction each is whole before the next (RFC 5041 section 5.3).
+/// Messages of both sides take turns; within a direction each is whole before the next (RFC 5041
+/// section 5.3).
 #[test]
 fn large_reads_both_ways_with_sends_between_them() {
     const LARGE: usize = 200_000;
@@ -157,7 +158,8 @@ fn large_reads_both_ways_with_sends_between_them() {
     }
 }
 
-/// A message is delivered behind all of those before it: one between the segments of a Read Response has no turn.
+/// A message is delivered behind all of those before it: one between the segments of a Read
+/// Response has no turn.
 #[test]
 fn a_read_response_with_other_messages_between_its_segments() {
     // rfc: 5041-62, 5041-63

@@ -1,4 +1,5 @@
-//! Which request a peer's Terminate names, by the segment that it quotes: that one completes with more than "flushed".
+//! Which request a peer's Terminate names, by the segment that it quotes: that one completes with
+//! more than "flushed".
 
 use rnic_core::mpa::startup::Rtr;
 use rnic_core::verbs::{SendWr, WcStatus, WrOpcode};

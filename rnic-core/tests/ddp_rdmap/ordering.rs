@@ -1,5 +1,5 @@
-//! The ordering rules of RFC 5040 section 5.5 and RFC 7306 sections 5.4 and 7: one test for each two operations in
-//! succession, with a fence between them and without.
+//! The ordering rules of RFC 5040 section 5.5 and RFC 7306 sections 5.4 and 7: one test for each
+//! two operations in succession, with a fence between them and without.
 
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED};
 use rnic_core::verbs::{RecvWr, SendWr, WcStatus, WrOpcode};
@@ -8,7 +8,8 @@ use rnic_core::wire::rdmap::{AtomicOperation, Opcode};
 
 use crate::fixture::{BASE, End, Ulpdu, header, tagged};
 
-/// Octets of each Write, Send and Read: several segments, each so long that it is placed ahead of order.
+/// Octets of each Write, Send and Read: several segments, each so long that it is placed ahead of
+/// order.
 const LEN: usize = 4000;
 /// What the peer's memory holds before.
 const OLD: u8 = 0xee;
@@ -119,7 +120,8 @@ impl Scene {
         (segments, messages)
     }
 
-    /// Checks that the peer's application was told of the first `count` operations that it is told of at all.
+    /// Checks that the peer's application was told of the first `count` operations that it is told
+    /// of at all.
     fn assert_told(&mut self, count: usize) {
         let told = self.b.received_ids();
         assert!(told.iter().all(|(_, status)| *status == WcStatus::Success));
@@ -130,7 +132,8 @@ impl Scene {
         assert_eq!(self.received, expected, "after {count} of {:?}", self.kinds);
     }
 
-    /// Checks that these segments are placed. (Messages as short as a request stay in the out-of-order queue.)
+    /// Checks that these segments are placed. (Messages as short as a request stay in the
+    /// out-of-order queue.)
     fn assert_placed_early(&mut self) {
         let octets = match self.kinds[1] {
             Write | Send => LEN,
@@ -181,15 +184,16 @@ fn leading(kinds: [Kind; 2], responded: bool) -> u64 {
         .count() as u64
 }
 
-/// Lets the second message arrive before the first. `prompt`: a segment between the two arrives last,
-/// so that the peer responds to the first message before the second is delivered. `acked`: acknowledgments arrive before the
-/// responses, not behind them.
+/// Lets the second message arrive before the first. `prompt`: a segment between the two arrives
+/// last, so that the peer responds to the first message before the second is delivered. `acked`:
+/// acknowledgments arrive before the responses, not behind them.
 fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
     let mut scene = Scene::new(kinds, 0);
     // Rule 13: they are sent in the order of their posting. Nothing waits for the first.
     let (one, two) = (scene.message(), scene.message());
     assert!(!one.is_empty() && !two.is_empty());
-    // Rules 3 to 6 and 12, 16, 17: it may be placed ahead of order, and nothing is done or told before it is in order.
+    // Rules 3 to 6 and 12, 16, 17: it may be placed ahead of order, and nothing is done or told
+    // before it is in order.
     let between = prompt.then(|| tagged(Opcode::Write, true, Stag(0), 0, &[]));
     let (first, second) = (one.len(), one.len() + usize::from(prompt));
     let stream: Vec<Ulpdu> = one.iter().chain(&between).chain(&two).cloned().collect();
@@ -237,8 +241,8 @@ fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
         scene.a.acked(stream);
         scene.assert_completed(leading(kinds, true)..2);
     }
-    // Rules 12, 17, 20: what was sent before it is done. (What was sent behind it may be done too: a Read may see the data of a
-    // later Write.)
+    // Rules 12, 17, 20: what was sent before it is done. (What was sent behind it may be done too:
+    // a Read may see the data of a later Write.)
     scene.assert_brought(1);
     if !matches!(kinds[1], Write | Send) {
         scene.assert_brought(0);

@@ -97,8 +97,8 @@ struct Expected {
 /// Stands for the octets that Immediate Data tell: Writes of the fixture may have come before them.
 const IMMEDIATE: u32 = u32::MAX;
 
-/// Posts all requests of one end, and the receives that they need at the other. The requester uses local memory from `HALF`
-/// on, its peer from 0 on.
+/// Posts all requests of one end, and the receives that they need at the other. The requester uses
+/// local memory from `HALF` on, its peer from 0 on.
 fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
     let mut expected = Expected::default();
     let mut at = 0_usize;
@@ -242,7 +242,8 @@ fn check(asker: &mut End, other: &mut End, expected: &Expected) {
     assert_eq!(received, expected.received);
 }
 
-/// Exchanges all segments in an order that `seed` decides, some ahead of order and some more than once.
+/// Exchanges all segments in an order that `seed` decides, some ahead of order and some more than
+/// once.
 fn shuffle(a: &mut End, b: &mut End, seed: u64) {
     let mut octets = pattern(seed, 1 << 16).into_iter().cycle();
     let mut random = move |below: usize| usize::from(octets.next().unwrap()) % below.max(1);
@@ -320,7 +321,8 @@ proptest! {
         seed: u64,
     ) {
         let (mut a, mut b) = pair(ird, ord, mss);
-        // Each end's lower half is where the other writes, its upper half where its own requests work.
+        // Each end's lower half is where the other writes, its upper half where its own requests
+        // work.
         let by_a = post(&mut a, &mut b, &from_a, seed);
         let by_b = post(&mut b, &mut a, &from_b, !seed);
         pump(&mut a, &mut b);

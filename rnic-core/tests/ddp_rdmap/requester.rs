@@ -249,7 +249,8 @@ fn failure(end: &mut End, wr: SendWr) -> WcStatus {
     end.post(send(200));
     let refused = end.refused().unwrap();
     assert_eq!(refused.numbers, (0, 0, 0));
-    // A Terminate goes out in its place, without headers, and nothing after it. The one behind is flushed.
+    // A Terminate goes out in its place, without headers, and nothing after it. The one behind is
+    // flushed.
     let terminate = end.next_segment().unwrap();
     assert_eq!(opcode(&terminate), Opcode::Terminate);
     assert_eq!(payload(&terminate), [0; 4]);
@@ -377,7 +378,8 @@ fn lengths_that_do_not_add_up() {
     assert_eq!(failure(&mut end, wr), WcStatus::LocalLengthError);
 }
 
-/// What the peer carries out completes as done in front of the request that failed by itself, and what is behind it is flushed.
+/// What the peer carries out completes as done in front of the request that failed by itself, and
+/// what is behind it is flushed.
 #[test]
 fn requests_in_front_of_one_that_fails_complete_first() {
     // rfc: 5040-74, 5040-87, 5040-88a

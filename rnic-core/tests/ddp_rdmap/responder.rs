@@ -120,7 +120,8 @@ fn a_read_response_goes_to_where_the_read_says() {
     assert!(end.closes(), "nothing is left to be done");
 }
 
-/// It is cut into segments, and each of them goes on where the one before it ended: from one buffer to one buffer.
+/// It is cut into segments, and each of them goes on where the one before it ended: from one buffer
+/// to one buffer.
 #[test]
 fn a_read_response_of_many_segments_writes_to_one_buffer() {
     // rfc: 5040-50

@@ -1,5 +1,5 @@
-//! A peer that sends anything: nothing panics, nothing is written but what was granted, and every request completes
-//! once.
+//! A peer that sends anything: nothing panics, nothing is written but what was granted, and every
+//! request completes once.
 
 use std::collections::HashSet;
 
@@ -109,7 +109,8 @@ fn steps(stags: Vec<Stag>) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..40)
 }
 
-/// Makes an end with receives, Reads and Sends posted, and one part of its memory granted to the peer.
+/// Makes an end with receives, Reads and Sends posted, and one part of its memory granted to the
+/// peer.
 fn end() -> (End, Vec<Stag>) {
     let mut end = End::with_markers(2, 4);
     let receives = end.register(RECEIVES, PART, Access::LOCAL_WRITE, PD);

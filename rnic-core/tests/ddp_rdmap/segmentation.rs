@@ -101,7 +101,8 @@ fn a_series_is_what_would_be_cut_one_by_one() {
                     assert_eq!(together.next_full(&mut full), cut.header);
                 }
             }
-            // The last segment, if that was not cut before, is no part of it, and nothing else is left.
+            // The last segment, if that was not cut before, is no part of it, and nothing else is
+            // left.
             let last = singly.next(MULPDU);
             assert!(last.is_none_or(|cut| cut.last), "{length} octets");
             assert_eq!(together.next(MULPDU), last);

@@ -1,4 +1,5 @@
-//! Inline messages, which take a fast path: their outcome is that of the ordinary way, or they do not take it.
+//! Inline messages, which take a fast path: their outcome is that of the ordinary way, or they do
+//! not take it.
 
 use rnic_core::verbs::wr::MAX_INLINE;
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED, SOLICITED};

@@ -5,8 +5,8 @@ use rnic_core::wire::rdmap::Opcode;
 use crate::fixture::{End, MARKERS, Refused, Ulpdu, tagged};
 
 impl End {
-    /// Lays out segments in the peer's stream, to arrive in any order. Segment `marked` holds a marker: it may arrive first, and
-    /// it and those behind it are located ahead of order.
+    /// Lays out segments in the peer's stream, to arrive in any order. Segment `marked` holds a
+    /// marker: it may arrive first, and it and those behind it are located ahead of order.
     pub(crate) fn lay_out(&mut self, marked: usize, ulpdus: &[Ulpdu]) -> Stretch {
         // Long enough to end in front of the next marker behind the shortest.
         let (begin, end) = self.reach(marked, ulpdus, 0);

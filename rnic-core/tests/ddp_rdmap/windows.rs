@@ -1,4 +1,5 @@
-//! Memory windows: what requests without a message bind, in which order, and what peers reach through it.
+//! Memory windows: what requests without a message bind, in which order, and what peers reach
+//! through it.
 
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::ddp::DdpError;

@@ -1,4 +1,5 @@
-//! Captures of Linux's siw, read by the decoder: it understands all, and reports siw's known deviations.
+//! Captures of Linux's siw, read by the decoder: it understands all, and reports siw's known
+//! deviations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Tests of the decoder that reads the traffic of the other tests. Each violation that it must report occurs here, in a
-//! conversation in which everything else is right.
+//! Tests of the decoder that reads the traffic of the other tests. Each violation that it must
+//! report occurs here, in a conversation in which everything else is right.
 
 mod captures;
 #[path = "../support/decoder/mod.rs"]

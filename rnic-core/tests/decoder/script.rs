@@ -1,4 +1,5 @@
-//! Two peers that follow a script, octet by octet, without the engine, so that anything they send can be wrong.
+//! Two peers that follow a script, octet by octet, without the engine, so that anything they send
+//! can be wrong.
 
 use std::ops::Range;
 

@@ -24,8 +24,8 @@ fn tagged_to(stag: Stag, offset: u64) -> DdpHeader {
     })
 }
 
-/// Sends a segment that must be refused, checks the report and that later segments are dropped, lets the ULP send one more
-/// message, and ends the stream.
+/// Sends a segment that must be refused, checks the report and that later segments are dropped,
+/// lets the ULP send one more message, and ends the stream.
 fn refuse(mut raw: Raw, ulpdu: &[u8], number: (u8, u8)) {
     let before = raw.layer.take_arrived();
     raw.give(ulpdu);
@@ -51,8 +51,8 @@ fn refuse(mut raw: Raw, ulpdu: &[u8], number: (u8, u8)) {
     raw.assert_nothing_left();
 }
 
-/// Checks that segments behind an error are dropped silently, that the stream stays until the ULP ends it, and that the ULP
-/// can send a message.
+/// Checks that segments behind an error are dropped silently, that the stream stays until the ULP
+/// ends it, and that the ULP can send a message.
 fn check_what_follows(raw: &mut Raw) {
     raw.give(&ddp(DdpHeader::Untagged(untagged_to(7, 1)), b"good"));
     raw.give(&ddp(DdpHeader::Untagged(untagged_to(8, 1)), b"bad"));
@@ -148,7 +148,8 @@ fn errors_of_tagged_segments_are_reported_with_header_and_length() {
     raw.command(Command::Abort(raw.end.number));
 }
 
-/// Messages are delivered in the order sent, so that none begins before the last segment of another, in any queue.
+/// Messages are delivered in the order sent, so that none begins before the last segment of
+/// another, in any queue.
 #[test]
 fn no_message_interrupts_another() {
     // rfc: 5041-21, 5041-33, 5041-40, 5041-62, 5041-63
@@ -226,7 +227,8 @@ fn errors_of_the_layer_below_are_passed_upward() {
     raw.assert_nothing_left();
 }
 
-/// The memory of a message is revoked while it is sent: the message is aborted, and the ULP is told.
+/// The memory of a message is revoked while it is sent: the message is aborted, and the ULP is
+/// told.
 #[test]
 fn a_message_whose_memory_is_gone_is_reported() {
     let mut raw = ready();

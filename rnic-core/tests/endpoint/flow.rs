@@ -1,4 +1,5 @@
-//! Messages of a ULP other than RDMAP: to any queue, with its own RsvdULP, through a network that loses frames.
+//! Messages of a ULP other than RDMAP: to any queue, with its own RsvdULP, through a network that
+//! loses frames.
 
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Posts the buffers of the receiver, in two regions of [`MEMORY`] octets, and the messages of the sender.
+    /// Posts the buffers of the receiver, in two regions of [`MEMORY`] octets, and the messages of
+    /// the sender.
     pub(crate) fn new(
         [region, pages]: [SharedRegion; 2],
         from: &Parcels,
@@ -234,7 +236,8 @@ fn the_layers_own_octets_stand_in_every_segment() {
     raw.assert_nothing_left();
 }
 
-/// Short messages may be delivered with their octets, from buffers that DDP keeps, as many as the ULP has asked for.
+/// Short messages may be delivered with their octets, from buffers that DDP keeps, as many as the
+/// ULP has asked for.
 #[test]
 fn a_queue_can_have_buffers_of_ddp() {
     let mut raw = Raw::new(&[]);

@@ -1,5 +1,5 @@
-//! DDP over a transport of records, as RFC 5043 does with SCTP: chunks that arrive in any order, each with its sequence
-//! number, no longer than a limit that changes.
+//! DDP over a transport of records, as RFC 5043 does with SCTP: chunks that arrive in any order,
+//! each with its sequence number, no longer than a limit that changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -226,7 +226,8 @@ impl End {
         }
     }
 
-    /// Returns whether chunks may still arrive: not after an error, and not after the end, which would be an error.
+    /// Returns whether chunks may still arrive: not after an error, and not after the end, which
+    /// would be an error.
     fn may_come(&mut self) -> bool {
         if self.llp.peer_closed && !self.stream.has_failed() {
             let fault = DdpStreamError::Llp("data behind the end of the stream".into());
@@ -311,7 +312,8 @@ fn parcels_and_pages_pass_a_transport_of_records_in_any_order() {
     }
 }
 
-/// Segments made for the old MULPDU are sent as they are; the rest of the message is segmented for the new one.
+/// Segments made for the old MULPDU are sent as they are; the rest of the message is segmented for
+/// the new one.
 #[test]
 fn the_rest_of_a_message_is_segmented_by_a_changed_mulpdu() {
     // rfc: 5041-3, 5041-4, 5041-49

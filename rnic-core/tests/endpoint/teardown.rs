@@ -90,7 +90,8 @@ fn a_stream_that_this_side_has_half_closed_still_receives() {
     raw.assert_nothing_left();
 }
 
-/// FIN is sent only behind the last octet of all messages, and only when the peer has acknowledged them.
+/// FIN is sent only behind the last octet of all messages, and only when the peer has acknowledged
+/// them.
 #[test]
 fn everything_asked_for_is_transferred_before_a_graceful_end() {
     // rfc: 5041-s2

@@ -12,7 +12,8 @@ use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 /// The most octets of a Write: each has a slot of this size in the region.
 const SLOT: usize = 4096;
 
-/// A shorter FPDU may stay in the out-of-order queue: its record would take more memory than its octets.
+/// A shorter FPDU may stay in the out-of-order queue: its record would take more memory than its
+/// octets.
 const SHORT: usize = 256;
 
 /// One FPDU of the peer, a Write to a slot of its own.
@@ -56,9 +57,9 @@ fn placed_early(sim: &mut Simulation) -> u64 {
     sim.hosts[0].snapshot(now).rdma.octets_placed_early
 }
 
-/// The first FPDU is lost; all others arrive, segmented anywhere. Each is placed as soon as its last octet has arrived, if it
-/// is not [short](SHORT), and holds a marker or follows one that is placed. The Send at the end is delivered when the first
-/// FPDU has arrived.
+/// The first FPDU is lost; all others arrive, segmented anywhere. Each is placed as soon as its
+/// last octet has arrived, if it is not [short](SHORT), and holds a marker or follows one that is
+/// placed. The Send at the end is delivered when the first FPDU has arrived.
 #[test]
 fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
     // rfc: 5041-7, 5044-1, 5044-46a, 5044-46b, 5044-47, 5044-92, 5044-s2
@@ -228,8 +229,9 @@ fn what_is_written_here_reads_the_same() {
     assert!(found.iter().map(|(_, ulpdu)| ulpdu).eq(&ulpdus));
 }
 
-/// FPDUs whose records would take more memory than their octets, arriving from both ends to the middle: they stay in the
-/// out-of-order queue, for which the window accounts, and are taken in order.
+/// FPDUs whose records would take more memory than their octets, arriving from both ends to the
+/// middle: they stay in the out-of-order queue, for which the window accounts, and are taken in
+/// order.
 #[test]
 fn short_fpdus_wait_for_their_turn() {
     for (len, record) in [(0, false), (4, false), (300, true)] {

@@ -11,7 +11,8 @@ use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 
 const MARKER_ERROR: (u8, u8, u8) = (2, 0, 3);
 
-/// A peer that has written a first FPDU of 420 octets, and what it may write to: 4096 octets for each FPDU.
+/// A peer that has written a first FPDU of 420 octets, and what it may write to: 4096 octets for
+/// each FPDU.
 struct Scene {
     sim: Simulation,
     raw: RawConnection,
@@ -56,7 +57,8 @@ impl Scene {
         [0, 1, 2].map(|slot| content[slot * 4096])
     }
 
-    /// Sends the first FPDU. Checks that the error behind it ends the connection, and that other connections are not affected.
+    /// Sends the first FPDU. Checks that the error behind it ends the connection, and that other
+    /// connections are not affected.
     fn ends_by(mut self, error: (u8, u8, u8)) {
         assert_eq!(terminate(&mut self.sim, self.raw.peer), None, "not yet");
         self.sim.raw[self.raw.peer].send(&self.octets[..420]);
@@ -68,7 +70,8 @@ impl Scene {
     }
 }
 
-/// Makes the markers of the second FPDU, which begins at 420, point as `pointer` says. The third FPDU is valid.
+/// Makes the markers of the second FPDU, which begins at 420, point as `pointer` says. The third
+/// FPDU is valid.
 fn markers_of_the_second_point(pointer: impl Fn(usize, u16) -> u16) {
     let mut scene = Scene::new();
     scene.write(1, &[2; 1200], pointer);
@@ -141,8 +144,9 @@ fn markers_that_point_to_what_was_delivered() {
     assert_eq!(said, Some(MARKER_ERROR));
 }
 
-/// A marker says that an FPDU begins in the data of another, and there is one. The peer may write where it says, so it is
-/// placed; but the lengths of the FPDUs before contradict, and that ends the stream.
+/// A marker says that an FPDU begins in the data of another, and there is one. The peer may write
+/// where it says, so it is placed; but the lengths of the FPDUs before contradict, and that ends
+/// the stream.
 #[test]
 fn a_marker_that_shows_an_fpdu_inside_of_another() {
     // rfc: 5044-85c, 5044-s18, 5044-s19
@@ -180,7 +184,8 @@ fn a_marker_that_points_into_an_early_fpdu() {
     scene.ends_by(MARKER_ERROR);
 }
 
-/// Octets of one value, and markers that all point to the same place: nothing is an FPDU, and no octet is checked often.
+/// Octets of one value, and markers that all point to the same place: nothing is an FPDU, and no
+/// octet is checked often.
 #[test]
 fn a_window_full_of_markers_to_the_same_place() {
     let mut config = EngineConfig::default();
@@ -211,7 +216,8 @@ fn a_window_full_of_markers_to_the_same_place() {
     assert_nothing_left(&mut sim);
 }
 
-/// Pointers, CRCs, cuts and order at random: every stream ends as its first fault says, and a stream beside it goes on.
+/// Pointers, CRCs, cuts and order at random: every stream ends as its first fault says, and a
+/// stream beside it goes on.
 #[test]
 fn random_pointers_end_their_own_stream_only() {
     for seed in 0..200 {
@@ -272,7 +278,8 @@ fn random_pointers_end_their_own_stream_only() {
         };
         let said = terminate(&mut sim, raw.peer);
         if let Some(code) = fault {
-            // Where a pointer shows an FPDU inside of another, the boundaries do not fit before the CRC is seen.
+            // Where a pointer shows an FPDU inside of another, the boundaries do not fit before the
+            // CRC is seen.
             let fits = matches!(said, Some((2, 0, said)) if said == code || said == 3);
             assert!(fits, "seed {seed}: {said:?} for {fault:?}");
         } else {

@@ -16,7 +16,8 @@ pub(crate) fn requiring() -> ConnectionOptions {
     }
 }
 
-/// A raw peer from which host 0, as initiator or responder, requires markers, and the stream that it writes.
+/// A raw peer from which host 0, as initiator or responder, requires markers, and the stream that
+/// it writes.
 pub(crate) fn connect(
     sim: &mut Simulation,
     initiator: bool,

@@ -7,7 +7,8 @@ use rnic_core::engine::Command;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::wire::ddp::DdpSegment;
 
-/// A raw peer that requires markers, with host 0 as initiator or responder, and where FPDUs begin in what it received.
+/// A raw peer that requires markers, with host 0 as initiator or responder, and where FPDUs begin
+/// in what it received.
 fn connect(sim: &mut Simulation, initiator: bool) -> (RawConnection, usize) {
     let qp = sim.hosts[0].create_qp();
     let requiring = |mut frame: Vec<u8>| {

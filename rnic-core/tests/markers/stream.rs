@@ -57,8 +57,8 @@ impl Writer {
         self.fpdu_with(ulpdu, |_, distance| distance)
     }
 
-    /// Writes the next FPDU. `pointer` gets the position of each marker and the right pointer, and returns the pointer to be
-    /// written.
+    /// Writes the next FPDU. `pointer` gets the position of each marker and the right pointer, and
+    /// returns the pointer to be written.
     pub(crate) fn fpdu_with(
         &mut self,
         ulpdu: &[u8],

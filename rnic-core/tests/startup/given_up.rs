@@ -159,7 +159,8 @@ fn a_full_listener_says_so() {
     };
     let mut sim = simulation_with(&config, 1);
     sim.hosts[0].listen(PORT);
-    // More than may be in start-up at a time: none of them counts for it any more when it was turned away.
+    // More than may be in start-up at a time: none of them counts for it any more when it was
+    // turned away.
     for round in 0..12 {
         let peers = [(); 3].map(|()| {
             let peer = sim.add_raw_peer(0, PORT);

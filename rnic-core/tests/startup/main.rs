@@ -1,4 +1,5 @@
-//! How connections are established or fail: TCP's handshake, MPA's start-up, and errors of either side.
+//! How connections are established or fail: TCP's handshake, MPA's start-up, and errors of either
+//! side.
 
 mod again;
 mod agreed;

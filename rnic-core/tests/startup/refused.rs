@@ -137,7 +137,8 @@ fn bad_replies_fail_the_attempt() {
     }
 }
 
-/// These faults have no code of their own. The peer that has them may speak RFC 6581, so it gets a Terminate.
+/// These faults have no code of their own. The peer that has them may speak RFC 6581, so it gets a
+/// Terminate.
 #[test]
 fn a_reply_that_does_not_suit_an_enhanced_request_gets_a_terminate() {
     // rfc: 5044-66, 6581-38, 6581-39
@@ -302,7 +303,8 @@ fn a_terminate_in_the_place_of_a_reply_is_told() {
     }
 }
 
-/// Any other FPDU in place of the Reply is an error, because the responder may not send before the initiator.
+/// Any other FPDU in place of the Reply is an error, because the responder may not send before the
+/// initiator.
 #[test]
 fn anything_else_in_the_place_of_a_reply_ends_the_connection() {
     // rfc: 5044-54, 5044-74, 5044-78
@@ -554,7 +556,8 @@ fn connections_beyond_the_limit_are_refused() {
     assert_nothing_left(&mut sim);
 }
 
-/// Where the peer's first FPDU is not one, it gets no Terminate: it may not be one that sends FPDUs at all.
+/// Where the peer's first FPDU is not one, it gets no Terminate: it may not be one that sends FPDUs
+/// at all.
 #[test]
 fn a_first_fpdu_that_mpa_refuses_gets_no_terminate() {
     // rfc: 5044-77b
@@ -586,7 +589,8 @@ fn a_first_fpdu_that_mpa_refuses_gets_no_terminate() {
     }
 }
 
-/// RFC 9293 section 3.7.1 (MUST-16): no segment is larger than the peer says it takes, also if an FPDU does not fit one.
+/// RFC 9293 section 3.7.1 (MUST-16): no segment is larger than the peer says it takes, also if an
+/// FPDU does not fit one.
 #[test]
 fn segments_keep_to_what_the_peer_takes() {
     for mss in [48, 100, 159, 160, 161, 536] {

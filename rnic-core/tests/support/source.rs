@@ -64,7 +64,8 @@ fn block_comment_len(source: &str) -> usize {
     }
 }
 
-/// The length of the string, raw string or character that the source starts with. A lifetime is none of these.
+/// The length of the string, raw string or character that the source starts with. A lifetime is
+/// none of these.
 fn literal_len(source: &str) -> Option<usize> {
     let unprefixed = source.strip_prefix(['b', 'c']).unwrap_or(source);
     let prefix = source.len() - unprefixed.len();

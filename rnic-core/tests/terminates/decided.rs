@@ -1,5 +1,5 @@
-//! Where the RFCs are silent or can be read in two ways, and other implementations may differ: what was decided. The
-//! register (`rnic-core/conformance/`) has the reasons.
+//! Where the RFCs are silent or can be read in two ways, and other implementations may differ: what
+//! was decided. The register (`rnic-core/conformance/`) has the reasons.
 
 use crate::common::*;
 use crate::scene::{LEN, Quotes, at, scene};
@@ -9,7 +9,8 @@ use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
 use rnic_core::wire::mpa::{Enhanced, StartupKind};
 
-/// Queue 3 exists (RFC 7306), so the opcode is wrong in it. Where a queue does not exist, the queue is wrong.
+/// Queue 3 exists (RFC 7306), so the opcode is wrong in it. Where a queue does not exist, the queue
+/// is wrong.
 #[test]
 fn a_send_to_the_queue_of_atomic_responses_is_an_unexpected_opcode() {
     // rfc: 7306-57, 5041-72a
@@ -27,7 +28,8 @@ fn an_octet_at_the_last_offset_wraps() {
     scene.wrong("the last offset", &ulpdu, (1, 1, 3), Quotes::Segment);
 }
 
-/// A Read with an ORD of 0 is an error that is found while a message is made. The peer gets a Terminate.
+/// A Read with an ORD of 0 is an error that is found while a message is made. The peer gets a
+/// Terminate.
 #[test]
 fn a_read_to_a_peer_that_takes_none_is_a_local_error() {
     // rfc: 5040-87, 5040-88a

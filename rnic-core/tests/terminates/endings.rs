@@ -31,7 +31,8 @@ fn an_fpdu_that_was_altered_above_tcp() {
     }
 }
 
-/// DDP has no number for a segment without a whole header, and for MPA it is no error: 2/0/3 is for markers.
+/// DDP has no number for a segment without a whole header, and for MPA it is no error: 2/0/3 is for
+/// markers.
 #[test]
 fn an_fpdu_too_short_for_its_header() {
     // rfc: 5041-48, 5044-85c
@@ -162,7 +163,8 @@ fn what_the_peers_terminate_quotes_is_told() {
     assert_eq!(scene.sim.hosts[0].end_of(scene.qp.number), Some(told));
 }
 
-/// The peer acknowledges a Send together with a segment that ends the connection: the Send completes nevertheless.
+/// The peer acknowledges a Send together with a segment that ends the connection: the Send
+/// completes nevertheless.
 #[test]
 fn a_wrong_response_takes_nothing_from_the_request_that_it_acknowledges() {
     let mut scene = scene(0);
@@ -201,7 +203,8 @@ fn nothing_is_sent_on_after_the_peers_terminate() {
     assert!(peer.received.len() < begun + 3000 && peer.finished);
 }
 
-/// A work request that fails is told to the peer, even where nothing else is sent or received that would run the engine.
+/// A work request that fails is told to the peer, even where nothing else is sent or received that
+/// would run the engine.
 // rfc: 5040-87, 5040-88a
 #[test]
 fn a_local_error_is_told_to_the_peer_at_once() {
@@ -249,7 +252,8 @@ fn a_local_error_is_told_to_the_peer_at_once() {
     }
 }
 
-/// A peer cannot keep a failed connection alive, neither by a closed window for the Terminate nor by never closing.
+/// A peer cannot keep a failed connection alive, neither by a closed window for the Terminate nor
+/// by never closing.
 #[test]
 fn a_peer_that_takes_no_terminate_is_cut_off() {
     // rfc: 5040-86, 5041-13

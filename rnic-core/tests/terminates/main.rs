@@ -1,5 +1,5 @@
-//! Errors that end a stream: which Terminate is sent, what both applications are told, and that other connections are not
-//! affected. The peer is a raw one.
+//! Errors that end a stream: which Terminate is sent, what both applications are told, and that
+//! other connections are not affected. The peer is a raw one.
 
 #[path = "../common/mod.rs"]
 mod common;

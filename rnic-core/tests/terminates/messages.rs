@@ -1,5 +1,5 @@
-//! Segments that cannot be of one message, and messages that another interrupts. Nothing is delivered of them, so that no
-//! receive completes with octets that were never written.
+//! Segments that cannot be of one message, and messages that another interrupts. Nothing is
+//! delivered of them, so that no receive completes with octets that were never written.
 
 use crate::common::*;
 use crate::scene::{LEN, Quotes, Scene, at, scene};
@@ -89,7 +89,8 @@ fn mixtures() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     mixtures
 }
 
-/// Makes a scene whose receive buffers are as large as the longest of these messages, and full of [`SECRET`].
+/// Makes a scene whose receive buffers are as large as the longest of these messages, and full of
+/// [`SECRET`].
 fn scene_with_secret() -> (Scene, SharedRegion) {
     let mut scene = scene(0);
     let secret = scene.sim.hosts[0].share(&[SECRET; 4096], Access::LOCAL_WRITE);
@@ -145,7 +146,8 @@ fn a_shared_receive_succeeds_only_with_octets_that_came() {
     }
 }
 
-/// A message of one opcode may have several segments, Immediate Data too, and its reserved bits may change.
+/// A message of one opcode may have several segments, Immediate Data too, and its reserved bits may
+/// change.
 #[test]
 fn segments_of_one_message_are_taken() {
     // rfc: 5040-11, 5040-12, 7306-53
@@ -272,7 +274,8 @@ fn cut(ulpdu: &mut Vec<u8>, last: bool) {
     }
 }
 
-/// Messages are delivered in the order sent, so none is delivered before the last segment of another.
+/// Messages are delivered in the order sent, so none is delivered before the last segment of
+/// another.
 #[test]
 fn no_message_comes_between_the_segments_of_another() {
     // rfc: 5041-21, 5041-62, 5041-63, 5040-71, 5040-76, 7306-41, 7306-42
@@ -320,7 +323,8 @@ fn a_tagged_message_keeps_its_stag_and_its_opcode() {
         let payload = vec![0xee; len];
         ddp(tagged(Opcode::Write, stag, offset, last), &payload)
     };
-    // Another place in the same buffer is allowed: only a recommendation is broken. So is any STag without payload.
+    // Another place in the same buffer is allowed: only a recommendation is broken. So is any STag
+    // without payload.
     let mut good = scene(1);
     let target = good.sim.hosts[0].share(&[0; LEN], all_rights()).stag;
     let ulpdus = [

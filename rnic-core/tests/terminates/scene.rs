@@ -16,7 +16,8 @@ pub(crate) const LEN: usize = 64;
 /// Reads that the raw peer may have outstanding.
 pub(crate) const IRD: u16 = 4;
 
-/// A connection to a raw peer, memory with different rights, and another connection that must not be affected.
+/// A connection to a raw peer, memory with different rights, and another connection that must not
+/// be affected.
 pub(crate) struct Scene {
     pub(crate) sim: Simulation,
     pub(crate) peer: usize,
@@ -101,7 +102,8 @@ impl Scene {
         assert_eq!(self.foreign.content(), [0; LEN], "{name}: foreign memory");
     }
 
-    /// Checks that the application was told the peer's Terminate, and that nothing was sent in return.
+    /// Checks that the application was told the peer's Terminate, and that nothing was sent in
+    /// return.
     pub(crate) fn assert_peer_terminated(mut self, name: &str, control: TerminateControl) {
         let reason = self.sim.hosts[0].end_of(self.qp.number);
         assert!(

@@ -220,7 +220,8 @@ fn a_segment_ahead_of_order_is_quoted_as_received() {
     scene.assert_terminated("early", &wrong, (1, 2, 4), Quotes::Segment);
 }
 
-/// A message that is too long for another queue, or ahead of order, does not affect the first posted receive.
+/// A message that is too long for another queue, or ahead of order, does not affect the first
+/// posted receive.
 #[test]
 fn a_receive_that_the_error_is_not_about_is_flushed() {
     let to = |opcode, queue, msn| DdpHeader::Untagged(untagged(opcode, queue, msn, true));
@@ -386,7 +387,8 @@ fn the_reads_of_a_stream_take_no_room_from_those_of_another() {
 fn more_reads_than_agreed() {
     let mut scene = scene(1);
     let request = read_of(scene.open.stag, 0, LEN);
-    // The responses to the first are not acknowledged, so that they stay outstanding: the window has no room for them.
+    // The responses to the first are not acknowledged, so that they stay outstanding: the window
+    // has no room for them.
     let peer = scene.peer;
     scene.sim.raw[peer].send_ddp(nothing(), &[]);
     scene.sim.run_now();

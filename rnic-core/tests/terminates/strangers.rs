@@ -1,8 +1,9 @@
-//! A hostile peer, with one kind of attack in each test. It gets a Terminate, its connection ends, and nothing else
-//! happens: neither to memory that it may not reach, nor to other connections.
+//! A hostile peer, with one kind of attack in each test. It gets a Terminate, its connection ends,
+//! and nothing else happens: neither to memory that it may not reach, nor to other connections.
 //!
-//! More attacks stand with their subject: `segments` (STags, queues, versions, opcodes, Immediate Data, depth),
-//! `endings` (CRCs, lengths, several errors), and `table`, which goes through all numbers of errors.
+//! More attacks stand with their subject: `segments` (STags, queues, versions, opcodes, Immediate
+//! Data, depth), `endings` (CRCs, lengths, several errors), and `table`, which goes through all
+//! numbers of errors.
 
 use crate::common::*;
 use crate::scene::{LEN, Quotes, Scene, at, scene};
@@ -17,8 +18,8 @@ use rnic_core::wire::rdmap::{Opcode, ReadRequest, TerminateControl};
 /// Octets that the host's application reads.
 const ASKED: usize = 16;
 
-/// The host has asked the peer for [`ASKED`] octets, to go to the start of a region that is larger and that the peer
-/// has no right to.
+/// The host has asked the peer for [`ASKED`] octets, to go to the start of a region that is larger
+/// and that the peer has no right to.
 fn reading() -> (Scene, SharedRegion) {
     let mut scene = scene(1);
     scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
@@ -441,7 +442,8 @@ fn a_terminate_that_quotes_what_cannot_be() {
     }
 }
 
-/// It has as many Reads outstanding as it may, receives no response, and sends one more; its own responses go on.
+/// It has as many Reads outstanding as it may, receives no response, and sends one more; its own
+/// responses go on.
 #[test]
 fn a_peer_that_hoards_reads_keeps_nothing_of_others() {
     let mut scene = scene(1);

@@ -1,6 +1,6 @@
-//! Every number of an error that the standards define, cell by cell (RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044
-//! section 8, RFC 6581 section 8): a peer's mistake that makes us send it, or why there is none; and what becomes of a
-//! connection whose peer sends it.
+//! Every number of an error that the standards define, cell by cell (RFC 5040 figure 9, RFC 5041
+//! section 7.2, RFC 5044 section 8, RFC 6581 section 8): a peer's mistake that makes us send it, or
+//! why there is none; and what becomes of a connection whose peer sends it.
 
 use crate::common::decoder::terminate::is_known;
 use crate::common::*;
@@ -19,7 +19,8 @@ use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
 type Numbers = (u8, u8, u8);
 
 enum Sent {
-    /// It is sent when this happens; the function makes it happen, and demands the Terminate and nothing after it.
+    /// It is sent when this happens; the function makes it happen, and demands the Terminate and
+    /// nothing after it.
     When(fn(&str, Numbers)),
     /// It is never sent, because of this.
     Never(&'static str),
@@ -403,7 +404,8 @@ fn a_marker_that_points_elsewhere(name: &str, numbers: Numbers) {
     scene.wrong_octets(name, &octets, &ulpdu, numbers, Quotes::Nothing);
 }
 
-/// Sends into a receive whose memory was revoked. That is not the peer's error, and its message is not quoted.
+/// Sends into a receive whose memory was revoked. That is not the peer's error, and its message is
+/// not quoted.
 fn a_receive_that_is_gone(name: &str, numbers: Numbers) {
     let mut scene = scene(0);
     let memory = scene.sim.hosts[0].share(&[0; LEN], all_rights());
@@ -494,8 +496,8 @@ fn each_error_is_told_by_its_number_and_nothing_after_it() {
     assert_eq!(provoked, 28);
 }
 
-/// The application is told the numbers as received, even those that no standard has. The connection ends without another
-/// Terminate.
+/// The application is told the numbers as received, even those that no standard has. The connection
+/// ends without another Terminate.
 #[test]
 fn each_number_that_a_peer_sends_ends_the_connection_without_another() {
     // rfc: 5040-66, 5040-67, 5040-s5

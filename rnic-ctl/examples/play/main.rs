@@ -1,8 +1,9 @@
-//! Plays a plan with a siw peer at the other end (`ci/guest/siw-play`): every operation, many sizes, errors. It is a
-//! part of `ci/interop`, and not for users.
+//! Plays a plan with a siw peer at the other end (`ci/guest/siw-play`): every operation, many
+//! sizes, errors. It is a part of `ci/interop`, and not for users.
 //!
-//! It and `ci/guest/siw-play` implement the language of the plans twice, in Rust over rnic-verbs and in C over libibverbs, so
-//! that neither side's mistake in it hides the other's. A change to the language goes to both, and to `ci/lib/play.py`.
+//! It and `ci/guest/siw-play` implement the language of the plans twice, in Rust over rnic-verbs
+//! and in C over libibverbs, so that neither side's mistake in it hides the other's. A change to
+//! the language goes to both, and to `ci/lib/play.py`.
 //!
 //! ```text
 //! play NETDEV connect ADDRESS:PORT PLAN    initiates the plan's connections, one after the other

@@ -1,5 +1,5 @@
-//! The plan that both sides play: its lines, and the contents of memory in each step. The lines are explained in
-//! `ci/lib/play.py`; the other side is `ci/guest/siw-play`.
+//! The plan that both sides play: its lines, and the contents of memory in each step. The lines are
+//! explained in `ci/lib/play.py`; the other side is `ci/guest/siw-play`.
 
 use crate::outcome::Outcome;
 
@@ -140,7 +140,8 @@ impl Step {
         matches!(self.operation, Operation::Send { .. })
     }
 
-    /// Returns whether it is a Read of no octets. An empty message announces it: see `ci/guest/siw-play/side.h`.
+    /// Returns whether it is a Read of no octets. An empty message announces it: see
+    /// `ci/guest/siw-play/side.h`.
     pub(crate) fn reads_nothing(&self) -> bool {
         self.operation == Operation::Read && self.length == 0
     }
@@ -172,8 +173,9 @@ impl Step {
         }
     }
 
-    /// Returns the layout of the responder's memory: what a Send is received into, or what a Read or Write names. Where the
-    /// step ends in an error, it is the start of the memory, which must not change.
+    /// Returns the layout of the responder's memory: what a Send is received into, or what a Read
+    /// or Write names. Where the step ends in an error, it is the start of the memory, which must
+    /// not change.
     pub(crate) fn response_layout(&self) -> Layout {
         if self.is_send() {
             return Layout {

@@ -15,7 +15,8 @@ use crate::plan::{Connection, Step, Target};
 pub(crate) const MEMORY_LENGTH: usize = 0x18_0000;
 /// Entries of each queue.
 const DEPTH: usize = 128;
-/// Octets of a control message, which the sides exchange between steps: a tagged offset, an STag, a number.
+/// Octets of a control message, which the sides exchange between steps: a tagged offset, an STag, a
+/// number.
 const CONTROL_LENGTH: usize = 16;
 /// The number in the first message of a connection.
 const HELLO: u32 = u32::MAX;
@@ -143,7 +144,8 @@ impl Side {
         Ok(completion)
     }
 
-    /// Receives the control message before or after a step. Returns the address of the peer's memory in it, if the step uses any.
+    /// Receives the control message before or after a step. Returns the address of the peer's
+    /// memory in it, if the step uses any.
     pub(crate) fn receive_control(&mut self, number: u32) -> Outcome<RemoteAddress> {
         let slot = self.received % DEPTH * CONTROL_LENGTH;
         let completion = self.receive()?;
@@ -185,7 +187,8 @@ impl Side {
         }
     }
 
-    /// Exchanges the first messages of a connection. This side sends `first`, or after it has received.
+    /// Exchanges the first messages of a connection. This side sends `first`, or after it has
+    /// received.
     pub(crate) fn greet(&mut self, initiates: bool, first: bool) -> Outcome {
         if first {
             self.send_control(HELLO, None)?;
@@ -200,8 +203,8 @@ impl Side {
         Ok(())
     }
 
-    /// Sends an empty Write now and then until something arrives. A siw responder can leave what comes soon after its MPA Reply
-    /// unread until more comes.
+    /// Sends an empty Write now and then until something arrives. A siw responder can leave what
+    /// comes soon after its MPA Reply unread until more comes.
     fn nudge(&mut self) -> Outcome {
         let nowhere = RemoteAddress {
             stag: Stag(0),
@@ -267,8 +270,8 @@ impl Side {
     }
 }
 
-/// Returns what a side receives. A requester gets a control message when the responder is ready. A responder gets the data,
-/// if the step is a Send, and a control message when all is done.
+/// Returns what a side receives. A requester gets a control message when the responder is ready. A
+/// responder gets the data, if the step is a Send, and a control message when all is done.
 fn expected(steps: &[Step]) -> Vec<Expected> {
     let mut expected = vec![Expected::Control];
     for (number, step) in steps.iter().enumerate() {

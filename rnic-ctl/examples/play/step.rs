@@ -1,6 +1,7 @@
-//! The steps of a plan. In each one the responder says that it is ready and where its memory is, the requester does
-//! what the step says, and tells the responder when it is done; then the responder looks at every octet. A step that
-//! ends the connection has neither: both sides wait for the end.
+//! The steps of a plan. In each one the responder says that it is ready and where its memory is,
+//! the requester does what the step says, and tells the responder when it is done; then the
+//! responder looks at every octet. A step that ends the connection has neither: both sides wait for
+//! the end.
 
 use rnic_verbs::{Mr, RemoteAddress, SendRequest, Sge, Stag};
 
@@ -127,7 +128,8 @@ fn respond(side: &mut Side, step: &Step) -> Outcome {
     };
     paint(memory, &layout, is_read.then_some(step.number))?;
     if step.is_solicited() {
-        // From here on only a solicited message notifies. Notifications of earlier messages are taken first.
+        // From here on only a solicited message notifies. Notifications of earlier messages are
+        // taken first.
         side.recv_cq.acknowledge();
         side.recv_cq.arm(true);
     }

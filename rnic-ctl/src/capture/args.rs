@@ -7,13 +7,17 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use rnic_xdp::capture::{Direction, Peers, Wanted};
 
-/// Captures the frames of rnic, which pass the kernel by, so that tcpdump does not see them: as root, on one interface.
+/// Captures the frames of rnic, which pass the kernel by, so that tcpdump does not see them: as
+/// root, on one interface.
 ///
-/// Received frames are those that come to rnic processes; all others the kernel has, and tcpdump shows them. Sent frames are those of
-/// the clients of rnicd, with those that were not let out (`xdp_drop` in Wireshark's column of verdicts, and a comment with the reason),
-/// and those of a process that has the interface for itself. The file is pcapng, with an interface for each client.
+/// Received frames are those that come to rnic processes; all others the kernel has, and tcpdump
+/// shows them. Sent frames are those of the clients of rnicd, with those that were not let out
+/// (`xdp_drop` in Wireshark's column of verdicts, and a comment with the reason), and those of a
+/// process that has the interface for itself. The file is pcapng, with an interface for each
+/// client.
 ///
-/// It ends with Ctrl-C, -c or -a. The last line on standard error says how many frames were captured and lost.
+/// It ends with Ctrl-C, -c or -a. The last line on standard error says how many frames were
+/// captured and lost.
 ///
 /// Live, in Wireshark: `rnic-ctl capture -i eth1 -w - | wireshark -k -i -`
 #[derive(Clone, Debug, Args)]
@@ -60,8 +64,8 @@ pub(crate) struct CaptureArgs {
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) buffer_size: u32,
 
-    /// The Unix socket of rnicd, which knows the clients' names. The default is RNICD_SOCKET of the environment, or
-    /// /run/rnic/rnicd.sock
+    /// The Unix socket of rnicd, which knows the clients' names. The default is RNICD_SOCKET of the
+    /// environment, or /run/rnic/rnicd.sock
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
 }

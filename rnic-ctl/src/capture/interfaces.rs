@@ -29,7 +29,8 @@ impl Interfaces {
         }
     }
 
-    /// Returns the interface of a client's port, or of the device, and whether it is new. Counts a frame of it.
+    /// Returns the interface of a client's port, or of the device, and whether it is new. Counts a
+    /// frame of it.
     pub(super) fn count(&mut self, port: Option<u32>) -> (u32, bool) {
         let known = port.map_or(Some(DEVICE), |port| self.by_port.get(&port).copied());
         let number = known.unwrap_or(self.frames.len() as u32);

@@ -1,4 +1,5 @@
-//! Writes pcapng (draft-ietf-opsawg-pcapng), as Wireshark reads it. The crates for that know no verdicts.
+//! Writes pcapng (draft-ietf-opsawg-pcapng), as Wireshark reads it. The crates for that know no
+//! verdicts.
 
 use std::io::{self, Write};
 
@@ -93,7 +94,8 @@ impl<W: Write> Pcapng<W> {
         self.block(PACKET, body)
     }
 
-    /// Adds the counters of an interface: packets that came, those that were lost included, and those that were lost.
+    /// Adds the counters of an interface: packets that came, those that were lost included, and
+    /// those that were lost.
     pub(super) fn statistics(
         &mut self,
         interface: u32,

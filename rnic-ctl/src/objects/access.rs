@@ -15,7 +15,8 @@ use crate::out;
 /// Where rnicd is, and how to print.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Access {
-    /// The Unix socket of rnicd. The default is RNICD_SOCKET of the environment, or /run/rnic/rnicd.sock
+    /// The Unix socket of rnicd. The default is RNICD_SOCKET of the environment, or
+    /// /run/rnic/rnicd.sock
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
 

@@ -18,9 +18,9 @@ pub(crate) struct ClientArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// End a port, or all ports of a process: nothing is sent or received there any more, and its connections end. The process goes
-    /// on, unless the port is a hardware queue: rnicd cannot take that away otherwise, and ends (SIGKILL) all processes of the user
-    /// that have its socket
+    /// End a port, or all ports of a process: nothing is sent or received there any more, and its
+    /// connections end. The process goes on, unless the port is a hardware queue: rnicd cannot take
+    /// that away otherwise, and ends (SIGKILL) all processes of the user that have its socket
     #[command(group = ArgGroup::new("which").required(true))]
     Kill {
         /// The number of the port

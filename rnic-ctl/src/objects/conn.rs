@@ -14,10 +14,12 @@ use crate::failure::Outcome;
 
 /// Shows the connections of clients, as `ss` does those of the kernel.
 ///
-/// A line has what rnicd knows of the client, and behind "client:" what the client says of its connection, which rnicd cannot check. With -d
-/// lines below have what was agreed on in MPA start-up, and TCP in the words of `ss -ti`: times in milliseconds, windows in segments. -j
-/// has sizes and windows in octets, rates in octets a second. A client whose program drives its connections by polling answers when it polls next. If a client does not
-/// answer, the exit code is 1, and -j has an object with "error" in its place. Users other than root see their own.
+/// A line has what rnicd knows of the client, and behind "client:" what the client says of its
+/// connection, which rnicd cannot check. With -d lines below have what was agreed on in MPA
+/// start-up, and TCP in the words of `ss -ti`: times in milliseconds, windows in segments. -j has
+/// sizes and windows in octets, rates in octets a second. A client whose program drives its
+/// connections by polling answers when it polls next. If a client does not answer, the exit code is
+/// 1, and -j has an object with "error" in its place. Users other than root see their own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ConnArgs {
     #[command(flatten)]

@@ -12,11 +12,13 @@ use crate::failure::{Failure, Outcome};
 
 /// Shows the devices that rnicd shares, and changes how it does.
 ///
-/// A line has whether the device can send, its XDP mode, its MTU, and how many ports and leases it has. A device that is to be shared
-/// and cannot be now is "waiting", and one whose XDP program somebody else has detached is "detached", each with the reason. With -d also what became of
-/// the frames received, what the kernel says of the device, and who has set that it is shared.
+/// A line has whether the device can send, its XDP mode, its MTU, and how many ports and leases it
+/// has. A device that is to be shared and cannot be now is "waiting", and one whose XDP program
+/// somebody else has detached is "detached", each with the reason. With -d also what became of the
+/// frames received, what the kernel says of the device, and who has set that it is shared.
 ///
-/// What root sets with add, del and set counts at once and over rnicd.toml, until the system ends; `rnicd --show-config` marks it.
+/// What root sets with add, del and set counts at once and over rnicd.toml, until the system ends;
+/// `rnicd --show-config` marks it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DevArgs {
     #[command(flatten)]
@@ -49,7 +51,8 @@ enum Verb {
         #[arg(long)]
         force: bool,
     },
-    /// Change how a device is shared. xdp_mode attaches the programs anew, for which there must be no ports
+    /// Change how a device is shared. xdp_mode attaches the programs anew, for which there must be
+    /// no ports
     Set {
         /// The device
         dev: String,

@@ -168,7 +168,8 @@ impl Filter {
         self.choose(ports, administrator, what)
     }
 
-    /// Asks for the ports that pass, those included that have ended while somebody still has their sockets.
+    /// Asks for the ports that pass, those included that have ended while somebody still has their
+    /// sockets.
     pub(super) fn all_ports(
         &self,
         administrator: &mut Administrator,
@@ -220,7 +221,8 @@ impl Filter {
         self.port.is_some() || self.pid.is_some() || self.uid.is_some()
     }
 
-    /// Returns whether an object of a client passes. One without a queue pair or state is not one with a certain one.
+    /// Returns whether an object of a client passes. One without a queue pair or state is not one
+    /// with a certain one.
     pub(super) fn admits(&self, resource: &Resource) -> bool {
         let (qpn, state) = match resource {
             Resource::Qp(qp) => (Some(qp.qpn), Some(&qp.state)),

@@ -14,7 +14,8 @@ use crate::failure::Outcome;
 
 /// Shows or revokes leases, the local addresses and TCP ports of ports.
 ///
-/// From a lease a port may send, and what arrives there is the port's. Users other than root see their own.
+/// From a lease a port may send, and what arrives there is the port's. Users other than root see
+/// their own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LeaseArgs {
     #[command(flatten)]
@@ -33,7 +34,8 @@ enum Verb {
         #[arg(value_name = "FILTER")]
         filter: Vec<String>,
     },
-    /// Take a lease away from its port, as root: nothing arrives there and nothing is sent from there any more
+    /// Take a lease away from its port, as root: nothing arrives there and nothing is sent from
+    /// there any more
     Revoke {
         /// The number of the port
         port: u32,

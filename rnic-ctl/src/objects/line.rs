@@ -25,7 +25,8 @@ enum Place {
     BelowAs(String),
 }
 
-/// An object. A key with a dot in it, such as "kernel.mtu", is "kernel_mtu" in text, and in JSON "mtu" in the object "kernel".
+/// An object. A key with a dot in it, such as "kernel.mtu", is "kernel_mtu" in text, and in JSON
+/// "mtu" in the object "kernel".
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line(
     Vec<(String, Value, Shown)>,
@@ -66,7 +67,8 @@ impl Line {
         self
     }
 
-    /// Adds an object that is part of this one, of which text has these words on a line of its own with `-d`.
+    /// Adds an object that is part of this one, of which text has these words on a line of its own
+    /// with `-d`.
     pub(super) fn below_as(mut self, name: &'static str, part: Line, words: &str) -> Self {
         let words = Place::BelowAs(printable(words));
         self.1.push((name, part, words));
@@ -119,7 +121,8 @@ impl Line {
     }
 }
 
-/// Returns a value in a form that is safe on a terminal, and that can be told from the key behind it.
+/// Returns a value in a form that is safe on a terminal, and that can be told from the key behind
+/// it.
 fn word(value: &Value) -> String {
     match value {
         Value::Bool(true) => "yes".into(),

@@ -1,8 +1,9 @@
-//! The objects of rnicd: devices, ports, leases, clients and users, their counters, and what happens to them; and what clients say of
-//! their own objects and connections.
+//! The objects of rnicd: devices, ports, leases, clients and users, their counters, and what
+//! happens to them; and what clients say of their own objects and connections.
 
 // From the ground up:
-// words < line < settings, access < dev, client, user, monitor, filter < port, lease, steer, rates, said < stat, top, conn, res, metrics
+// words < line < settings, access < dev, client, user, monitor, filter < port, lease, steer, rates,
+// said < stat, top, conn, res, metrics
 mod access;
 pub(crate) mod client;
 pub(crate) mod conn;

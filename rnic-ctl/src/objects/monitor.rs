@@ -21,9 +21,10 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Shows what happens until Ctrl-C, as root.
 ///
-/// It shows ports opened and ended, leases added and ended, devices that go up and down, their addresses, MTU and XDP programs, settings,
-/// and what clients were refused. The first line says that it listens. If it reads too slowly, a line says how many events it has missed.
-/// When rnicd ends, a line says so; what happens until the next one listens is not seen.
+/// It shows ports opened and ended, leases added and ended, devices that go up and down, their
+/// addresses, MTU and XDP programs, settings, and what clients were refused. The first line says
+/// that it listens. If it reads too slowly, a line says how many events it has missed. When rnicd
+/// ends, a line says so; what happens until the next one listens is not seen.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MonitorArgs {
     #[command(flatten)]

@@ -12,8 +12,9 @@ use crate::failure::Outcome;
 
 /// Shows the ports of rnicd, which are clients' shares of devices.
 ///
-/// A line has whose the port is, and since when; if it is a hardware queue of the device, also that, and whether its frames are copied. With -d also what became of the frames that the client sent, and what the kernel says
-/// of the host end of the port. Users other than root see their own.
+/// A line has whose the port is, and since when; if it is a hardware queue of the device, also
+/// that, and whether its frames are copied. With -d also what became of the frames that the client
+/// sent, and what the kernel says of the host end of the port. Users other than root see their own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PortArgs {
     #[command(flatten)]

@@ -13,9 +13,10 @@ use crate::failure::Outcome;
 
 /// Shows the RDMA objects of clients, as `rdma resource` does those of adapters.
 ///
-/// A line has what rnicd knows of the client, and behind "client:" what the client says of itself, which rnicd cannot check. A local
-/// address that it has not leased has "leased no". If a client does not answer, the exit code is 1, and -j has an object with "error"
-/// in its place. Users other than root see the objects of their own ports.
+/// A line has what rnicd knows of the client, and behind "client:" what the client says of itself,
+/// which rnicd cannot check. A local address that it has not leased has "leased no". If a client
+/// does not answer, the exit code is 1, and -j has an object with "error" in its place. Users other
+/// than root see the objects of their own ports.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ResArgs {
     #[command(flatten)]
@@ -32,7 +33,8 @@ enum Verb {
     Show {
         /// The kind of objects
         kind: Option<Kind>,
-        /// Show only what is so: dev NAME, port N, pid N, user NAME; of queue pairs also qpn N, state STATE
+        /// Show only what is so: dev NAME, port N, pid N, user NAME; of queue pairs also qpn N,
+        /// state STATE
         #[arg(value_name = "FILTER")]
         filter: Vec<String>,
     },

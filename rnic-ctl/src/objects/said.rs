@@ -1,4 +1,5 @@
-//! Asking the clients of ports, and telling what they say from what rnicd knows. A client may lie of itself, and of nobody else.
+//! Asking the clients of ports, and telling what they say from what rnicd knows. A client may lie
+//! of itself, and of nobody else.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;

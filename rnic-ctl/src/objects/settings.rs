@@ -11,8 +11,8 @@ const DEFAULT: &str = "default";
 /// Keys of the configuration with their new values.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Settings {
-    /// Keys, as in rnicd.toml, each with its new value; lists have commas between their elements. The value "default" is what
-    /// rnicd.toml says
+    /// Keys, as in rnicd.toml, each with its new value; lists have commas between their elements.
+    /// The value "default" is what rnicd.toml says
     #[arg(value_names = ["KEY", "VALUE"], num_args = 2.., required = true)]
     settings: Vec<String>,
 }

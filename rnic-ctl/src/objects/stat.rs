@@ -21,8 +21,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Shows the counters of ports, or their rates.
 ///
-/// They count the frames that clients sent and received, and those that were dropped, with the reason. What a client with a hardware
-/// queue sends and receives is not counted. Users other than root see their own.
+/// They count the frames that clients sent and received, and those that were dropped, with the
+/// reason. What a client with a hardware queue sends and receives is not counted. Users other than
+/// root see their own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StatArgs {
     #[command(flatten)]

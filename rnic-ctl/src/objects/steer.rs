@@ -1,4 +1,5 @@
-//! `rnic-ctl steer`: what the XDP programs of this host take from the kernel, asked of the kernel itself.
+//! `rnic-ctl steer`: what the XDP programs of this host take from the kernel, asked of the kernel
+//! itself.
 
 use clap::{Args, Subcommand};
 use nix::unistd::geteuid;
@@ -11,7 +12,8 @@ use crate::failure::{Failure, Outcome};
 
 const WHAT: &str = "show what is steered";
 
-/// Shows the local addresses and ports whose frames go to rnic, of rnicd's clients and of processes that have an interface alone.
+/// Shows the local addresses and ports whose frames go to rnic, of rnicd's clients and of processes
+/// that have an interface alone.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SteerArgs {
     #[command(flatten)]
@@ -26,7 +28,8 @@ enum Verb {
     /// Show them, or those of one interface, as root
     #[command(visible_alias = "list")]
     Show {
-        /// The interface, or what must be so: dev NAME, and of rnicd's clients port N, pid N, user NAME
+        /// The interface, or what must be so: dev NAME, and of rnicd's clients port N, pid N, user
+        /// NAME
         #[arg(value_name = "FILTER")]
         filter: Vec<String>,
     },

@@ -12,10 +12,11 @@ use crate::failure::{Failure, Outcome};
 
 /// Shows what users hold of each resource, and may hold, and changes what they may.
 ///
-/// It shows the users that have ports or are connected; users other than root see themselves. With -d also who has set the limits.
+/// It shows the users that have ports or are connected; users other than root see themselves. With
+/// -d also who has set the limits.
 ///
-/// What root sets counts at once and over rnicd.toml, until the system ends, for new ports and leases: what users hold already stays
-/// as it was granted. `rnicd --show-config` marks it.
+/// What root sets counts at once and over rnicd.toml, until the system ends, for new ports and
+/// leases: what users hold already stays as it was granted. `rnicd --show-config` marks it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UserArgs {
     #[command(flatten)]
@@ -33,7 +34,8 @@ enum Verb {
         /// The name or number of the user
         user: Option<String>,
     },
-    /// Change what a user may have: devices, ports, frames, listen, listeners, connections, rate, peers, hugepages, crc
+    /// Change what a user may have: devices, ports, frames, listen, listeners, connections, rate,
+    /// peers, hugepages, crc
     Set {
         /// The name or number of the user
         user: String,

@@ -34,7 +34,8 @@ pub(super) fn time(millis: u64) -> String {
 
 /// Returns the year, month and day of a number of days since 1970-01-01 in the Gregorian calendar.
 fn date(days: u64) -> (u64, u64, u64) {
-    // Counted from 0000-03-01, leap days are the last ones of years, of four years, of centuries and of 400 years.
+    // Counted from 0000-03-01, leap days are the last ones of years, of four years, of centuries
+    // and of 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -120,8 +120,9 @@ impl fmt::Display for Test {
     }
 }
 
-/// Measures bandwidth or latency between two hosts. Start the server first, without a host, then the client with the server's
-/// name or address. The client's options apply. Latencies are counted in a histogram, to three significant figures.
+/// Measures bandwidth or latency between two hosts. Start the server first, without a host, then
+/// the client with the server's name or address. The client's options apply. Latencies are counted
+/// in a histogram, to three significant figures.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
     /// What to measure
@@ -137,7 +138,8 @@ pub(crate) struct PerfArgs {
     #[arg(long, conflicts_with_all = ["host", "netdev"])]
     pub in_memory: bool,
 
-    /// The local address to use or listen on; without it a server listens on all addresses of both families
+    /// The local address to use or listen on; without it a server listens on all addresses of both
+    /// families
     #[arg(long, value_name = "ADDRESS", value_parser = local_address)]
     pub local: Option<IpAddr>,
 
@@ -197,8 +199,8 @@ pub(crate) struct PerfArgs {
     #[arg(long = "tcp-info", alias = "tcp_info")]
     pub tcp_info: bool,
 
-    /// Show at the end the counters of each worker of the device and of each of its queues: frames, segments, hand-overs
-    /// between workers, losses
+    /// Show at the end the counters of each worker of the device and of each of its queues: frames,
+    /// segments, hand-overs between workers, losses
     #[arg(long)]
     pub counters: bool,
 

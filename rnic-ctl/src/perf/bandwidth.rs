@@ -15,7 +15,8 @@ use super::session::Session;
 use super::stats::{Stretch, Thinned, peak_rate};
 use crate::failure::{Doing, Failure, Outcome};
 
-/// The most groups of requests from which the peak is computed, which takes the square of that many steps.
+/// The most groups of requests from which the peak is computed, which takes the square of that many
+/// steps.
 const STRETCHES: usize = 4096;
 /// The most completions taken at once.
 const BATCH: usize = 64;
@@ -25,7 +26,8 @@ const BATCH: usize = 64;
 struct Lane {
     posted: u64,
     completed: u64,
-    /// For each group of requests in flight: when it began, and how many requests were posted before.
+    /// For each group of requests in flight: when it began, and how many requests were posted
+    /// before.
     groups: VecDeque<(Duration, u64)>,
 }
 
@@ -93,7 +95,8 @@ pub(super) fn run(
 }
 
 impl Run<'_> {
-    /// Runs for a number of messages on each connection. The time is that from the first post to the last completion.
+    /// Runs for a number of messages on each connection. The time is that from the first post to
+    /// the last completion.
     fn until_all_complete(&mut self, count: u64, progress: &mut Progress) -> Outcome<Bandwidth> {
         let total = count as f64 * self.lanes.len() as f64;
         while !self.is_complete() {
@@ -139,8 +142,9 @@ impl Run<'_> {
         Ok(self.figures(after - before, to - from))
     }
 
-    /// Waits until the server's memory has what was written. A Write completes when TCP has delivered it, and a relay on the way may
-    /// have it still; a Read of nothing is answered when what was written ahead of it is placed (RFC 5040 section 5.5).
+    /// Waits until the server's memory has what was written. A Write completes when TCP has
+    /// delivered it, and a relay on the way may have it still; a Read of nothing is answered when
+    /// what was written ahead of it is placed (RFC 5040 section 5.5).
     fn until_placed(&mut self, progress: &mut Progress) -> Outcome {
         for flow in &mut self.session.flows {
             let request = SendRequest::read(flow.remote(0)).memory(&[]);
@@ -164,7 +168,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns a number of messages at which every connection can stop: its last request makes a completion.
+    /// Returns a number of messages at which every connection can stop: its last request makes a
+    /// completion.
     fn last_signalled(&self) -> u64 {
         let most = self.lanes.iter().map(|lane| lane.posted).max().unwrap_or(0);
         most.next_multiple_of(self.moderation)
@@ -291,7 +296,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Checks that the connections are up, and takes messages of the other side. Called now and then.
+    /// Checks that the connections are up, and takes messages of the other side. Called now and
+    /// then.
     fn look_up(&mut self, now: Instant) -> Outcome {
         self.take_credits()?;
         for flow in &mut self.session.flows {

@@ -25,8 +25,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Makes a layout. The largest message determines how much memory there is. If the content is to be checked, no two
-    /// messages in flight share memory; otherwise all do, which is best for caches.
+    /// Makes a layout. The largest message determines how much memory there is. If the content is
+    /// to be checked, no two messages in flight share memory; otherwise all do, which is best for
+    /// caches.
     pub(super) fn new(largest: u64, size: u64, depth: u32, verify: bool) -> Self {
         let depth = u64::from(depth);
         let (stride, largest_stride) = (stride(size), stride(largest));
@@ -168,7 +169,8 @@ impl Pattern {
     }
 }
 
-/// Returns whether the value that a FetchAdd of 1 brought is the number of earlier ones on the same memory.
+/// Returns whether the value that a FetchAdd of 1 brought is the number of earlier ones on the same
+/// memory.
 pub(super) fn check_count(mr: &Mr, at: usize, before: u64) -> Outcome<bool> {
     let value = mr.atomic(at).doing("check a number")?;
     Ok(value.load(Ordering::Relaxed) == before)

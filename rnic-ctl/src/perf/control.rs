@@ -108,8 +108,8 @@ impl Control {
         Ok(())
     }
 
-    /// Returns a message that has arrived. The caller drives the device. A message that the other side has failed is returned
-    /// as a failure.
+    /// Returns a message that has arrived. The caller drives the device. A message that the other
+    /// side has failed is returned as a failure.
     pub(super) fn poll(&mut self) -> Outcome<Option<Message>> {
         let message = if self.kept.is_empty() {
             self.poll_any()?
@@ -189,7 +189,8 @@ impl Control {
         }
     }
 
-    /// Reports on standard error when the interface loses its link or has it again. Fails if the interface is gone.
+    /// Reports on standard error when the interface loses its link or has it again. Fails if the
+    /// interface is gone.
     fn watch_link(&mut self) -> Outcome {
         let doing = "watch the interface";
         while let Some(event) = self.events.next(Duration::ZERO).doing(doing)? {
@@ -220,7 +221,8 @@ impl Control {
     }
 }
 
-/// Returns why a request of a queue pair failed: the end of its connection, or else the status of the request.
+/// Returns why a request of a queue pair failed: the end of its connection, or else the status of
+/// the request.
 pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
     let what = "connection to the other side";
     match qp.wait_ended(Duration::from_millis(500)) {

@@ -57,8 +57,8 @@ fn groups(snapshot: &Snapshot) -> [(&'static str, Vec<(&'static str, u64)>); 4] 
     ]
 }
 
-/// Returns a line for each layer and each queue, without counters that are 0, and one for each reason for which frames were
-/// dropped.
+/// Returns a line for each layer and each queue, without counters that are 0, and one for each
+/// reason for which frames were dropped.
 pub(super) fn to_lines(worker: &WorkerCounters) -> Vec<String> {
     let line = |title: &str, counters: &[(&'static str, u64)]| {
         let counters = counters.iter().filter(|(_, count)| *count > 0);

@@ -17,7 +17,8 @@ pub(super) struct Flow {
     pub incoming: Option<Mr>,
     /// The other side's memory.
     pub remote: RemoteAddress,
-    /// `send-bw`: receives that the server has posted since the beginning, and Sends posted by the client.
+    /// `send-bw`: receives that the server has posted since the beginning, and Sends posted by the
+    /// client.
     pub granted: u64,
     pub used: u64,
 }

@@ -103,8 +103,8 @@ impl<'a> PingPong<'a> {
         ))
     }
 
-    /// Returns every message, as the server, until the client ends the run. Returns how many there were, and how many were
-    /// corrupt.
+    /// Returns every message, as the server, until the client ends the run. Returns how many there
+    /// were, and how many were corrupt.
     pub(super) fn answer(mut self) -> Outcome<(u64, u64)> {
         loop {
             self.receive()?;
@@ -230,8 +230,8 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Counts a poll without result. After some of them returns whether the run is over, and fails if the other side is gone or
-    /// the user asked to stop.
+    /// Counts a poll without result. After some of them returns whether the run is over, and fails
+    /// if the other side is gone or the user asked to stop.
     fn look_up(&mut self) -> Outcome<bool> {
         self.spins += 1;
         if self.spins < SPINS {
@@ -269,8 +269,8 @@ impl<'a> PingPong<'a> {
         Ok(false)
     }
 
-    /// Checks the message that has arrived. The last octet of a Write can be there before others that were lost, so it waits
-    /// for those.
+    /// Checks the message that has arrived. The last octet of a Write can be there before others
+    /// that were lost, so it waits for those.
     fn check(&mut self, sequence: u64) -> Outcome {
         let operation = self.operation();
         if operation == Operation::FetchAdd {

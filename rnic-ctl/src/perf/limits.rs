@@ -4,7 +4,8 @@ use super::args::{PerfArgs, Test};
 use super::buffer::Memory;
 use super::hello::Hello;
 
-/// Octets that a request takes in the rings of a queue pair and in the completion queue, approximately.
+/// Octets that a request takes in the rings of a queue pair and in the completion queue,
+/// approximately.
 const REQUEST: u64 = 512;
 
 /// The bounds.

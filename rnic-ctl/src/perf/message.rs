@@ -18,7 +18,8 @@ pub(super) enum Message {
     Ready,
     /// Client: the run is over, after this many messages.
     Done { messages: u64 },
-    /// Server: what arrived. The checksum covers the memory of a `write-bw` run; `bad` counts corrupt messages.
+    /// Server: what arrived. The checksum covers the memory of a `write-bw` run; `bad` counts
+    /// corrupt messages.
     Arrived {
         messages: u64,
         checksum: u32,

@@ -55,16 +55,17 @@ impl Progress {
 
 /// Polls without result before a thread sleeps that does not drive the device itself.
 const LOOKS: u32 = 1000;
-/// How long to poll without a pause when nothing comes. After that something is wrong, perhaps for long.
+/// How long to poll without a pause when nothing comes. After that something is wrong, perhaps for
+/// long.
 const STALL: Duration = Duration::from_millis(100);
 /// How long to sleep between polls then.
 const STALLED_NAP: Duration = Duration::from_millis(10);
-/// Polls without result before a thread that drives the device yields its core. If the other side shares the core, nothing
-/// would come before the end of the time slice.
+/// Polls without result before a thread that drives the device yields its core. If the other side
+/// shares the core, nothing would come before the end of the time slice.
 pub(super) const LOOKS_TO_YIELD: u32 = 64;
 
-/// What a loop that polls a completion queue does when it is empty: if a thread drives the device, it leaves the core to that
-/// thread.
+/// What a loop that polls a completion queue does when it is empty: if a thread drives the device,
+/// it leaves the core to that thread.
 pub(crate) struct Idle {
     spins: bool,
     fruitless: u32,
@@ -81,7 +82,8 @@ impl Stall {
         self.0 = None;
     }
 
-    /// Notes that nothing came, and sleeps if that is so for long. It reads the clock, so call it now and then.
+    /// Notes that nothing came, and sleeps if that is so for long. It reads the clock, so call it
+    /// now and then.
     pub(super) fn go_on(&mut self, cq: &Cq) -> Outcome {
         if self.0.get_or_insert_with(Instant::now).elapsed() >= STALL {
             cq.wait(STALLED_NAP).doing("wait for completions")?;

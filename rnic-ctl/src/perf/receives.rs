@@ -1,4 +1,5 @@
-//! The receives of a test: each connection has its own, or all take them from a queue that they share.
+//! The receives of a test: each connection has its own, or all take them from a queue that they
+//! share.
 
 use rnic_verbs::{Pd, Srq, SrqCaps};
 
@@ -40,8 +41,8 @@ pub(super) fn shared_queue(pd: &Pd, hello: &Hello) -> Outcome<Option<Srq>> {
         .map(Some)
 }
 
-/// Names a receive: the connection in whose memory its buffer is, and the slot there. A message of any other connection
-/// may arrive in it if they share a queue.
+/// Names a receive: the connection in whose memory its buffer is, and the slot there. A message of
+/// any other connection may arrive in it if they share a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receive {
     pub flow: u16,
@@ -62,7 +63,8 @@ impl Receive {
     }
 }
 
-/// Posts a receive to the queue of its connection or to the shared one. A side that receives nothing has none.
+/// Posts a receive to the queue of its connection or to the shared one. A side that receives
+/// nothing has none.
 pub(super) fn post(
     flow: &mut Flow,
     srq: Option<&mut Srq>,

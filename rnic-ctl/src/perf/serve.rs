@@ -18,7 +18,8 @@ use crate::interrupt::Interrupt;
 /// A client measures one size, or with -a all powers of two.
 const MAX_RUNS: usize = 64;
 
-/// Serves runs until the client has no more. Calls `report` with each result that the client measured.
+/// Serves runs until the client has no more. Calls `report` with each result that the client
+/// measured.
 pub(super) fn serve(
     session: &mut Session,
     interrupt: &Interrupt,

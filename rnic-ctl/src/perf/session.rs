@@ -25,7 +25,8 @@ use crate::out;
 const PROMPTLY: Duration = Duration::from_secs(2);
 /// How long a message about a failure may take to reach the other side.
 const LONGEST_REPORT: Duration = Duration::from_millis(500);
-/// How long a client may take for its next connection. It allocates its memory first, which may be gibibytes.
+/// How long a client may take for its next connection. It allocates its memory first, which may be
+/// gibibytes.
 const NEXT_CONNECTION: Duration = Duration::from_secs(30);
 /// The most octets of the reason for a rejection, which is private data.
 const MAX_REASON: usize = 400;
@@ -235,7 +236,8 @@ pub(super) fn accept(
     }
 }
 
-/// Accepts a client's connections, the first of which is `request`. `None` if the others do not come.
+/// Accepts a client's connections, the first of which is `request`. `None` if the others do not
+/// come.
 fn accept_all(
     device: &Device,
     listening: &Listening,
@@ -320,7 +322,8 @@ fn next_request(
     }
 }
 
-/// Returns the hello of a client that may begin; otherwise why it may not, and whether to wait for another.
+/// Returns the hello of a client that may begin; otherwise why it may not, and whether to wait for
+/// another.
 fn admit(request: &ConnectRequest, test: Test, limits: &Limits) -> Result<Hello, (String, bool)> {
     let hello = Hello::decode(request.private_data()).map_err(|why| (why, true))?;
     if hello.role != Role::Control {

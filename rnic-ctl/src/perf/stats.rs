@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Items of a run of unknown length in bounded memory: when full, every other one is dropped, and only every other new one
-/// is kept.
+/// Items of a run of unknown length in bounded memory: when full, every other one is dropped, and
+/// only every other new one is kept.
 #[derive(Debug)]
 pub(super) struct Thinned<T> {
     items: Vec<T>,
@@ -15,7 +15,8 @@ pub(super) struct Thinned<T> {
 }
 
 impl<T> Thinned<T> {
-    /// Makes an empty one that keeps fewer than `limit` items, and at least half as many if there are that many.
+    /// Makes an empty one that keeps fewer than `limit` items, and at least half as many if there
+    /// are that many.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             items: Vec::new(),
@@ -59,7 +60,8 @@ pub(super) struct Latency {
     pub p999: f64,
 }
 
-/// The latencies of a run of any length, to three significant figures. They take 270 KiB, however many there are.
+/// The latencies of a run of any length, to three significant figures. They take 270 KiB, however
+/// many there are.
 #[derive(Debug)]
 pub(super) struct Latencies(Histogram<u64>);
 
@@ -98,7 +100,8 @@ impl Latencies {
     }
 }
 
-/// A group of requests that was posted and completed together: when, and how many had completed before and after it.
+/// A group of requests that was posted and completed together: when, and how many had completed
+/// before and after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     /// Since the start of the run.
@@ -108,8 +111,8 @@ pub(super) struct Stretch {
     pub after: u64,
 }
 
-/// Returns the highest rate, in messages a second, from the posting of any group to the completion of the same or any later
-/// one.
+/// Returns the highest rate, in messages a second, from the posting of any group to the completion
+/// of the same or any later one.
 pub(super) fn peak_rate(stretches: &[Stretch]) -> f64 {
     let mut peak = 0.0_f64;
     for (i, from) in stretches.iter().enumerate() {
@@ -167,8 +170,8 @@ mod tests {
 
     #[test]
     fn percentiles_of_a_long_run_count_every_sample() {
-        // Every sixteenth sample is a hundred times as long as the others: dropping every other one would lose it, or
-        // keep no other.
+        // Every sixteenth sample is a hundred times as long as the others: dropping every other one
+        // would lose it, or keep no other.
         let samples = (0..1 << 23).map(|i: u64| if i % 16 == 1 { 400_000 } else { 4000 });
         let latency = latencies(samples).figures(1.0).unwrap();
         for (figure, exact) in [

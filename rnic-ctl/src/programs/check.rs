@@ -1,4 +1,5 @@
-//! What stands in the way of a program, each finding with its remedy, as `rnic-ctl doctor` has them.
+//! What stands in the way of a program, each finding with its remedy, as `rnic-ctl doctor` has
+//! them.
 
 use std::fs;
 use std::path::Path;

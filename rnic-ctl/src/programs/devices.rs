@@ -27,8 +27,8 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Chooses those that the command line names, or else the environment, or else rnicd. Without any of these, all of this network
-    /// namespace that can be used, if this user may.
+    /// Chooses those that the command line names, or else the environment, or else rnicd. Without
+    /// any of these, all of this network namespace that can be used, if this user may.
     pub(super) fn choose(named: &[String]) -> Outcome<Self> {
         let manager = Manager::connect(&default_socket());
         let offered = manager.as_ref().map(|manager| manager.devices().to_vec());
@@ -116,7 +116,8 @@ pub(super) fn split(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the Ethernet interfaces that are up and have an address at which others find them, in the order of the kernel.
+/// Returns the Ethernet interfaces that are up and have an address at which others find them, in
+/// the order of the kernel.
 fn usable() -> Vec<String> {
     let addresses: Vec<_> = getifaddrs().into_iter().flatten().collect();
     let is_reached = |name: &str| {

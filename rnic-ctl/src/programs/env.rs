@@ -8,11 +8,12 @@ use super::{libraries, surroundings};
 use crate::failure::Outcome;
 use crate::out;
 
-/// Prints the environment in which RDMA programs use rnic, for a shell: `eval "$(rnic-ctl env)"`. `rnic run` runs one program
+/// Prints the environment in which RDMA programs use rnic, for a shell: `eval "$(rnic-ctl env)"`.
+/// `rnic run` runs one program
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EnvArgs {
-    /// The interfaces that programs see as RDMA devices. The default is those that rnicd shares with this user, or else all that
-    /// are up
+    /// The interfaces that programs see as RDMA devices. The default is those that rnicd shares
+    /// with this user, or else all that are up
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     netdev: Vec<String>,
 }

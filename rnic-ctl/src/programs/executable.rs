@@ -17,7 +17,8 @@ use crate::failure::{Failure, Kind, Outcome};
 /// How a program is loaded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Loading {
-    /// With these shared libraries. Those in the directories are found before any that the environment names.
+    /// With these shared libraries. Those in the directories are found before any that the
+    /// environment names.
     Dynamic {
         libraries: Vec<String>,
         first: Vec<PathBuf>,
@@ -55,7 +56,8 @@ pub(super) fn find(name: &OsStr) -> Outcome<PathBuf> {
     }
 }
 
-/// Returns whether the dynamic linker passes over the environment for this program, because it gets rights by running it.
+/// Returns whether the dynamic linker passes over the environment for this program, because it gets
+/// rights by running it.
 pub(super) fn is_privileged(path: &Path) -> bool {
     let Ok(file) = fs::metadata(path) else {
         return false;

@@ -1,7 +1,7 @@
 //! `rnic run` and `rnic-ctl env`: unmodified RDMA programs over rnic.
 //!
-//! They load libibverbs.so.1 and librdmacm.so.1. What their environment says decides which they find, and which interfaces those
-//! make RDMA devices of.
+//! They load libibverbs.so.1 and librdmacm.so.1. What their environment says decides which they
+//! find, and which interfaces those make RDMA devices of.
 
 // libraries, executable, devices < surroundings < check, env < run
 mod check;
@@ -21,10 +21,11 @@ use crate::failure::Outcome;
 
 /// Runs unmodified RDMA programs over rnic.
 ///
-/// They load the libibverbs and the librdmacm of rnic, and see its devices: interfaces that rnicd shares with this user, or
-/// else, for root, interfaces of this network namespace.
+/// They load the libibverbs and the librdmacm of rnic, and see its devices: interfaces that rnicd
+/// shares with this user, or else, for root, interfaces of this network namespace.
 ///
-/// Exit codes: those of the program; 125 rnic itself failed, 126 the program cannot be executed, 127 there is no such program.
+/// Exit codes: those of the program; 125 rnic itself failed, 126 the program cannot be executed,
+/// 127 there is no such program.
 #[derive(Debug, Parser)]
 #[command(name = "rnic", version)]
 pub(crate) struct Cli {

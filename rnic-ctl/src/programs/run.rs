@@ -12,16 +12,18 @@ use crate::failure::{Failure, Kind, Outcome};
 
 /// Runs an RDMA program over rnic
 ///
-/// `rnic run ib_write_bw -R 192.0.2.1` is what `ib_write_bw -R 192.0.2.1` is on a host with an RDMA NIC. rnic becomes the program,
-/// so that signals reach it and its exit code is its own. What the program runs uses rnic too.
+/// `rnic run ib_write_bw -R 192.0.2.1` is what `ib_write_bw -R 192.0.2.1` is on a host with an RDMA
+/// NIC. rnic becomes the program, so that signals reach it and its exit code is its own. What the
+/// program runs uses rnic too.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RunArgs {
-    /// The interfaces that the program sees as RDMA devices. The default is RNIC_NETDEV of the environment, or what rnicd shares
-    /// with this user, or else all that are up
+    /// The interfaces that the program sees as RDMA devices. The default is RNIC_NETDEV of the
+    /// environment, or what rnicd shares with this user, or else all that are up
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     netdev: Vec<String>,
 
-    /// Do not run the program. Check all that it needs, and say how to mend what fails. The exit code is 1 if a check fails
+    /// Do not run the program. Check all that it needs, and say how to mend what fails. The exit
+    /// code is 1 if a check fails
     #[arg(long)]
     check: bool,
 

@@ -16,7 +16,8 @@ pub(super) fn variables(libraries: &Path, devices: &Devices) -> [(&'static str, 
     ]
 }
 
-/// Puts a directory ahead of a list. An empty list is none: an empty element would stand for the working directory.
+/// Puts a directory ahead of a list. An empty list is none: an empty element would stand for the
+/// working directory.
 fn prepended(directory: &Path, list: Option<OsString>) -> OsString {
     let mut all = directory.as_os_str().to_owned();
     if let Some(list) = list.filter(|list| !list.is_empty()) {

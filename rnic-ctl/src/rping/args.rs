@@ -13,8 +13,8 @@ use crate::out;
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("role").required(true).args(["server", "client"]))]
 pub(crate) struct RpingArgs {
-    /// Be the server, for one client. As with rping, a client that vanishes without ending its connection is waited for until
-    /// Ctrl-C
+    /// Be the server, for one client. As with rping, a client that vanishes without ending its
+    /// connection is waited for until Ctrl-C
     #[arg(short, long)]
     pub server: bool,
 
@@ -22,7 +22,8 @@ pub(crate) struct RpingArgs {
     #[arg(short, long, requires = "where")]
     pub client: bool,
 
-    /// The server's name or address. For a server, the address to listen on; the default is all addresses of both families
+    /// The server's name or address. For a server, the address to listen on; the default is all
+    /// addresses of both families
     #[arg(short, long, value_name = "ADDRESS", group = "where")]
     pub address: Option<String>,
 
@@ -77,8 +78,8 @@ pub(crate) struct RpingArgs {
     #[arg(long)]
     pub markers: bool,
 
-    /// Client: milliseconds between the server's MPA Reply and the first message. The Linux siw driver can miss what reaches it
-    /// within 3 ms
+    /// Client: milliseconds between the server's MPA Reply and the first message. The Linux siw
+    /// driver can miss what reaches it within 3 ms
     #[arg(long, value_name = "MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=10_000))]
     pub first_fpdu_delay: u64,
 
@@ -90,8 +91,9 @@ pub(crate) struct RpingArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "server")]
     pub private_data: Option<String>,
 
-    /// A diagnostic: use a wrong rkey for the first operation of this kind (server), or advertise one (client). The Terminate
-    /// message that ends the connection is reported, and the exit code is 1
+    /// A diagnostic: use a wrong rkey for the first operation of this kind (server), or advertise
+    /// one (client). The Terminate message that ends the connection is reported, and the exit code
+    /// is 1
     #[arg(long, value_name = "OPERATION", num_args = 0..=1, default_missing_value = "read")]
     pub bad_rkey: Option<BadRkey>,
 }

@@ -67,7 +67,8 @@ pub(super) fn wrong_rkey(rkey: u32) -> u32 {
     rkey ^ 0x5a
 }
 
-/// Returns the text of ping number `ping`: its name, then letters that begin one further each time, then a NUL.
+/// Returns the text of ping number `ping`: its name, then letters that begin one further each time,
+/// then a NUL.
 pub(super) fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{ping}: ").into_bytes();
     let letters = b'A'..=b'z';

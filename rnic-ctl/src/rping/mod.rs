@@ -1,7 +1,8 @@
 //! `rnic-ctl rping`: the ping of rdma-core's rping, over Send, RDMA Read and RDMA Write.
 //!
-//! For each ping the client sends the address of its text. The server reads the text and sends a go-ahead. The client sends
-//! the address of another buffer. The server writes the text there and sends another go-ahead.
+//! For each ping the client sends the address of its text. The server reads the text and sends a
+//! go-ahead. The client sends the address of another buffer. The server writes the text there and
+//! sends another go-ahead.
 
 mod args;
 mod client;

@@ -146,7 +146,8 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Returns why connecting failed, if it did: then no request completes. Of an established connection all do.
+    /// Returns why connecting failed, if it did: then no request completes. Of an established
+    /// connection all do.
     fn failed(&mut self) -> Outcome<Option<EndReason>> {
         let event = self.qp.next_event(Duration::ZERO);
         match event.doing("watch the connection")? {

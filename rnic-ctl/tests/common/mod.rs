@@ -11,7 +11,8 @@ use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 /// The longest time that anything may take, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Two namespaces, joined by `ours` (10.77.0.1, fd77::1) and `theirs` (10.77.0.2, fd77::2), of two queues each.
+/// Two namespaces, joined by `ours` (10.77.0.1, fd77::1) and `theirs` (10.77.0.2, fd77::2), of two
+/// queues each.
 pub(crate) fn link(name: &str, theirs: &str) -> (Namespace, Namespace) {
     let (one, other) = (Namespace::new(name).unwrap(), Namespace::new(name).unwrap());
     let end = |namespace, name, addresses| VethEnd {

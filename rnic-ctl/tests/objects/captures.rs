@@ -91,8 +91,8 @@ fn to_clients(world: &World) -> u64 {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_of_clients_are_captured_both_ways() {
     let world = World::new("");
-    // The peer has its device for itself, and is there before its frames are captured: of a process that comes later, the first may
-    // be missing. The client of rnicd comes later.
+    // The peer has its device for itself, and is there before its frames are captured: of a process
+    // that comes later, the first may be missing. The client of rnicd comes later.
     let server = world.peers("perf write-bw -s 20000 -n 50 --local 10.77.0.2 --netdev theirs");
     let server = Running::start(server).until_it_says("waiting for a client");
     let there = Capture::start(&world, world.peers("capture -i theirs"), "there");
@@ -114,7 +114,8 @@ fn frames_of_clients_are_captured_both_ways() {
     let one_way = |captured: &Captured, filter| captured.frames(filter, &acknowledged);
     assert_eq!(one_way(&here, OUT), one_way(&there, IN));
 
-    // Whole frames: Wireshark finds the start of MPA, and every octet that was written, in DDP segments.
+    // Whole frames: Wireshark finds the start of MPA, and every octet that was written, in DDP
+    // segments.
     assert_eq!(here.count("iwarp_mpa.req"), 2);
     assert_eq!(here.count("iwarp_mpa.rep"), 2);
     let payload: u64 = here

@@ -1,4 +1,5 @@
-//! What users and administrators learn where rnicd does not run, or cannot share what it is to share.
+//! What users and administrators learn where rnicd does not run, or cannot share what it is to
+//! share.
 
 use std::process::Command;
 
@@ -244,7 +245,8 @@ fn who_holds_an_address_is_said_to_its_user_alone() {
         &[&whose, remedy],
         &["ss -tlnp"],
     );
-    // A program of root's is a client as any other: it may be in a container. The remedy shows the host's root all.
+    // A program of root's is a client as any other: it may be in a container. The remedy shows the
+    // host's root all.
     let others = "in use by another user's client of rnicd; ";
     for command in [world.root(SERVE), world.user(12345, SERVE)] {
         assert_says(&fails(command), &[others, remedy], &["pid"]);

@@ -1,5 +1,6 @@
-//! What commands print of a connection that is there, what those print that make one, and what is said of the host, compared with
-//! `live.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that file anew. Numbers differ from run to run: `#` stands for each.
+//! What commands print of a connection that is there, what those print that make one, and what is
+//! said of the host, compared with `live.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that file anew.
+//! Numbers differ from run to run: `#` stands for each.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +15,8 @@ use crate::world::{World, succeed};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/objects/live.txt");
 
-/// What `ss -ti` leaves out where it is zero or not known: words, and those with another word behind them.
+/// What `ss -ti` leaves out where it is zero or not known: words, and those with another word
+/// behind them.
 const OPTIONAL: [&str; 10] = [
     "backoff:#",
     "ssthresh:#",

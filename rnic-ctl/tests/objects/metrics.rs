@@ -14,8 +14,8 @@ use crate::world::{World, succeed};
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/objects/metrics.txt");
 const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/rnic.json");
 
-/// What differs from run to run, or from host to host: versions, times, what the kernel itself sends and receives, and whether
-/// there are hugepages.
+/// What differs from run to run, or from host to host: versions, times, what the kernel itself
+/// sends and receives, and whether there are hugepages.
 const VARYING: [&str; 5] = [
     "_info{",
     "_seconds",

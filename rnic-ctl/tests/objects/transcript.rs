@@ -1,5 +1,5 @@
-//! What every command prints, compared with `transcript.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that file anew. Those that show
-//! connections, make them or look at the host are in `live.rs`.
+//! What every command prints, compared with `transcript.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that
+//! file anew. Those that show connections, make them or look at the host are in `live.rs`.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,8 +12,8 @@ use crate::world::World;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/objects/transcript.txt");
 
-/// Keys whose values differ from run to run, or from host to host: not all have hugepages. The kernel itself sends and receives on
-/// the device.
+/// Keys whose values differ from run to run, or from host to host: not all have hugepages. The
+/// kernel itself sends and receives on the device.
 const VARYING: [&str; 20] = [
     "hugepages",
     "hugepages_held",

@@ -11,7 +11,8 @@ pub struct Layout {
     pub members: &'static [(&'static str, usize)],
 }
 
-/// Defines structures of C. The number behind each name is its size. Members that stand behind an `@ offset` are checked to lie there.
+/// Defines structures of C. The number behind each name is its size. Members that stand behind an
+/// `@ offset` are checked to lie there.
 macro_rules! c_structs {
     ($( $(#[$attribute:meta])* $name:ident $size:literal {
         $( $member:ident : $type:ty $(, @ $offset:literal)? ; )*

@@ -1,8 +1,9 @@
-//! The structures and constants of `infiniband/verbs.h` and `rdma/rdma_cma.h`, under their own names, as rdma-core lays them out on
-//! 64-bit machines. The headers and the manual pages say what they mean.
+//! The structures and constants of `infiniband/verbs.h` and `rdma/rdma_cma.h`, under their own
+//! names, as rdma-core lays them out on 64-bit machines. The headers and the manual pages say what
+//! they mean.
 //!
-//! They are the newest ones. Older programs know a beginning of each structure, or of [`verbs_context`] an end, and say or test how
-//! long the part is that they know.
+//! They are the newest ones. Older programs know a beginning of each structure, or of
+//! [`verbs_context`] an end, and say or test how long the part is that they know.
 
 #![allow(
     non_camel_case_types,

@@ -1,5 +1,6 @@
-//! The objects that programs have pointers to, the requests and completions that they exchange with them, and the operations of a context.
-//! Members of objects beyond what is here follow in memory, and programs do not see them.
+//! The objects that programs have pointers to, the requests and completions that they exchange with
+//! them, and the operations of a context. Members of objects beyond what is here follow in memory,
+//! and programs do not see them.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,5 @@
-//! `verbs_context`: the operations that the headers call directly. It ends with the context, and grows upwards.
+//! `verbs_context`: the operations that the headers call directly. It ends with the context, and
+//! grows upwards.
 
 use std::ffi::c_void;
 

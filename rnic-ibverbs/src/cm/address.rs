@@ -17,13 +17,14 @@ use crate::abi::rdma_sockaddr;
 use crate::adapter::{self, Adapter, adapters};
 use crate::errno::Errno;
 
-/// How long a TCP port is waited for that belongs to a process which has ended, one that this process may just have released, and how
-/// often to look.
+/// How long a TCP port is waited for that belongs to a process which has ended, one that this
+/// process may just have released, and how often to look.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RELEASED_WITHIN: Duration = Duration::from_millis(30);
 const TRY_EVERY: Duration = Duration::from_millis(5);
 
-/// Reads an address of the program. Returns `None` if its family is none that rdma_cm knows over iWARP.
+/// Reads an address of the program. Returns `None` if its family is none that rdma_cm knows over
+/// iWARP.
 ///
 /// # Safety
 /// It is NULL, or an address as long as its family says. It may lie at any octet.
@@ -81,7 +82,8 @@ pub(super) fn any_like(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Returns the address as the engine knows it: without what headers do not carry, and IPv4 in IPv6 as IPv4.
+/// Returns the address as the engine knows it: without what headers do not carry, and IPv4 in IPv6
+/// as IPv4.
 pub(super) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -106,7 +108,8 @@ pub(super) fn with_link(mut address: SocketAddr, adapter: &Adapter) -> SocketAdd
     address
 }
 
-/// Returns the local address from which the kernel would send to this one, with the link of a link-local one.
+/// Returns the local address from which the kernel would send to this one, with the link of a
+/// link-local one.
 pub(super) fn source_for(remote: SocketAddr) -> Result<SocketAddr, Errno> {
     let probe = open(remote, SockType::Datagram)?;
     let mut remote = remote;
@@ -125,7 +128,8 @@ pub(super) enum Reserved {
 }
 
 impl Reserved {
-    /// Frees the port for the engine, which reserves it for itself. What it shares stays reserved as long as this is held.
+    /// Frees the port for the engine, which reserves it for itself. What it shares stays reserved
+    /// as long as this is held.
     pub(super) fn free(self) -> Option<PortLease> {
         match self {
             Self::Socket { .. } => None,
@@ -134,8 +138,8 @@ impl Reserved {
     }
 }
 
-/// Reserves a TCP port as [`reserve`] does. One that earlier connections of this process have, until their TIME-WAIT ends, is shared with
-/// them. That no id has it any more, the caller knows.
+/// Reserves a TCP port as [`reserve`] does. One that earlier connections of this process have,
+/// until their TIME-WAIT ends, is shared with them. That no id has it any more, the caller knows.
 pub(super) fn reserve_again(
     wanted: SocketAddr,
     reuse: bool,
@@ -152,7 +156,8 @@ pub(super) fn reserve_again(
         if let Some(lease) = in_use(plain(wanted)) {
             return Ok((Reserved::Shared(lease), wanted));
         }
-        // With the kernel alone a port is free once its id is destroyed or its process has ended. rnicd frees it a moment later.
+        // With the kernel alone a port is free once its id is destroyed or its process has ended.
+        // rnicd frees it a moment later.
         if is_last {
             return Err(Errno::EADDRINUSE);
         }
@@ -164,8 +169,8 @@ pub(super) fn reserve_again(
     }
 }
 
-/// Returns the lease of a port that a device of this process has at an address. Any address stands for those of each device: it listens
-/// there, or has connected from one of them.
+/// Returns the lease of a port that a device of this process has at an address. Any address stands
+/// for those of each device: it listens there, or has connected from one of them.
 fn in_use(local: SocketAddr) -> Option<PortLease> {
     adapters().iter().find_map(|adapter| {
         let device = adapter.opened()?;

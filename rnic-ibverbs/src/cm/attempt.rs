@@ -1,4 +1,5 @@
-//! Attempts to connect: in the form of RFC 6581 first, and in that of RFC 5044 where the peer knows no other.
+//! Attempts to connect: in the form of RFC 6581 first, and in that of RFC 5044 where the peer knows
+//! no other.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,8 +40,9 @@ impl Attempt {
         }
     }
 
-    /// Returns the attempt that may succeed where this one failed for a reason that shows a peer of RFC 5044 alone. It is not
-    /// peer-to-peer, which that RFC does not know: the side that connects sends first. The read depths are as the programs say.
+    /// Returns the attempt that may succeed where this one failed for a reason that shows a peer of
+    /// RFC 5044 alone. It is not peer-to-peer, which that RFC does not know: the side that connects
+    /// sends first. The read depths are as the programs say.
     // rfc: 6581-39 a responder without the enhanced form closes: it is asked again
     pub(super) fn plainer(self, reason: &EndReason) -> Option<Self> {
         // Before a Reply, many reset the connection where the RFC has them close it.

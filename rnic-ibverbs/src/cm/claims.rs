@@ -1,5 +1,6 @@
-//! The addresses that ids of this process have: from when one is bound until it is destroyed, whatever becomes of its connection, as in
-//! the kernel's rdma_cm. Ids of peers that have connected claim nothing.
+//! The addresses that ids of this process have: from when one is bound until it is destroyed,
+//! whatever becomes of its connection, as in the kernel's rdma_cm. Ids of peers that have connected
+//! claim nothing.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

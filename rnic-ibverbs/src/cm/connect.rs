@@ -24,12 +24,13 @@ const DEFAULT_DEPTH: u8 = 0xff;
 /// The longest private data.
 const MAX_PRIVATE_DATA: usize = 255;
 
-/// How long an initiator waits before it sends. The kernel's siw can overlook what reaches it right behind its Reply, and then stands
-/// still.
+/// How long an initiator waits before it sends. The kernel's siw can overlook what reaches it right
+/// behind its Reply, and then stands still.
 const FIRST_FPDU_DELAY: Duration = Duration::from_millis(5);
 
-/// When a silent peer is probed. Where the peer was killed, nobody has told this side that the connection is over: its host answers the
-/// probe with a reset. A peer that answers nothing is another matter, and gets as many probes as there can be.
+/// When a silent peer is probed. Where the peer was killed, nobody has told this side that the
+/// connection is over: its host answers the probe with a reset. A peer that answers nothing is
+/// another matter, and gets as many probes as there can be.
 const PROBES: Keepalive = Keepalive {
     idle: Duration::from_secs(5),
     interval: Duration::from_secs(5),
@@ -39,8 +40,9 @@ const PROBES: Keepalive = Keepalive {
 /// How long a call waits until the engine has done what it was told.
 const PROMPT: Duration = Duration::from_millis(100);
 
-/// Waits until the engine has done what it was told. The program may end right behind it, without what it has registered for the end,
-/// and the peer is to have the answer, or the end of the connection, as from the kernel's rdma_cm.
+/// Waits until the engine has done what it was told. The program may end right behind it, without
+/// what it has registered for the end, and the peer is to have the answer, or the end of the
+/// connection, as from the kernel's rdma_cm.
 fn settle(adapter: &Adapter) {
     if let Some(device) = adapter.opened() {
         // Fails only where there is no engine any more.

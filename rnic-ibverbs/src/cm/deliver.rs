@@ -38,7 +38,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
 pub(super) fn next_of(queue: &Queue) -> Result<*mut rdma_cm_event, Errno> {
     loop {
         let waiting = queue.next()?;
-        // SAFETY: the event was told to its id, and is not acknowledged. Whoever destroys the id waits for that.
+        // SAFETY: the event was told to its id, and is not acknowledged. Whoever destroys the id
+        // waits for that.
         if let Some(given) = unsafe { give(waiting) } {
             return Ok(given);
         }

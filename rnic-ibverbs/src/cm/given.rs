@@ -30,7 +30,8 @@ impl Given {
         let len = what.private_data.len().min(MAX_PRIVATE_DATA);
         let mut private_data = [0; MAX_PRIVATE_DATA + 1];
         private_data[..len].copy_from_slice(&what.private_data[..len]);
-        // A raw pointer from the beginning: the event has one to its own private data, which a Box that moves would end.
+        // A raw pointer from the beginning: the event has one to its own private data, which a Box
+        // that moves would end.
         let made = Box::into_raw(Box::new(Self {
             // SAFETY: zeros are numbers and null pointers.
             public: unsafe { std::mem::zeroed() },

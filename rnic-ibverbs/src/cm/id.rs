@@ -60,7 +60,8 @@ pub(super) struct Id {
 #[derive(Clone, Copy)]
 struct Public(*mut rdma_cm_id);
 
-// SAFETY: a number, as long as nobody follows it. Whoever does says why what it points to is there, and is not written to meanwhile.
+// SAFETY: a number, as long as nobody follows it. Whoever does says why what it points to is there,
+// and is not written to meanwhile.
 unsafe impl Send for Public {}
 // SAFETY: it does not change.
 unsafe impl Sync for Public {}
@@ -180,7 +181,8 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(mut res: *mut rdma_addrinfo) {
 #[derive(Clone, Copy)]
 pub(super) struct QpAttributes(pub(super) ibv_qp_init_attr);
 
-// SAFETY: the pointers in it are only handed to `rdma_create_qp`, and name objects that threads share.
+// SAFETY: the pointers in it are only handed to `rdma_create_qp`, and name objects that threads
+// share.
 unsafe impl Send for QpAttributes {}
 
 impl fmt::Debug for Id {
@@ -197,7 +199,8 @@ impl Id {
         (ps, qp_type): (u32, u32),
         state: State,
     ) -> *mut rdma_cm_id {
-        // A raw pointer from the beginning: the id keeps it, and a Box that moves would end what was derived from it.
+        // A raw pointer from the beginning: the id keeps it, and a Box that moves would end what
+        // was derived from it.
         let made: *mut Made = Box::into_raw(Box::<Made>::new_uninit()).cast();
         let public: *mut rdma_cm_id = made.cast();
         let id = Arc::new(Self {
@@ -232,7 +235,8 @@ impl Id {
         Ok(&made.id)
     }
 
-    /// Returns whether this process was forked from the one that made an id. Then it is not destroyed, but left.
+    /// Returns whether this process was forked from the one that made an id. Then it is not
+    /// destroyed, but left.
     ///
     /// # Safety
     /// `id` is NULL or an id of the program.
@@ -325,7 +329,8 @@ impl Id {
         taken
     }
 
-    /// Waits until the program has acknowledged all that it has got. `waiting` were counted and wait in a channel.
+    /// Waits until the program has acknowledged all that it has got. `waiting` were counted and
+    /// wait in a channel.
     pub(super) fn wait_acknowledged(&self, waiting: usize) {
         let mut count = lock(&self.count);
         let told = count.told;

@@ -127,7 +127,8 @@ fn stop_listening(this: &std::sync::Arc<Id>) {
         if table::forget_listeners(adapter, this)
             && let Ok(device) = adapter.device()
         {
-            // Workers carry out commands in their order, so this one's answer comes behind the end of listening.
+            // Workers carry out commands in their order, so this one's answer comes behind the end
+            // of listening.
             let _ = device.barrier(LONGEST_UNLISTEN);
         }
     }

@@ -99,7 +99,8 @@ fn listen_on(
     };
     let listener = Arc::new(listener.map_err(errno_of)?);
     table::remember_listener(adapter, listener, id)?;
-    // Peers may come once this returns: workers carry out commands in their order, so that this one's answer comes when they listen.
+    // Peers may come once this returns: workers carry out commands in their order, so that this
+    // one's answer comes when they listen.
     device.barrier(LONGEST_LISTEN).map_err(errno_of)?;
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! rdma_cm: connections for programs that know addresses rather than devices.
 //!
-//! What the kernel does for others is done here: ids go through its states, and their events are those of an iWARP device there. The
-//! manual pages of librdmacm describe the functions.
+//! What the kernel does for others is done here: ids go through its states, and their events are
+//! those of an iWARP device there. The manual pages of librdmacm describe the functions.
 
-// From the ground up; each file imports only from those below it: address, claims, event, verbs < attempt < id < given, next_hop < outcome,
-// channel < request < deliver, table < addrinfo, children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
+// From the ground up; each file imports only from those below it: address, claims, event, verbs <
+// attempt < id < given, next_hop < outcome, channel < request < deliver, table < addrinfo,
+// children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
 mod address;
 mod addrinfo;
 mod attempt;

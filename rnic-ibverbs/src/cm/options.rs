@@ -1,4 +1,5 @@
-//! Options of ids, and what only other transports have: multicast, and enhanced connection establishment (ECE).
+//! Options of ids, and what only other transports have: multicast, and enhanced connection
+//! establishment (ECE).
 
 use std::ffi::c_void;
 

@@ -19,7 +19,8 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
     }
     let mut state = id.state();
     state.attempt = None;
-    // One event says how it ended. What follows comes of the queue pair, which the program or rdma_cm has failed since.
+    // One event says how it ended. What follows comes of the queue pair, which the program or
+    // rdma_cm has failed since.
     if !matches!(state.phase, Phase::Connecting | Phase::Connected) {
         return;
     }
@@ -84,8 +85,8 @@ fn stated(peer: Option<ReadDepths>) -> Option<(u16, u16)> {
     Some((peer.ird, peer.ord))
 }
 
-/// Asks the peer again in the form of RFC 5044, if it seems to know no other. Returns whether that has begun: then its
-/// outcome is that of the id.
+/// Asks the peer again in the form of RFC 5044, if it seems to know no other. Returns whether that
+/// has begun: then its outcome is that of the id.
 fn tries_again(id: &Arc<Id>, reason: &EndReason) -> bool {
     let (again, number) = {
         let mut state = id.state();
@@ -129,7 +130,8 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
     }
 }
 
-/// Tells an id that its queue pair was destroyed. What the engine would still report does not come any more.
+/// Tells an id that its queue pair was destroyed. What the engine would still report does not come
+/// any more.
 pub(super) fn tell_destroyed(id: &Arc<Id>) {
     let mut state = id.state();
     state.connection = None;

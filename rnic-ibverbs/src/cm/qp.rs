@@ -208,7 +208,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     destroy_cqs(id);
 }
 
-/// Names the attributes with which a program moves its queue pair itself, as the kernel does for iWARP.
+/// Names the attributes with which a program moves its queue pair itself, as the kernel does for
+/// iWARP.
 #[unsafe(export_name = "rnic_cm_rdma_init_qp_attr")]
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,

@@ -40,7 +40,8 @@ fn adapter_with(address: SocketAddr) -> Option<&'static Adapter> {
     })
 }
 
-/// Returns the device that stands for the loopback device: the first that is active, and its first address of a family.
+/// Returns the device that stands for the loopback device: the first that is active, and its first
+/// address of a family.
 fn loopback(ip: IpAddr) -> Result<Place, Errno> {
     let is_v4 = ip.to_canonical().is_ipv4();
     let first = |adapter: &'static Adapter| {
@@ -108,7 +109,8 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
             (reserved, bound, claimed)
         }
     };
-    // The kernel shows no device for the loopback address. libfabric takes the one it sees there for the only one.
+    // The kernel shows no device for the loopback address. libfabric takes the one it sees there
+    // for the only one.
     if let Some(adapter) = place.adapter
         && !wanted.ip().to_canonical().is_loopback()
     {
@@ -127,8 +129,8 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
     Ok(())
 }
 
-/// Reserves any TCP port of an address that no id has. The kernel may have one for free whose connection has ended, and whose id is
-/// still there.
+/// Reserves any TCP port of an address that no id has. The kernel may have one for free whose
+/// connection has ended, and whose id is still there.
 fn any_port(local: SocketAddr, reuse: bool) -> Result<(Reserved, SocketAddr, Claim), Errno> {
     let mut not_these = Vec::new();
     loop {
@@ -150,7 +152,8 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut s
     };
     let is_any = Id::of(id).is_ok_and(|this| this.state().adapter.is_none());
     if bound.is_ok() && is_any {
-        // Opening devices takes its time, and programs tell their peers the port before they listen.
+        // Opening devices takes its time, and programs tell their peers the port before they
+        // listen.
         for adapter in adapters() {
             // Listening says what is wrong.
             let _ = adapter.device();

@@ -1,4 +1,5 @@
-//! What the engine's events are for: the connections and listeners of each adapter, and the ids that they belong to.
+//! What the engine's events are for: the connections and listeners of each adapter, and the ids
+//! that they belong to.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,16 +22,18 @@ use crate::objects::Qp;
 use crate::process::renew;
 use crate::registry::on_leaving;
 
-/// How long a connection that the program has ended may take to be over before its queue pair is destroyed, if there are requests that the
-/// peer has not acknowledged. If there are none, the engine ends the connection in order without a queue pair, but for the moment in which
-/// the connection begins.
+/// How long a connection that the program has ended may take to be over before its queue pair is
+/// destroyed, if there are requests that the peer has not acknowledged. If there are none, the
+/// engine ends the connection in order without a queue pair, but for the moment in which the
+/// connection begins.
 const LONGEST_END: Duration = Duration::from_secs(2);
 const PROMPT_END: Duration = Duration::from_millis(100);
 
-/// How long a listener that was destroyed goes on for the one peer that has connected to it, while that connection lives. perftest's two
-/// sides agree on their test over a first connection, and then the server listens again at the same port, a second later. Its client does
-/// not wait for that, and dies if it is refused: it waits for the next listener, or is rejected in the end. All others are refused at once,
-/// as by the kernel.
+/// How long a listener that was destroyed goes on for the one peer that has connected to it, while
+/// that connection lives. perftest's two sides agree on their test over a first connection, and
+/// then the server listens again at the same port, a second later. Its client does not wait for
+/// that, and dies if it is refused: it waits for the next listener, or is rejected in the end. All
+/// others are refused at once, as by the kernel.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The connections and listeners on an adapter.
@@ -228,7 +231,8 @@ impl Table {
     }
 }
 
-/// Looks after the connection of a queue pair that is about to be destroyed. What the engine reports then does not come any more.
+/// Looks after the connection of a queue pair that is about to be destroyed. What the engine
+/// reports then does not come any more.
 fn leaving(qp: &Qp) {
     let find = || {
         lock(&known(qp.adapter)?.connections)
@@ -305,7 +309,8 @@ pub(super) fn remember_listener(
     Ok(())
 }
 
-/// Returns the listener at an address that was destroyed a moment ago and [lingers](LINGER). All may connect to it again.
+/// Returns the listener at an address that was destroyed a moment ago and [lingers](LINGER). All
+/// may connect to it again.
 pub(super) fn take_lingering(adapter: &Adapter, local: SocketAddr) -> Option<Arc<Listener>> {
     let table = known(adapter)?;
     let mut lingering = lock(&table.lingering);

@@ -27,7 +27,8 @@ struct Shared {
     process: u32,
 }
 
-// SAFETY: a context and a protection domain, which threads share, and which stay as long as the process.
+// SAFETY: a context and a protection domain, which threads share, and which stay as long as the
+// process.
 unsafe impl Send for Shared {}
 
 static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
@@ -211,7 +212,8 @@ pub(super) unsafe fn fail_queue_pair(qp: *mut ibv_qp) {
     }
 }
 
-/// Calls `work` with the queue pair of an id: its own, or else the one of the device that the program names by its number.
+/// Calls `work` with the queue pair of an id: its own, or else the one of the device that the
+/// program names by its number.
 ///
 /// # Safety
 /// `id` is an id of the program.

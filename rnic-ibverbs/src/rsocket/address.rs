@@ -17,8 +17,8 @@ fn octets_of(family: i32) -> usize {
 }
 
 fn family_of(address: &rdma_sockaddr) -> i32 {
-    // SAFETY: both functions that make addresses here, and rdma_cm, begin with zeros and write an address of a family over them, so
-    // that every member has a value.
+    // SAFETY: both functions that make addresses here, and rdma_cm, begin with zeros and write an
+    // address of a family over them, so that every member has a value.
     unsafe { address.addr.sa_family }.into()
 }
 
@@ -55,7 +55,8 @@ pub(super) unsafe fn read(
         return Err(Errno::EINVAL);
     }
     let mut read = unspecified(family);
-    // SAFETY: there are so many octets, as was checked, and any address fits into `read`, which is on this stack.
+    // SAFETY: there are so many octets, as was checked, and any address fits into `read`, which is
+    // on this stack.
     unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut read).cast(), octets) };
     Ok(read)
 }
@@ -78,7 +79,8 @@ pub(super) fn is_known(address: &rdma_sockaddr) -> bool {
 ///
 /// # Safety
 ///
-/// `length` is NULL, or can be read and written. `to` is NULL, or `*length` octets can be written there.
+/// `length` is NULL, or can be read and written. `to` is NULL, or `*length` octets can be written
+/// there.
 pub(super) unsafe fn write(
     address: &rdma_sockaddr,
     to: *mut sockaddr,
@@ -95,8 +97,8 @@ pub(super) unsafe fn write(
             return Err(Errno::EFAULT);
         }
         let from: *const rdma_sockaddr = address;
-        // SAFETY: `room` is no more than the program has there, nor than an address has. It is the program's memory, which `address`
-        // is not.
+        // SAFETY: `room` is no more than the program has there, nor than an address has. It is the
+        // program's memory, which `address` is not.
         unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), room) };
     }
     // SAFETY: as where it was read.

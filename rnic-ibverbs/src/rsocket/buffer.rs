@@ -1,4 +1,5 @@
-//! Memory that is registered with the device. The peer may write to it at any time, so nothing refers to it: it is copied from and to.
+//! Memory that is registered with the device. The peer may write to it at any time, so nothing
+//! refers to it: it is copied from and to.
 
 use std::ptr::{self, null_mut};
 
@@ -18,11 +19,13 @@ pub(super) struct Buffer {
 
 // SAFETY: the memory and its region are its own, and bound to no thread.
 unsafe impl Send for Buffer {}
-// SAFETY: the pointers do not change. Which thread copies to or from which part is settled by the locks of the socket.
+// SAFETY: the pointers do not change. Which thread copies to or from which part is settled by the
+// locks of the socket.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates memory of zeros, and registers it for these accesses in a protection domain that outlives it.
+    /// Allocates memory of zeros, and registers it for these accesses in a protection domain that
+    /// outlives it.
     pub(super) fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Result<Self, Errno> {
         let length = length.max(1);
         let (read_write, anonymous) = (
@@ -34,7 +37,8 @@ impl Buffer {
         if start == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        // SAFETY: the memory is there until `drop`, which deregisters it first, and nobody else has it.
+        // SAFETY: the memory is there until `drop`, which deregisters it first, and nobody else has
+        // it.
         let mr = unsafe { ibv_reg_mr(pd, start, length, access as i32) };
         let buffer = Self {
             start: start.cast(),
@@ -75,8 +79,9 @@ impl Buffer {
     /// `length` octets can be written to `to`.
     pub(super) unsafe fn copy_out(&self, offset: u32, to: *mut u8, length: u32) {
         assert!(offset as usize + length as usize <= self.length);
-        // SAFETY: the octets lie in the buffer, as was checked, and there is room for them, says the caller. The peer writes there no
-        // more once it has said what it has written; what it writes in spite of that is copied as it happens to be.
+        // SAFETY: the octets lie in the buffer, as was checked, and there is room for them, says
+        // the caller. The peer writes there no more once it has said what it has written; what it
+        // writes in spite of that is copied as it happens to be.
         unsafe { ptr::copy_nonoverlapping(self.start.add(offset as usize), to, length as usize) };
     }
 
@@ -87,8 +92,8 @@ impl Buffer {
     /// `length` octets can be read from `from`.
     pub(super) unsafe fn copy_in(&self, offset: u32, from: *const u8, length: u32) {
         assert!(offset as usize + length as usize <= self.length);
-        // SAFETY: the octets fit into the buffer, as was checked, and can be read, says the caller. The device reads them only after
-        // they are posted.
+        // SAFETY: the octets fit into the buffer, as was checked, and can be read, says the caller.
+        // The device reads them only after they are posted.
         unsafe { ptr::copy_nonoverlapping(from, self.start.add(offset as usize), length as usize) };
     }
 

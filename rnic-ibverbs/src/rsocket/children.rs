@@ -1,4 +1,5 @@
-//! What a forked process has of the lists of rsockets: the numbers of its parent's, which do nothing.
+//! What a forked process has of the lists of rsockets: the numbers of its parent's, which do
+//! nothing.
 
 use std::sync::atomic::AtomicBool;
 

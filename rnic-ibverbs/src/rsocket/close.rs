@@ -101,8 +101,8 @@ fn wait_until<T>(
     }
 }
 
-/// Closes a socket. It waits until the peer's host has all that was sent, unless SO_LINGER says how long it may; without a second,
-/// the connection is aborted.
+/// Closes a socket. It waits until the peer's host has all that was sent, unless SO_LINGER says how
+/// long it may; without a second, the connection is aborted.
 pub(super) fn close(socket: &Arc<Socket>) {
     let linger = lock(&socket.options).linger;
     let connected = lock(&socket.flow).phase == Phase::Connected;

@@ -1,4 +1,5 @@
-//! The defaults of new sockets, which an administrator can change by files in `/etc/rdma/rsocket` (see rsocket(7)).
+//! The defaults of new sockets, which an administrator can change by files in `/etc/rdma/rsocket`
+//! (see rsocket(7)).
 
 use std::fs;
 use std::path::Path;

@@ -92,14 +92,16 @@ struct Queue {
     cq: *mut ibv_cq,
 }
 
-// SAFETY: its pointers name objects that threads share, and an id of which it reads only what stays as long as its queue pair.
+// SAFETY: its pointers name objects that threads share, and an id of which it reads only what stays
+// as long as its queue pair.
 unsafe impl Send for Endpoint {}
 // SAFETY: the pointers do not change, and verbs may be called by several threads at once.
 unsafe impl Sync for Endpoint {}
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // SAFETY: `new` made the queue pair, and the socket destroys its endpoint before its identifier.
+        // SAFETY: `new` made the queue pair, and the socket destroys its endpoint before its
+        // identifier.
         unsafe { rdma_destroy_qp(self.0) };
     }
 }
@@ -107,7 +109,8 @@ impl Drop for Pair {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.cq.is_null() {
-            // SAFETY: `new` made it, and the queue pair was destroyed before: see the order of the members.
+            // SAFETY: `new` made it, and the queue pair was destroyed before: see the order of the
+            // members.
             unsafe { ibv_destroy_cq(self.cq) };
         }
         // SAFETY: `new` made it, and its completion queue is gone.
@@ -175,7 +178,8 @@ impl Endpoint {
         let written_by_peer = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
         let messages = usize::from(receives) * MESSAGE_OCTETS;
         let targets = TARGETS * Sge::OCTETS + usize::from(sizes.iomaps) * Iomap::OCTETS;
-        // Each has a name first: if one fails, those before it go in the opposite order, the queue pair before its completion queue.
+        // Each has a name first: if one fails, those before it go in the opposite order, the queue
+        // pair before its completion queue.
         let send = Buffer::new(pd, sizes.send_buffer as usize, 0)?;
         let receive = Buffer::new(pd, sizes.receive_buffer as usize, written_by_peer)?;
         let messages = Buffer::new(pd, messages, IBV_ACCESS_LOCAL_WRITE)?;
@@ -220,7 +224,8 @@ impl Endpoint {
 
     /// Returns the protection domain, for buffers of the application.
     pub(super) fn pd(&self) -> *mut ibv_pd {
-        // SAFETY: the socket destroys its endpoint before its identifier, and the id has this domain since it has the queue pair.
+        // SAFETY: the socket destroys its endpoint before its identifier, and the id has this
+        // domain since it has the queue pair.
         unsafe { (*self.pair.0).pd }
     }
 
@@ -259,7 +264,8 @@ impl Endpoint {
     /// Polls completions, no more than there is room for, and returns how many.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> Result<usize, Errno> {
         let cq = self.queue.cq;
-        // SAFETY: the queue exists until `drop`, its context has the operations of this library, and the slice has room for so many.
+        // SAFETY: the queue exists until `drop`, its context has the operations of this library,
+        // and the slice has room for so many.
         let polled = unsafe {
             let poll = (*(*cq).context).ops.poll_cq.ok_or(Errno::ENOSYS)?;
             poll(cq, completions.len() as i32, completions.as_mut_ptr())
@@ -284,7 +290,8 @@ impl Endpoint {
         // SAFETY: the channel exists until `drop`, and the event goes to variables here.
         let taken = check(unsafe { ibv_get_cq_event(self.queue.channel, &mut cq, &mut context) });
         if taken.is_ok() {
-            // SAFETY: the event names the only queue of the channel, which waits with its end for this.
+            // SAFETY: the event names the only queue of the channel, which waits with its end for
+            // this.
             unsafe { ibv_ack_cq_events(cq, 1) };
         }
         taken.is_ok()
@@ -304,8 +311,9 @@ impl Endpoint {
             };
             let mut bad = null_mut();
             let qp = self.qp();
-            // SAFETY: the queue pair exists until `drop`, and its context has the operations of this library. The request names a piece
-            // of a buffer that stays until the queue pair is gone, and is copied.
+            // SAFETY: the queue pair exists until `drop`, and its context has the operations of
+            // this library. The request names a piece of a buffer that stays until the queue pair
+            // is gone, and is copied.
             returned(unsafe {
                 let post = (*(*qp).context).ops.post_recv.ok_or(Errno::ENOSYS)?;
                 post(qp, &mut request, &mut bad)
@@ -327,7 +335,8 @@ impl Endpoint {
         self.post(&mut write(&octets, &mut pieces, work, to))
     }
 
-    /// Posts a Write, and behind it a message that tells the peer of it. `then` is what the message is for.
+    /// Posts a Write, and behind it a message that tells the peer of it. `then` is what the message
+    /// is for.
     pub(super) fn post_write_and_message(
         &self,
         octets: Octets<'_>,
@@ -344,13 +353,13 @@ impl Endpoint {
         self.post(&mut write)
     }
 
-    /// Posts requests that [`send`] and [`write`] have made, whose octets are there: inline ones during the call, and others in a
-    /// buffer until the requests are done.
+    /// Posts requests that [`send`] and [`write`] have made, whose octets are there: inline ones
+    /// during the call, and others in a buffer until the requests are done.
     fn post(&self, request: &mut ibv_send_wr) -> Result<(), Errno> {
         let mut bad = null_mut();
         let qp = self.qp();
-        // SAFETY: the queue pair exists until `drop`, and its context has the operations of this library. The list ends with NULL, and
-        // its pieces lie on the caller's stack.
+        // SAFETY: the queue pair exists until `drop`, and its context has the operations of this
+        // library. The list ends with NULL, and its pieces lie on the caller's stack.
         returned(unsafe {
             let post = (*(*qp).context).ops.post_send.ok_or(Errno::ENOSYS)?;
             post(qp, request, &mut bad)
@@ -358,7 +367,8 @@ impl Endpoint {
     }
 
     fn qp(&self) -> *mut ibv_qp {
-        // SAFETY: the socket destroys its endpoint before its identifier, and the id has this queue pair until `Pair` is dropped.
+        // SAFETY: the socket destroys its endpoint before its identifier, and the id has this queue
+        // pair until `Pair` is dropped.
         unsafe { (*self.pair.0).qp }
     }
 }
@@ -386,7 +396,8 @@ impl Pair {
             max_recv_sge: 1,
             max_inline_data: inline as u32,
         };
-        // SAFETY: the id is that of the borrowed identifier of `Endpoint::new`, and the attributes name a queue that exists.
+        // SAFETY: the id is that of the borrowed identifier of `Endpoint::new`, and the attributes
+        // name a queue that exists.
         check(unsafe { rdma_create_qp(id, null_mut(), &mut attributes) })?;
         sizes.inline = attributes.cap.max_inline_data.min(MAX_INLINE as u32) as u16;
         Ok(Self(id))

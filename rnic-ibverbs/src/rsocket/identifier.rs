@@ -1,4 +1,5 @@
-//! An identifier of rdma_cm with an event channel of its own. The channel's descriptor is the number of the socket.
+//! An identifier of rdma_cm with an event channel of its own. The channel's descriptor is the
+//! number of the socket.
 
 use std::ffi::c_void;
 use std::os::fd::RawFd;
@@ -22,8 +23,9 @@ pub(super) struct Identifier {
     channel: Channel,
 }
 
-// SAFETY: rdma_cm may be called from any thread. Those members of the id that are read here change in calls alone, and the socket
-// locks its identifier for both. That, and the id's life from `new` or `adopt` to `drop`, is what the calls below stand on.
+// SAFETY: rdma_cm may be called from any thread. Those members of the id that are read here change
+// in calls alone, and the socket locks its identifier for both. That, and the id's life from `new`
+// or `adopt` to `drop`, is what the calls below stand on.
 unsafe impl Send for Identifier {}
 
 #[derive(Debug)]
@@ -49,7 +51,8 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: `new` made it. The identifier that used it was destroyed before: see the order of `Identifier`'s members.
+        // SAFETY: `new` made it. The identifier that used it was destroyed before: see the order of
+        // `Identifier`'s members.
         unsafe { rdma_destroy_event_channel(self.0) };
     }
 }
@@ -75,7 +78,8 @@ impl Identifier {
         Ok(Self { id, channel })
     }
 
-    /// Takes over the id of a connection that was asked for, which nobody else uses. If that fails, the request is refused.
+    /// Takes over the id of a connection that was asked for, which nobody else uses. If that fails,
+    /// the request is refused.
     pub(super) fn adopt(id: *mut rdma_cm_id) -> Result<Self, Errno> {
         let adopted = Channel::new().and_then(|channel| {
             // SAFETY: the id came with an event that is acknowledged, and the channel exists.
@@ -98,7 +102,8 @@ impl Identifier {
     }
 
     pub(super) fn local(&self) -> rdma_sockaddr {
-        // SAFETY: the id exists until `drop`, and the socket has locked its identifier, so no call writes the address.
+        // SAFETY: the id exists until `drop`, and the socket has locked its identifier, so no call
+        // writes the address.
         unsafe { (*self.id).route.addr.src_addr }
     }
 
@@ -132,9 +137,11 @@ impl Identifier {
     }
 
     pub(super) fn connect(&self, private_data: &[u8]) -> Result<(), Errno> {
-        // As rdma-core does: adapters that show by a Read that a connection is established need one.
+        // As rdma-core does: adapters that show by a Read that a connection is established need
+        // one.
         let mut param = conn_param(private_data, 0, 1);
-        // SAFETY: the id exists until `drop`. The parameters name private data that stay during the call.
+        // SAFETY: the id exists until `drop`. The parameters name private data that stay during the
+        // call.
         check(unsafe { rdma_connect(self.id, &mut param) })
     }
 
@@ -180,7 +187,8 @@ impl Identifier {
 
 impl Drop for Identifier {
     fn drop(&mut self) {
-        // SAFETY: `new` made the id, or `adopt` took it over. Its queue pair was destroyed before: see the order of `Socket`'s members.
+        // SAFETY: `new` made the id, or `adopt` took it over. Its queue pair was destroyed before:
+        // see the order of `Socket`'s members.
         unsafe { rdma_destroy_id(self.id) };
     }
 }
@@ -192,8 +200,8 @@ impl Event {
     ///
     /// It is one of rdma_cm, and not acknowledged.
     unsafe fn of(event: &rdma_cm_event) -> Self {
-        // SAFETY: rdma_cm makes events of zeros, so every member of the union has a value. Of an event without these parameters the
-        // length is 0.
+        // SAFETY: rdma_cm makes events of zeros, so every member of the union has a value. Of an
+        // event without these parameters the length is 0.
         let conn = unsafe { event.param.conn };
         let has_data = !conn.private_data.is_null() && conn.private_data_len > 0;
         let private_data = if has_data {

@@ -1,8 +1,9 @@
-//! The accounts of the receiving side: what the peer has written and the application has not read, and what the peer may still
-//! write.
+//! The accounts of the receiving side: what the peer has written and the application has not read,
+//! and what the peer may still write.
 //!
-//! The receive buffer has two halves. The peer fills one after the other, each to its end, and is offered a half again when the
-//! application has read that much. Besides, each message of data costs the peer a credit, which comes back when the data were read.
+//! The receive buffer has two halves. The peer fills one after the other, each to its end, and is
+//! offered a half again when the application has read that much. Besides, each message of data
+//! costs the peer a credit, which comes back when the data were read.
 
 use std::collections::VecDeque;
 
@@ -53,7 +54,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the accounts of a connection whose private data offer the first half of a buffer of `size` octets, and `credits`.
+    /// Returns the accounts of a connection whose private data offer the first half of a buffer of
+    /// `size` octets, and `credits`.
     pub(super) fn new(size: u32, credits: u16) -> Self {
         let half = size / 2;
         Self {
@@ -70,8 +72,8 @@ impl Incoming {
         }
     }
 
-    /// Returns how many receives must be posted so that none is missing: iWARP has no RNR NAK, and the peer sends messages without
-    /// credits too, though few at a time.
+    /// Returns how many receives must be posted so that none is missing: iWARP has no RNR NAK, and
+    /// the peer sends messages without credits too, though few at a time.
     pub(super) fn receives(credits: u16) -> u16 {
         credits.saturating_add(CONTROLS)
     }
@@ -135,7 +137,8 @@ impl Incoming {
         self.freed >= self.half
     }
 
-    /// Returns how many requests it takes to tell the peer what it may send, or `None` if there is nothing to tell.
+    /// Returns how many requests it takes to tell the peer what it may send, or `None` if there is
+    /// nothing to tell.
     pub(super) fn grant_due(&self) -> Option<u16> {
         match (
             self.offers(),

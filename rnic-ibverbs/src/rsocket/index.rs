@@ -39,7 +39,8 @@ pub(super) fn insert(socket: &Arc<Socket>) {
     }
 }
 
-/// Keeps the sockets of the parent, whose numbers are taken, unless another thread was about to change them.
+/// Keeps the sockets of the parent, whose numbers are taken, unless another thread was about to
+/// change them.
 ///
 /// # Safety
 /// As of [`renew_shared`].

@@ -1,7 +1,8 @@
 //! Whether a thread is within a call of this library.
 //!
-//! librspreload.so replaces the program's `socket` by `rsocket`, and so it does with ours: rnic reserves its TCP ports by sockets of
-//! the kernel. Within our own calls `rsocket` refuses, and the preload library turns to the kernel.
+//! librspreload.so replaces the program's `socket` by `rsocket`, and so it does with ours: rnic
+//! reserves its TCP ports by sockets of the kernel. Within our own calls `rsocket` refuses, and the
+//! preload library turns to the kernel.
 
 use std::cell::Cell;
 

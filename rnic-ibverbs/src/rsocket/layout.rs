@@ -1,8 +1,9 @@
-//! What rsockets say to each other: the private data of the connection, the entries that they write into each other's lists, and
-//! messages of 32 bits.
+//! What rsockets say to each other: the private data of the connection, the entries that they write
+//! into each other's lists, and messages of 32 bits.
 //!
-//! Over iWARP a message is a Send of its own, behind the RDMA Write that it belongs to. It and the entries of lists are in the
-//! byte order of the host that sends them. The private data are big-endian, and say which that is.
+//! Over iWARP a message is a Send of its own, behind the RDMA Write that it belongs to. It and the
+//! entries of lists are in the byte order of the host that sends them. The private data are
+//! big-endian, and say which that is.
 
 /// Octets of the private data.
 pub(super) const CONNECT_OCTETS: usize = 40;
@@ -122,8 +123,8 @@ impl ConnectData {
         octets
     }
 
-    /// Reads what a peer has sent. `None` if it speaks another version or has the other byte order: over iWARP no rsocket
-    /// converts messages.
+    /// Reads what a peer has sent. `None` if it speaks another version or has the other byte order:
+    /// over iWARP no rsocket converts messages.
     pub(super) fn from_octets(octets: &[u8]) -> Option<Self> {
         let octets: &[u8; CONNECT_OCTETS] = octets.first_chunk()?;
         let big_endian = octets[1] & FLAG_BIG_ENDIAN != 0;
@@ -145,7 +146,8 @@ impl ConnectData {
     }
 }
 
-/// Returns the octet for a number of mapped buffers: up to 128 it is exact, beyond that a multiple of 256.
+/// Returns the octet for a number of mapped buffers: up to 128 it is exact, beyond that a multiple
+/// of 256.
 fn scale(entries: u16) -> u8 {
     if entries <= 0x80 {
         entries as u8
@@ -172,7 +174,8 @@ pub(super) fn sayable_iomaps(entries: u32) -> u16 {
 pub(super) enum Message {
     /// So many octets were written into the current buffer.
     Data(u32),
-    /// Messages up to this number may be sent. An entry of the list of targets may have been written before.
+    /// Messages up to this number may be sent. An entry of the list of targets may have been
+    /// written before.
     Credits(u16),
     /// This entry of the list of mapped buffers was written.
     Iomap(u16),

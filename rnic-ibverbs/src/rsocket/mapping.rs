@@ -37,7 +37,8 @@ impl Drop for Region {
 pub(super) struct Mappings(Vec<Mapping>);
 
 impl Mappings {
-    /// Maps memory of the application. `entries` is how many the peer has; `None` if the peer is not to write there.
+    /// Maps memory of the application. `entries` is how many the peer has; `None` if the peer is
+    /// not to write there.
     pub(super) fn add(
         &mut self,
         pd: *mut ibv_pd,
@@ -59,8 +60,8 @@ impl Mappings {
         } else {
             0
         };
-        // SAFETY: the protection domain is that of the socket's endpoint. The application has memory there until it unmaps it, says
-        // `riomap`; memory that is not there is refused.
+        // SAFETY: the protection domain is that of the socket's endpoint. The application has
+        // memory there until it unmaps it, says `riomap`; memory that is not there is refused.
         let mr = unsafe { ibv_reg_mr(pd, start, length, (IBV_ACCESS_LOCAL_WRITE | remote) as i32) };
         if mr.is_null() {
             return Err(Errno::last());
@@ -87,7 +88,8 @@ impl Mappings {
         Ok(())
     }
 
-    /// Returns the oldest mapping that the peer has not been told of: its entry, and what to write there.
+    /// Returns the oldest mapping that the peer has not been told of: its entry, and what to write
+    /// there.
     pub(super) fn next_unannounced(&self) -> Option<(u16, Iomap)> {
         let mapping = self.0.iter().find(|mapping| !mapping.announced)?;
         // SAFETY: the region exists as long as the mapping.

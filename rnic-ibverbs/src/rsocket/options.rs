@@ -175,7 +175,8 @@ pub(super) fn get(socket: &Socket, level: i32, name: i32) -> Result<Vec<u8>, Err
     Ok(number.to_ne_bytes().to_vec())
 }
 
-/// Returns `struct tcp_info` with the state alone, as rdma-core does: rdma_cm says nothing else of the connection's TCP.
+/// Returns `struct tcp_info` with the state alone, as rdma-core does: rdma_cm says nothing else of
+/// the connection's TCP.
 fn information(socket: &Socket) -> Vec<u8> {
     let mut information = vec![0; size_of::<tcp_info>()];
     let connected = lock(&socket.flow).phase == Phase::Connected;

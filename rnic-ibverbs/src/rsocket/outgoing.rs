@@ -1,11 +1,12 @@
-//! The accounts of the sending side: where the peer wants the next data, how many messages it takes, and what is left of our own
-//! send buffer and send queue.
+//! The accounts of the sending side: where the peer wants the next data, how many messages it
+//! takes, and what is left of our own send buffer and send queue.
 
 use super::layout::{LONGEST_DATA, Sge, TARGETS};
 
 /// Requests of the send queue that are kept for messages without data.
 pub(super) const CONTROLS: u16 = 4;
-/// Data are sent only when so much of the send buffer is free, so that a slow peer does not cut them into crumbs.
+/// Data are sent only when so much of the send buffer is free, so that a slow peer does not cut
+/// them into crumbs.
 pub(super) const LOW_WATER: u32 = 2048;
 /// Requests of a message of data: a Write, and the Send behind it.
 const REQUESTS: u16 = 2;
@@ -23,7 +24,8 @@ pub(super) struct Outgoing {
     /// Messages that were sent, and the number up to which the peer takes them.
     seq: u16,
     limit: u16,
-    /// Credits that are not used. iWARP has no RNR NAK, and control messages use up the peer's receives as well.
+    /// Credits that are not used. iWARP has no RNR NAK, and control messages use up the peer's
+    /// receives as well.
     reserve: u16,
     /// The peer's buffers, as it has written them into our list.
     targets: [Sge; TARGETS],
@@ -36,7 +38,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Returns the accounts of a send queue of `requests` and a buffer of `free` octets, towards a peer that nothing is known of.
+    /// Returns the accounts of a send queue of `requests` and a buffer of `free` octets, towards a
+    /// peer that nothing is known of.
     pub(super) fn new(requests: u16, free: u32) -> Self {
         Self {
             requests: requests.saturating_sub(CONTROLS),
@@ -115,7 +118,8 @@ impl Outgoing {
         self.has_credit() && self.room_unannounced() > 0
     }
 
-    /// Counts a message with `octets` of data, no more than there is [room](Self::room) for, and returns where they go.
+    /// Counts a message with `octets` of data, no more than there is [room](Self::room) for, and
+    /// returns where they go.
     pub(super) fn send(&mut self, octets: u32) -> Sge {
         let target = &mut self.targets[self.current];
         let place = Sge {
@@ -123,7 +127,8 @@ impl Outgoing {
             ..*target
         };
         target.addr = target.addr.wrapping_add(octets.into());
-        // A peer that writes its entries out of turn may have made it shorter than it was when `room` was asked for.
+        // A peer that writes its entries out of turn may have made it shorter than it was when
+        // `room` was asked for.
         target.length = target.length.saturating_sub(octets);
         if target.length == 0 {
             self.current = (self.current + 1) % TARGETS;

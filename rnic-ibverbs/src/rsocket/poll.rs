@@ -40,8 +40,8 @@ impl Watched {
         watched
     }
 
-    /// Writes what there is to the entries, and returns how many have something. Whoever is going to sleep has the completion
-    /// queues armed.
+    /// Writes what there is to the entries, and returns how many have something. Whoever is going
+    /// to sleep has the completion queues armed.
     fn check(&mut self, fds: &mut [pollfd], arming: bool) -> Result<usize, Errno> {
         let mut ready = 0;
         for (place, socket) in &self.sockets {

@@ -1,4 +1,5 @@
-//! What moves a connection on: completions are taken in, the peer is told what it may send, and threads sleep until something comes.
+//! What moves a connection on: completions are taken in, the peer is told what it may send, and
+//! threads sleep until something comes.
 
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,8 @@ impl Socket {
         }
     }
 
-    /// Asks for an answer to what there is now. Whoever is going to sleep without one has the completion queue armed first.
+    /// Asks for an answer to what there is now. Whoever is going to sleep without one has the
+    /// completion queue armed first.
     fn look<T>(
         &self,
         arming: bool,
@@ -159,7 +161,8 @@ impl Socket {
             Phase::Connected | Phase::Disconnected => {
                 let readable = flow.incoming.readable() || !flow.readable || ended;
                 let writable = flow.outgoing.room() > 0 || !flow.writable || ended;
-                // Programs take a hang-up for the end of all, so who asks for data gets those first.
+                // Programs take a hang-up for the end of all, so who asks for data gets those
+                // first.
                 let over = ended && !(flow.incoming.readable() && wanted & POLLIN != 0);
                 when(readable, wanted & POLLIN)
                     | when(writable, wanted & POLLOUT)
@@ -208,7 +211,8 @@ impl Flow {
         }
     }
 
-    /// Ends the connection once both sides have said that they send nothing more, and the peer's host has all of this side's.
+    /// Ends the connection once both sides have said that they send nothing more, and the peer's
+    /// host has all of this side's.
     fn end_when_done(&mut self) {
         let said_all = !self.writable && self.to_say == 0 && self.outgoing.is_done();
         if self.phase == Phase::Connected && self.peer_has_ended && said_all {
@@ -252,7 +256,8 @@ impl Flow {
         }
         let grant = self.incoming.grant();
         let message = Message::Credits(grant.limit);
-        // If it cannot be posted, the connection has ended: how, say the completions that have come.
+        // If it cannot be posted, the connection has ended: how, say the completions that have
+        // come.
         let _ = match grant.half {
             Some(offset) => {
                 let to = self.peer.target(self.outgoing.next_peer_entry());

@@ -39,7 +39,8 @@ pub(super) unsafe fn renew_reactor() {
 }
 
 impl Reactor {
-    /// Returns that of this process. A forked child makes its own, because the thread of its parent's is not there.
+    /// Returns that of this process. A forked child makes its own, because the thread of its
+    /// parent's is not there.
     pub(super) fn get() -> Result<&'static Self, Errno> {
         let process = process::id();
         let mut kept = lock(&REACTOR);

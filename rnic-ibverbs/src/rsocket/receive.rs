@@ -38,7 +38,8 @@ impl Socket {
         }
     }
 
-    /// Copies to the application. The peer writes there again only when it is told that these octets were read.
+    /// Copies to the application. The peer writes there again only when it is told that these
+    /// octets were read.
     fn copy(&self, pieces: &mut Pieces<'_>, runs: [Run; 2], peek: bool) -> Result<(), Errno> {
         let endpoint = self.endpoint.get().ok_or(Errno::ENOTCONN)?;
         for Run { mut offset, length } in runs {
@@ -58,7 +59,8 @@ impl Socket {
 }
 
 impl Flow {
-    /// Returns where data are, `None` where there will be no more, and nothing where there are none yet.
+    /// Returns where data are, `None` where there will be no more, and nothing where there are none
+    /// yet.
     fn next_data(&mut self, most: usize) -> Option<Result<Option<[Run; 2]>, Errno>> {
         let runs = self.incoming.next(most);
         if runs[0].length > 0 {

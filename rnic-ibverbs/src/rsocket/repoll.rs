@@ -1,5 +1,5 @@
-//! `repoll_create` and its companions: epoll(7), for sockets and ordinary descriptors together. Events are level-triggered, also with
-//! EPOLLET, which asks to be told less often.
+//! `repoll_create` and its companions: epoll(7), for sockets and ordinary descriptors together.
+//! Events are level-triggered, also with EPOLLET, which asks to be told less often.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -13,7 +13,8 @@ use super::waiter::entry;
 use crate::errno::{Errno, lock};
 use crate::process::{self, Process, renew_shared};
 
-/// What a program may wait for; errors and the end are always told. poll(2) and epoll(7) have the same numbers.
+/// What a program may wait for; errors and the end are always told. poll(2) and epoll(7) have the
+/// same numbers.
 const EVENTS: u32 = (POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP) as u32;
 
 static SETS: RwLock<Vec<Arc<Repoll>>> = RwLock::new(Vec::new());
@@ -22,7 +23,8 @@ static SETS: RwLock<Vec<Arc<Repoll>>> = RwLock::new(Vec::new());
 #[derive(Debug)]
 pub(super) struct Repoll {
     process: Process,
-    /// The set's number. It holds a token for each thread that waits for descriptors which are no longer those of the set.
+    /// The set's number. It holds a token for each thread that waits for descriptors which are no
+    /// longer those of the set.
     changed: EventFd,
     state: Mutex<State>,
 }
@@ -77,7 +79,8 @@ pub(super) fn get(number: RawFd) -> Result<Arc<Repoll>, Errno> {
     Ok(set)
 }
 
-/// Keeps the sets of the parent, whose numbers are taken, unless another thread was about to change them.
+/// Keeps the sets of the parent, whose numbers are taken, unless another thread was about to change
+/// them.
 ///
 /// # Safety
 /// As of [`renew_shared`].
@@ -137,7 +140,8 @@ impl Repoll {
         }
     }
 
-    /// Waits until a descriptor has an event. Writes as many events as there is room for, and returns their number.
+    /// Waits until a descriptor has an event. Writes as many events as there is room for, and
+    /// returns their number.
     pub(super) fn wait(
         &self,
         room: &mut [epoll_event],

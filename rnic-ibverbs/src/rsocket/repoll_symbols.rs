@@ -59,7 +59,8 @@ pub(super) unsafe extern "C-unwind" fn repoll_wait(
         let room = match usize::try_from(maxevents) {
             Ok(0) | Err(_) => return Err(Errno::EINVAL),
             Ok(_) if events.is_null() => return Err(Errno::EFAULT),
-            // SAFETY: the program has room for so many events, which no other thread uses during the call.
+            // SAFETY: the program has room for so many events, which no other thread uses during
+            // the call.
             Ok(count) => unsafe { slice::from_raw_parts_mut(events, count) },
         };
         let most = u64::try_from(timeout).ok().map(Duration::from_millis);

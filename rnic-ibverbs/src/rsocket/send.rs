@@ -1,4 +1,5 @@
-//! Sending: data go into the send buffer, and from there by RDMA Write into the peer's receive buffer, or into one that it has mapped.
+//! Sending: data go into the send buffer, and from there by RDMA Write into the peer's receive
+//! buffer, or into one that it has mapped.
 
 use std::ptr;
 
@@ -8,12 +9,14 @@ use super::pieces::Pieces;
 use super::socket::{Flow, Phase, SendSide, Socket};
 use crate::errno::{Errno, lock};
 
-/// The first message of a call, so that the wire has something to do while the rest is copied. Each further one is twice as long.
+/// The first message of a call, so that the wire has something to do while the rest is copied. Each
+/// further one is twice as long.
 const FIRST: u32 = 2048;
 const LONGEST: u32 = 1 << 16;
 
 impl Socket {
-    /// Sends data, and returns how many octets of them: all, unless a call that must not wait would have to.
+    /// Sends data, and returns how many octets of them: all, unless a call that must not wait would
+    /// have to.
     pub(super) fn send(&self, mut pieces: Pieces<'_>, nonblocking: bool) -> Result<usize, Errno> {
         let length = pieces.left();
         let mut side = lock(&self.send);
@@ -32,7 +35,8 @@ impl Socket {
         finish(done, length - pieces.left())
     }
 
-    /// Sends data to the buffers that the peer has mapped at this offset and behind it. Returns how many octets found one.
+    /// Sends data to the buffers that the peer has mapped at this offset and behind it. Returns how
+    /// many octets found one.
     pub(super) fn send_to_mapped(
         &self,
         mut pieces: Pieces<'_>,

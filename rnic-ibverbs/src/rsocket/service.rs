@@ -1,4 +1,5 @@
-//! The thread that handles the events of all sockets' connections, so that they come about and end whatever the application does.
+//! The thread that handles the events of all sockets' connections, so that they come about and end
+//! whatever the application does.
 
 use super::connect::on_events;
 use super::reactor::Reactor;
@@ -10,7 +11,8 @@ use crate::errno::Errno;
 pub(super) fn start() -> Result<&'static Reactor, Errno> {
     let reactor = Reactor::get()?;
     if reactor.claim() {
-        // It copies to and from memory of the application, and must get the signals of a fault there.
+        // It copies to and from memory of the application, and must get the signals of a fault
+        // there.
         spawn("rnic-rsocket", move || run(reactor)).inspect_err(|_| reactor.disclaim())?;
     }
     Ok(reactor)

@@ -28,8 +28,8 @@ use crate::process::Process;
 /// The most connections that wait to be accepted, as the kernel has it by default.
 const MAX_WAITING: usize = 1024;
 
-/// The places of a listener for connections that are not accepted yet, whether they are established or not: each costs
-/// descriptors and buffers.
+/// The places of a listener for connections that are not accepted yet, whether they are established
+/// or not: each costs descriptors and buffers.
 #[derive(Debug, Default)]
 pub(super) struct Backlog(Arc<Places>);
 
@@ -88,7 +88,8 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) phase: Phase,
-    /// The peer has not said that it sends nothing more, nor has the application shut that direction down.
+    /// The peer has not said that it sends nothing more, nor has the application shut that
+    /// direction down.
     pub(super) readable: bool,
     /// The application has not shut this direction down.
     pub(super) writable: bool,
@@ -347,8 +348,9 @@ impl Socket {
 }
 
 impl Flow {
-    /// Notes that the connection has ended without a word of the peer. Where both directions were shut down before, none is missing: the
-    /// peer may end the connection before the last word of this side completes.
+    /// Notes that the connection has ended without a word of the peer. Where both directions were
+    /// shut down before, none is missing: the peer may end the connection before the last word of
+    /// this side completes.
     pub(super) fn lose(&mut self) {
         if self.phase != Phase::Connected {
             return;

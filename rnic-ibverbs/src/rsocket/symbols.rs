@@ -222,7 +222,8 @@ pub(super) unsafe extern "C-unwind" fn rrecvfrom(
 ) -> ssize_t {
     let received = receive(socket, Ok(&piece(buf, len)), flags);
     if received > 0 && !src_addr.is_null() {
-        // SAFETY: the program passes what that takes, too. There is a peer, so what can fail is a length that is missing.
+        // SAFETY: the program passes what that takes, too. There is a peer, so what can fail is a
+        // length that is missing.
         unsafe { rgetpeername(socket, src_addr, addrlen) };
     }
     received
@@ -340,7 +341,8 @@ pub(super) unsafe extern "C-unwind" fn rpoll(fds: *mut pollfd, nfds: nfds_t, tim
         let fds = match i32::try_from(nfds) {
             Ok(0) => &mut [],
             Ok(_) if fds.is_null() => return Err(Errno::EFAULT),
-            // SAFETY: the program has so many entries there, which no other thread uses during the call.
+            // SAFETY: the program has so many entries there, which no other thread uses during the
+            // call.
             Ok(_) => unsafe { slice::from_raw_parts_mut(fds, nfds as usize) },
             Err(_) => return Err(Errno::EINVAL),
         };
@@ -361,8 +363,8 @@ pub(super) unsafe extern "C-unwind" fn rselect(
         let nfds = usize::try_from(nfds).map_err(|_| Errno::EINVAL)?;
         let words = nfds.div_ceil(64);
         let sets = [readfds, writefds, exceptfds].map(|set| {
-            // SAFETY: the program has as many words there as that takes, which may be more than an fd_set has. select(2) wants three sets
-            // that do not overlap.
+            // SAFETY: the program has as many words there as that takes, which may be more than an
+            // fd_set has. select(2) wants three sets that do not overlap.
             Set((!set.is_null())
                 .then(|| unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), words) }))
         });
@@ -444,7 +446,8 @@ pub(super) unsafe extern "C-unwind" fn rgetsockopt(
             return Err(Errno::EFAULT);
         }
         let value = options::get(socket, level, optname)?;
-        // SAFETY: neither is NULL, and the program has room for so many octets as it says in the length, which is its own to change.
+        // SAFETY: neither is NULL, and the program has room for so many octets as it says in the
+        // length, which is its own to change.
         unsafe {
             let octets = value.len().min(*optlen as usize);
             value.as_ptr().copy_to_nonoverlapping(optval.cast(), octets);
@@ -454,7 +457,8 @@ pub(super) unsafe extern "C-unwind" fn rgetsockopt(
     })
 }
 
-/// The argument is there for some commands only. Where it is not, the register of the calling convention has something else.
+/// The argument is there for some commands only. Where it is not, the register of the calling
+/// convention has something else.
 #[unsafe(export_name = "rnic_cm_rfcntl")]
 pub(super) unsafe extern "C-unwind" fn rfcntl(socket: i32, cmd: i32, arg: i64) -> i32 {
     on(socket, |socket| options::fcntl(socket, cmd, arg))

@@ -1,10 +1,12 @@
 //! Threads that sleep until something changes at a socket.
 //!
-//! A completion channel wakes those who poll its descriptor, but one of them takes the event, and the others may find the descriptor
-//! unreadable when they look. What a connection manager's event changes shows at no descriptor of theirs at all. So each sleeper has an
-//! eventfd of its own, and a thread that changes something, takes an event, or notifies the completion channel writes to the eventfds of all that
-//! watch the socket. A sleeper has nothing else to wait for, so that it can wait in read(2), which goes on behind a signal whose handler has
-//! SA_RESTART, as recv(2) and its like do.
+//! A completion channel wakes those who poll its descriptor, but one of them takes the event, and
+//! the others may find the descriptor unreadable when they look. What a connection manager's event
+//! changes shows at no descriptor of theirs at all. So each sleeper has an eventfd of its own, and
+//! a thread that changes something, takes an event, or notifies the completion channel writes to
+//! the eventfds of all that watch the socket. A sleeper has nothing else to wait for, so that it
+//! can wait in read(2), which goes on behind a signal whose handler has SA_RESTART, as recv(2) and
+//! its like do.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -30,7 +32,8 @@ unsafe extern "C-unwind" {
 #[derive(Debug)]
 pub(super) struct Waiter {
     bell: EventFd,
-    /// The process that made it. A child has one of its own, or it would take its parent's wake-ups.
+    /// The process that made it. A child has one of its own, or it would take its parent's
+    /// wake-ups.
     process: u32,
 }
 
@@ -62,7 +65,8 @@ impl Waiter {
         self.bell.as_raw_fd()
     }
 
-    /// Sleeps until the thread has been woken. Fails with EINTR behind a signal whose handler has no SA_RESTART.
+    /// Sleeps until the thread has been woken. Fails with EINTR behind a signal whose handler has
+    /// no SA_RESTART.
     pub(super) fn sleep(&self) -> Result<(), Errno> {
         let mut count = 0u64;
         // SAFETY: 8 octets can be written there, which are this thread's own.

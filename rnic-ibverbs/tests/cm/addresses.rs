@@ -89,7 +89,8 @@ unsafe fn ports_client() {
     rdma_destroy_event_channel(channel);
 }
 
-/// Returns the link-local address of the only interface that has one, and the number of the interface.
+/// Returns the link-local address of the only interface that has one, and the number of the
+/// interface.
 fn link_local() -> (Ipv6Addr, u32) {
     let of_links = nix::ifaddrs::getifaddrs().unwrap().filter_map(|entry| {
         let v6 = *entry.address?.as_sockaddr_in6()?;

@@ -260,7 +260,8 @@ pub(crate) unsafe fn send(id: *mut rdma_cm_id, message: &[u8]) {
     ok(post((*id).qp, &mut request, &mut null_mut()));
 }
 
-/// Waits for a completion as `rdma_get_recv_comp` and `rdma_get_send_comp` do. Returns its status and length.
+/// Waits for a completion as `rdma_get_recv_comp` and `rdma_get_send_comp` do. Returns its status
+/// and length.
 pub(crate) unsafe fn completion(
     id: *mut rdma_cm_id,
     cq: *mut ibv_cq,

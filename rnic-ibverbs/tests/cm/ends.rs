@@ -30,7 +30,8 @@ pub(crate) fn play(role: &str) -> bool {
 /// The completion status of what was flushed.
 const FLUSHED: u32 = 5;
 
-/// Connects in three ways that fail. Each tells one event; what would come behind it would come between those of the next id.
+/// Connects in three ways that fail. Each tells one event; what would come behind it would come
+/// between those of the next id.
 unsafe fn rejected_client() {
     let channel = rdma_create_event_channel();
     let mut ids = Vec::new();

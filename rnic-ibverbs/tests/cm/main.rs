@@ -1,5 +1,5 @@
-//! rdma_cm as programs call it, between two hosts: network namespaces that a veth pair joins. Each end is a process of its own, as
-//! programs are: this one again, which plays one role of a test.
+//! rdma_cm as programs call it, between two hosts: network namespaces that a veth pair joins. Each
+//! end is a process of its own, as programs are: this one again, which plays one role of a test.
 
 #![allow(
     unsafe_code,

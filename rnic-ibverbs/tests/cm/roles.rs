@@ -246,8 +246,8 @@ unsafe fn async_client() {
     rdma_destroy_event_channel(channel);
 }
 
-/// Disconnects, and destroys everything without waiting for the end. The server must see an end in order, and the client gets the
-/// event all the same.
+/// Disconnects, and destroys everything without waiting for the end. The server must see an end in
+/// order, and the client gets the event all the same.
 unsafe fn hasty_client() {
     let channel = rdma_create_event_channel();
     let id = resolved(channel, PORT);

@@ -254,7 +254,8 @@ impl Socket {
 
     pub(crate) fn map(&self, buffer: &mut [u8], offset: i64) -> i64 {
         let prot = nix::libc::PROT_WRITE;
-        // SAFETY: the tests unmap a buffer before they drop it, and read what the peer has written there after it said so.
+        // SAFETY: the tests unmap a buffer before they drop it, and read what the peer has written
+        // there after it said so.
         unsafe {
             rnic_cm_riomap(
                 self.0,

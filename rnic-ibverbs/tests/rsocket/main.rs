@@ -1,5 +1,5 @@
-//! rsockets as programs call them, between two hosts: network namespaces that a veth pair joins. Each end is a process of its own:
-//! this one again, which plays one role of a test.
+//! rsockets as programs call them, between two hosts: network namespaces that a veth pair joins.
+//! Each end is a process of its own: this one again, which plays one role of a test.
 
 #![allow(
     unsafe_code,

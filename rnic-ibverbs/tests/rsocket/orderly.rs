@@ -1,4 +1,5 @@
-//! Connections that both sides shut down one direction at a time, from a port that the client has chosen.
+//! Connections that both sides shut down one direction at a time, from a port that the client has
+//! chosen.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,8 @@ use nix::libc::*;
 use crate::calls::Socket;
 use crate::roles::{listen, receive_exactly, server};
 
-/// Connections one after the other: whether a side hears of the peer's `rclose` before its own last word completes is a matter of time.
+/// Connections one after the other: whether a side hears of the peer's `rclose` before its own last
+/// word completes is a matter of time.
 const ROUNDS: u8 = 40;
 const CLIENT_PORT: u16 = 5555;
 
@@ -45,8 +47,8 @@ fn halver() {
     }
 }
 
-/// Connects from the port of the connection before. That ends in order, which takes a moment, but not the minute for which it is
-/// remembered.
+/// Connects from the port of the connection before. That ends in order, which takes a moment, but
+/// not the minute for which it is remembered.
 fn connected_from_port() -> Socket {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

@@ -154,7 +154,8 @@ pub(crate) unsafe fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
     }
 }
 
-/// Polls until there is a completion, and returns it. The test's own time limit is that of the whole run.
+/// Polls until there is a completion, and returns it. The test's own time limit is that of the
+/// whole run.
 pub(crate) unsafe fn completion(cq: *mut ibv_cq) -> ibv_wc {
     loop {
         if let Some(wc) = poll(cq) {

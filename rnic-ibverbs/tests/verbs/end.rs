@@ -79,7 +79,8 @@ impl Memory {
     pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= size_of_val(&*self.octets));
         let from = (self.address(offset)) as *const u8;
-        // SAFETY: it lies in the octets. The peer may write there, so they are not read by a reference.
+        // SAFETY: it lies in the octets. The peer may write there, so they are not read by a
+        // reference.
         (0..length)
             .map(|at| unsafe { from.add(at).read_volatile() })
             .collect()

@@ -52,7 +52,8 @@ fn ended_well(child: nix::unistd::Pid) {
     assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
 }
 
-/// The files of this process that hold an interface: sockets of AF_XDP, and programs that are attached.
+/// The files of this process that hold an interface: sockets of AF_XDP, and programs that are
+/// attached.
 fn held() -> Vec<String> {
     let mut held = Vec::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -147,7 +148,8 @@ unsafe fn has_errno(outcome: i32, wanted: i32) {
     assert_eq!((outcome, errno()), (-1, wanted));
 }
 
-/// Events of rdma_cm, and rsockets. A number that the child has given to something else stays that in a child of its own.
+/// Events of rdma_cm, and rsockets. A number that the child has given to something else stays that
+/// in a child of its own.
 unsafe fn other_calls() {
     let channel = made(rdma_create_event_channel());
     let mut id = null_mut();
@@ -180,7 +182,8 @@ unsafe fn echo(end: &End, number: u32) {
     assert_eq!(end.message().1, number.to_ne_bytes());
 }
 
-/// Children use what they have inherited, only compute, or execute a program; their parent's connection goes on meanwhile.
+/// Children use what they have inherited, only compute, or execute a program; their parent's
+/// connection goes on meanwhile.
 pub(crate) unsafe fn forks() {
     alarm::set(LONGEST);
     let (end, _) = connect(0);
@@ -216,7 +219,8 @@ pub(crate) unsafe fn forks() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // SAFETY: the objects live as long as the scope, and calls of several threads may use them at once.
+                // SAFETY: the objects live as long as the scope, and calls of several threads may
+                // use them at once.
                 while_not(&over, || unsafe { shared.use_them() });
             });
         }
@@ -270,7 +274,8 @@ fn wait_for_end(mut waits: PipeReader) {
     assert_eq!(waits.read(&mut [0]).unwrap(), 0);
 }
 
-/// A process opens the device, forks, and ends. Its child lives on: the interface is free, for the child as for any other.
+/// A process opens the device, forks, and ends. Its child lives on: the interface is free, for the
+/// child as for any other.
 pub(crate) unsafe fn heirs() {
     alarm::set(LONGEST);
     let (waits, lets_go) = pipe().unwrap();

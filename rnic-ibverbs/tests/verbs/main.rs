@@ -1,5 +1,5 @@
-//! The verbs as programs call them. What needs a peer runs between two hosts: network namespaces that a veth pair joins, with a process
-//! on each.
+//! The verbs as programs call them. What needs a peer runs between two hosts: network namespaces
+//! that a veth pair joins, with a process on each.
 
 #![allow(
     unsafe_code,

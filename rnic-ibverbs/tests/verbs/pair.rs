@@ -1,4 +1,5 @@
-//! What two processes do that are connected. The server does what it is told, and the client checks.
+//! What two processes do that are connected. The server does what it is told, and the client
+//! checks.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +44,8 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-/// Tells where its memory is, and then answers each message until the connection is over:
-/// Immediate Data, a message that invalidated something, the request for a window, anything else as an echo.
+/// Tells where its memory is, and then answers each message until the connection is over: Immediate
+/// Data, a message that invalidated something, the request for a window, anything else as an echo.
 unsafe fn serve() {
     let end = End::serve(SERVER, || println!("\n{READY}"));
     let mut hello = end.memory.address(0).to_ne_bytes().to_vec();

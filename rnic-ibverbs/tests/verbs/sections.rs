@@ -1,5 +1,5 @@
-//! What a program does between `ibv_wr_start` and `ibv_wr_complete`, and between `ibv_start_poll` and `ibv_end_poll`; and that a batch
-//! is posted in whole or not at all.
+//! What a program does between `ibv_wr_start` and `ibv_wr_complete`, and between `ibv_start_poll`
+//! and `ibv_end_poll`; and that a batch is posted in whole or not at all.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,8 @@ unsafe fn create_cq_ex(context: *mut ibv_context) -> *mut ibv_cq_ex {
     ))
 }
 
-/// All that a program may do with other objects, and with the same ones, while a thread is between two calls.
+/// All that a program may do with other objects, and with the same ones, while a thread is between
+/// two calls.
 unsafe fn everything(end: &End, another_thread: bool) {
     let context = (*end.id).verbs;
     end.receive(0);
@@ -147,8 +148,8 @@ pub(crate) unsafe fn sections() {
 const BATCHES: usize = 200;
 const WRITES: usize = 3;
 
-/// Threads that build batches on one queue pair have their turns; so have threads that poll one queue by calls. Each also does what may be
-/// done within.
+/// Threads that build batches on one queue pair have their turns; so have threads that poll one
+/// queue by calls. Each also does what may be done within.
 pub(crate) unsafe fn sections_of_threads() {
     alarm::set(LONGEST);
     let (end, there) = connect(OPERATIONS);
@@ -218,7 +219,8 @@ fn poll_all(end: &End, on_their_way: &AtomicUsize, completed: &AtomicUsize, all:
     }
 }
 
-/// What is wrong keeps the rest of its batch from being posted, wherever it stands. A list goes up to what is wrong, and says so.
+/// What is wrong keeps the rest of its batch from being posted, wherever it stands. A list goes up
+/// to what is wrong, and says so.
 pub(crate) unsafe fn whole() {
     alarm::set(LONGEST);
     let (mut end, there) = connect(OPERATIONS);

@@ -80,7 +80,8 @@ unsafe fn limit_of(srq: *mut ibv_srq) -> u32 {
     found.srq_limit
 }
 
-/// Returns the next event that is not about the port: the link may have come up a moment ago, and with it an address.
+/// Returns the next event that is not about the port: the link may have come up a moment ago, and
+/// with it an address.
 pub(crate) unsafe fn next_event(context: *mut ibv_context) -> ibv_async_event {
     let mut event: ibv_async_event = std::mem::zeroed();
     loop {

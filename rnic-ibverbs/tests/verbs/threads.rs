@@ -12,7 +12,8 @@ use crate::there::{There, connect};
 const POSTING: usize = 4;
 /// Requests of each.
 const REQUESTS: usize = 500;
-/// Requests on their way at once: half of what the queue pair has room for, so that no post is refused.
+/// Requests on their way at once: half of what the queue pair has room for, so that no post is
+/// refused.
 const ON_THEIR_WAY: usize = 32;
 /// Messages that are sent and come back meanwhile.
 const ECHOES: u32 = 200;
@@ -22,7 +23,8 @@ const PIECE: usize = 8;
 /// An end that threads share.
 struct Shared(End);
 
-// SAFETY: the pointers are those of objects of the verbs, which any thread may use. Each thread has octets of its own in the memory.
+// SAFETY: the pointers are those of objects of the verbs, which any thread may use. Each thread has
+// octets of its own in the memory.
 unsafe impl Sync for Shared {}
 
 /// What is on its way, and what completed.
@@ -56,8 +58,9 @@ impl Progress {
     }
 }
 
-/// Writes of several threads on one queue pair complete once each, in one queue that all of them poll, while other threads send and
-/// receive there and make and destroy objects of the same device.
+/// Writes of several threads on one queue pair complete once each, in one queue that all of them
+/// poll, while other threads send and receive there and make and destroy objects of the same
+/// device.
 pub(crate) unsafe fn threads() {
     let (mut end, there) = connect(0);
     let octets: Vec<u8> = (0..POSTING * PIECE).map(|at| at as u8 + 1).collect();

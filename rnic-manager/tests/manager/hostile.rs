@@ -31,7 +31,8 @@ fn send(socket: &OwnedFd, octets: &[u8], descriptors: &[BorrowedFd<'_>]) {
     assert_eq!(sent, Ok(octets.len()));
 }
 
-/// Sends octets with so many copies of a pipe's end, and returns the other end: it ends when all copies are closed.
+/// Sends octets with so many copies of a pipe's end, and returns the other end: it ends when all
+/// copies are closed.
 fn send_with_pipe(socket: &OwnedFd, octets: &[u8], copies: usize) -> PipeReader {
     let (read, write) = pipe().unwrap();
     send(socket, octets, &vec![write.as_fd(); copies]);

@@ -64,7 +64,8 @@ fn next(device: &Device) -> Result<Option<ConnectionEvent>, Error> {
         .wait(LONG, |boxes| boxes.qps.get_mut(&QP)?.next_event())
 }
 
-/// One thread waits for its events; another looks into the mailboxes as they come, and so delivers some of them.
+/// One thread waits for its events; another looks into the mailboxes as they come, and so delivers
+/// some of them.
 #[test]
 fn a_thread_that_delivers_wakes_the_pump_and_keeps_the_order() {
     const PAIRS: u32 = 10_000;
@@ -223,7 +224,8 @@ fn asked(request: RequestId) -> Event {
     }
 }
 
-/// One reader gets the events of all queue pairs in their order, none of a queue pair that is gone, and none twice.
+/// One reader gets the events of all queue pairs in their order, none of a queue pair that is gone,
+/// and none twice.
 #[test]
 fn one_reader_takes_the_connection_events_of_all_queue_pairs() {
     const OTHER: QpNumber = QpNumber(1);

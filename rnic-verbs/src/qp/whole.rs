@@ -25,7 +25,8 @@ impl Qp {
             return Err(PostError::SendQueueFull(self.sq.capacity()).into());
         }
         for request in requests() {
-            // Its state is not looked at again, which may have changed: then they wait, all of them.
+            // Its state is not looked at again, which may have changed: then they wait, all of
+            // them.
             self.push_checked(&request?)?;
         }
         if count > 0 {

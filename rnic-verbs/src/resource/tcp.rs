@@ -6,8 +6,9 @@ use std::time::Duration;
 use rnic_core::tcp::TcpFacts;
 use serde::{Deserialize, Serialize};
 
-/// TCP's facts of a connection. Times are in milliseconds, sizes in octets, rates in octets a second. `Display` writes them as `ss -ti`
-/// does: windows in segments, rates in Mbps, and what is zero left out.
+/// TCP's facts of a connection. Times are in milliseconds, sizes in octets, rates in octets a
+/// second. `Display` writes them as `ss -ti` does: windows in segments, rates in Mbps, and what is
+/// zero left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpResource {

@@ -96,7 +96,8 @@ fn an_abort_is_seen_as_a_reset() {
 fn a_wait_for_the_end_tells_it_once() {
     let (mut near, mut far, _listener) = connected(MIXED);
     let an_instant = Duration::from_millis(1);
-    // The far side's event that the connection is established, which nobody has read, is not its end.
+    // The far side's event that the connection is established, which nobody has read, is not its
+    // end.
     assert_eq!(far.qp.wait_ended(an_instant).unwrap(), None);
     assert_eq!(near.cq.next_completion(an_instant).unwrap(), None);
     assert_eq!(near.qp.close(SOON).unwrap(), Some(EndReason::Local));

@@ -390,7 +390,8 @@ fn of_a_list_what_comes_before_a_bad_request_is_posted() {
     assert_eq!((many, capacity), (Err(full), 0));
 }
 
-/// As many requests wait as programs ask for that use RDMA hardware, each with as many pieces and octets as there may be.
+/// As many requests wait as programs ask for that use RDMA hardware, each with as many pieces and
+/// octets as there may be.
 #[test]
 fn queues_may_be_long_and_their_requests_large() {
     const LONG: u32 = 16_384;

@@ -300,7 +300,8 @@ fn completion(side: &mut Side, way: Way) -> Completion {
     done
 }
 
-/// Threads that poll, wait and sleep, that post, make, connect and destroy, all at once. One that is forgotten waits in vain.
+/// Threads that poll, wait and sleep, that post, make, connect and destroy, all at once. One that
+/// is forgotten waits in vain.
 #[test]
 fn threads_of_all_kinds_share_a_device() {
     const PEERS: u16 = 6;

@@ -40,7 +40,8 @@ fn every_status_has_its_cause() {
     // That ended the connection.
     expect(&[own_outcome(&mut near, &text)], &[WrFlushed]);
 
-    // The receive names memory that was deregistered. The Terminate for that names no request of the peer.
+    // The receive names memory that was deregistered. The Terminate for that names no request of
+    // the peer.
     let (mut near, mut far, _listener) = connected(MIXED);
     far.qp.post_recv(1, &[far.mr.sge(0, 5)]).unwrap();
     far.mr.deregister().unwrap();
@@ -78,7 +79,7 @@ fn every_status_has_its_cause() {
     let all = (0..=u8::MAX).filter_map(|code| WcStatus::try_from(code).ok());
     let mut unseen: Vec<_> = all.map(WcStatus::name).collect();
     unseen.retain(|name| !seen.contains(name));
-    // The first is for a peer that failed for a reason of its own, which a test of the engine covers; the second stands for
-    // the numbers of later releases.
+    // The first is for a peer that failed for a reason of its own, which a test of the engine
+    // covers; the second stands for the numbers of later releases.
     assert_eq!(unseen, ["REM_OP_ERR", "GENERAL_ERR"]);
 }

@@ -161,7 +161,8 @@ fn a_window_opens_a_part_of_a_fast_registration() {
     assert!(matches!(near.end(), EndReason::TerminateReceived { .. }));
 }
 
-/// The application that accepts tells the STag with its private data, and the client's first message uses it.
+/// The application that accepts tells the STag with its private data, and the client's first
+/// message uses it.
 #[test]
 fn a_window_is_bound_before_the_peers_first_message_comes() {
     let (near_device, far_device, address) = devices(MIXED);

@@ -16,7 +16,8 @@ use crate::fixture::{PORT, SOON, register};
 
 const WORKERS: usize = 3;
 
-/// Two devices of several workers. What worker n of one side sends arrives at worker n + `shift` of the other.
+/// Two devices of several workers. What worker n of one side sends arrives at worker n + `shift` of
+/// the other.
 struct Rig {
     near: Device,
     far: Device,

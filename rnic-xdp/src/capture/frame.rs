@@ -14,12 +14,13 @@ pub enum Direction {
 /// A frame that the kernel does not see, or as much of it as was wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// When it was captured, in nanoseconds: of `CLOCK_MONOTONIC` where it comes from a ring, since 1970-01-01 UTC for users of
-    /// [`Capture`](super::Capture).
+    /// When it was captured, in nanoseconds: of `CLOCK_MONOTONIC` where it comes from a ring, since
+    /// 1970-01-01 UTC for users of [`Capture`](super::Capture).
     pub time: u64,
     /// Where it goes.
     pub direction: Direction,
-    /// The port of the client that receives or sends it. `None`: the process that has the device for itself.
+    /// The port of the client that receives or sends it. `None`: the process that has the device
+    /// for itself.
     pub port: Option<u32>,
     /// The port of the client of this host to which it was turned around.
     pub to_port: Option<u32>,

@@ -1,4 +1,5 @@
-//! The layout of `ebpf/capture.h`: what the programs are told, and the records that they write ahead of frames.
+//! The layout of `ebpf/capture.h`: what the programs are told, and the records that they write
+//! ahead of frames.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,8 @@
-//! Captures frames that pass the kernel by: those that the programs of a device steer and police, and those that AF_XDP sockets send.
+//! Captures frames that pass the kernel by: those that the programs of a device steer and police,
+//! and those that AF_XDP sockets send.
 //!
-//! The programs write them to rings in the kernel while one process captures. Frames of several CPUs are put in their order.
+//! The programs write them to rings in the kernel while one process captures. Frames of several
+//! CPUs are put in their order.
 
 use std::cell::RefCell;
 use std::fs;
@@ -37,7 +39,8 @@ use tap::{Basket, Tap, maps_of};
 
 /// What is done with the maps of the steering program.
 const OPEN_MAPS: &str = "open the maps of the attached program";
-/// How soon another program of the device is noticed: it is that of a process that opens the device.
+/// How soon another program of the device is noticed: it is that of a process that opens the
+/// device.
 const LOOK: Duration = Duration::from_millis(20);
 /// How late a frame may come to its ring, in nanoseconds.
 const LATE: u64 = 1_000_000;
@@ -69,8 +72,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins to capture on a device of this network namespace, with this many octets of rings for all CPUs together: as many as the
-    /// next power of 2 for each, 256 KiB at least.
+    /// Begins to capture on a device of this network namespace, with this many octets of rings for
+    /// all CPUs together: as many as the next power of 2 for each, 256 KiB at least.
     pub fn open(netdev: &str, wanted: &Wanted, ring: usize) -> Result<Self, CaptureError> {
         let mut netlink = RouteSocket::open()?;
         let found = link_by_name(&mut netlink, netdev)?;
@@ -97,7 +100,8 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Waits for frames, no longer than stated, and returns those that have come, in the order of their times.
+    /// Waits for frames, no longer than stated, and returns those that have come, in the order of
+    /// their times.
     pub fn next(&mut self, patience: Duration) -> Result<Vec<Frame>, CaptureError> {
         if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             self.look()?;

@@ -1,4 +1,5 @@
-//! Programs ahead of or behind functions of the kernel, which show what AF_XDP sockets send on a device.
+//! Programs ahead of or behind functions of the kernel, which show what AF_XDP sockets send on a
+//! device.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;

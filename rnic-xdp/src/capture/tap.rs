@@ -31,8 +31,8 @@ pub struct Lost {
     pub unreadable: u64,
 }
 
-/// Programs that show their frames, as long as this exists. The kernel removes the rings if the process dies; the programs notice
-/// it with the next frame.
+/// Programs that show their frames, as long as this exists. The kernel removes the rings if the
+/// process dies; the programs notice it with the next frame.
 pub(super) struct Tap {
     rings: PerfBuffer<'static>,
     /// The kernel takes the rings out of the map when this is closed.

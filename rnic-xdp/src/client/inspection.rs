@@ -10,6 +10,7 @@ pub struct Inspection {
     pub what: String,
     /// How long the answer is waited for.
     pub within: Duration,
-    /// Where to write it: a socket or a pipe, which may block, and whose reader may be gone. An answer ends when it is closed.
+    /// Where to write it: a socket or a pipe, which may block, and whose reader may be gone. An
+    /// answer ends when it is closed.
     pub answer: OwnedFd,
 }

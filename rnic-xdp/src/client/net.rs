@@ -13,10 +13,12 @@ use super::session::Errand;
 use crate::device::port::ControlHandle;
 use crate::device::process::Maker;
 
-/// How long to wait for rnicd, which may be about to start again, or wait for the kernel on an overloaded host.
+/// How long to wait for rnicd, which may be about to start again, or wait for the kernel on an
+/// overloaded host.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long to wait before a peer is let in: connections that are driven by the same thread wait as well.
+/// How long to wait before a peer is let in: connections that are driven by the same thread wait as
+/// well.
 const PATIENCE_OF_PEERS: Duration = Duration::from_secs(1);
 
 /// The address services of a granted port.
@@ -83,8 +85,8 @@ impl Net for ManagedNet {
         self.reserve(local, ask)
     }
 
-    /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer, nobody is let in whom a policy
-    /// might keep out.
+    /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer,
+    /// nobody is let in whom a policy might keep out.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let ask = Ask::Admit {
             port: self.port,

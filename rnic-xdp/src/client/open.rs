@@ -65,8 +65,8 @@ impl Manager {
         self.offered(netdev).is_some()
     }
 
-    /// Returns the name by which rnicd shares a device, if this user may have ports of it. Where the device is in this network namespace,
-    /// it may be called by an alternative name too.
+    /// Returns the name by which rnicd shares a device, if this user may have ports of it. Where
+    /// the device is in this network namespace, it may be called by an alternative name too.
     fn offered(&self, netdev: &str) -> Option<&str> {
         let named = |name: &str| self.devices.iter().find(|device| *device == name);
         let by_name = named(netdev);

@@ -1,7 +1,8 @@
-//! The client's thread that speaks with rnicd: for the worker, about next hops and the link, and for the application, about leases.
+//! The client's thread that speaks with rnicd: for the worker, about next hops and the link, and
+//! for the application, about leases.
 //!
-//! Frames do not depend on rnicd. If it goes away, requests wait, and connections go on. When it is back, the thread connects
-//! again, and shows what it holds.
+//! Frames do not depend on rnicd. If it goes away, requests wait, and connections go on. When it is
+//! back, the thread connects again, and shows what it holds.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -207,7 +208,8 @@ impl Session {
         }
     }
 
-    /// Passes on the next hop of a path. An rnicd that knows no sources means all paths to the destination.
+    /// Passes on the next hop of a path. An rnicd that knows no sources means all paths to the
+    /// destination.
     fn tell_hop(&mut self, source: Option<IpAddr>, destination: IpAddr, hop: Option<NextHop>) {
         let paths: Vec<_> = match source {
             Some(local) => vec![AddressPair {

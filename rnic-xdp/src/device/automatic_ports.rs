@@ -1,13 +1,13 @@
 //! The TCP ports from which one is chosen for a client that does not care.
 //!
-//! They are none that the kernel chooses for its own connections: its range can be used up, and what is translated (NAT) often keeps such a
-//! port. So rnicd has a range of its own.
+//! They are none that the kernel chooses for its own connections: its range can be used up, and
+//! what is translated (NAT) often keeps such a port. So rnicd has a range of its own.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::RangeInclusive;
 
-/// Tries the ports of a range, each once, from a random one on, until `bind` has one or fails for another reason than that the port is
-/// taken, which `is_taken` tells.
+/// Tries the ports of a range, each once, from a random one on, until `bind` has one or fails for
+/// another reason than that the port is taken, which `is_taken` tells.
 pub(crate) fn choose<T, E>(
     range: &RangeInclusive<u16>,
     mut bind: impl FnMut(u16) -> Result<T, E>,

@@ -20,7 +20,8 @@ impl Wake for Ringer {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // It fails only after 2^64 - 2 rings without a read: then the descriptor is readable anyway.
+        // It fails only after 2^64 - 2 rings without a read: then the descriptor is readable
+        // anyway.
         let _ = self.0.write(1);
     }
 }

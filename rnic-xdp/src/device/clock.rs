@@ -3,8 +3,8 @@
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
-/// Returns the nanoseconds of the monotonic clock. Each turn reads it, also one without work: the arithmetic of the standard
-/// library's clock would take half as long as the clock itself.
+/// Returns the nanoseconds of the monotonic clock. Each turn reads it, also one without work: the
+/// arithmetic of the standard library's clock would take half as long as the clock itself.
 #[inline]
 pub(crate) fn clock() -> u64 {
     // Every kernel has this clock.

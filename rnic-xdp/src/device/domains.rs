@@ -32,8 +32,8 @@ impl Domain {
         Ok(vrf.map(|vrf| Self { vrf, member }))
     }
 
-    /// Returns the VRF in which a device, or a VLAN on it, has a local address. An unspecified or link-local address counts as the
-    /// device's.
+    /// Returns the VRF in which a device, or a VLAN on it, has a local address. An unspecified or
+    /// link-local address counts as the device's.
     pub(crate) fn of_address(
         socket: &mut RouteSocket,
         device: u32,

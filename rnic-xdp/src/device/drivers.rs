@@ -1,5 +1,5 @@
-//! What network drivers demand of XDP and AF_XDP by their sources, and the kernel does not state. `docs/nics.md` names the
-//! sources.
+//! What network drivers demand of XDP and AF_XDP by their sources, and the kernel does not state.
+//! `docs/nics.md` names the sources.
 
 use std::fs;
 
@@ -19,10 +19,11 @@ const SHARED_INFO: u32 = 320;
 pub(crate) struct Driver {
     name: &'static str,
     zero_copy: Chunks,
-    /// The largest MTU at which it takes a program for frames of several buffers, if that is less than the device's own.
+    /// The largest MTU at which it takes a program for frames of several buffers, if that is less
+    /// than the device's own.
     native_mtu: Option<u32>,
-    /// The largest MTU at which frames survive in receive buffers that were posted before a program was attached, if that is less than
-    /// the device's own.
+    /// The largest MTU at which frames survive in receive buffers that were posted before a program
+    /// was attached, if that is less than the device's own.
     old_buffers_mtu: Option<u32>,
     /// What becomes of LRO and hardware GRO when a program is attached.
     pub(crate) merging: Merging,
@@ -30,8 +31,8 @@ pub(crate) struct Driver {
     pub(crate) faulty_zero_copy: bool,
 }
 
-/// The room for a frame in a chunk of UMEM in zero-copy mode. A longer frame is lost, or split into what is not a frame: the kernel's own
-/// frames too.
+/// The room for a frame in a chunk of UMEM in zero-copy mode. A longer frame is lost, or split into
+/// what is not a frame: the kernel's own frames too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunks {
     Room {
@@ -67,7 +68,8 @@ const WHOLE: Chunks = Chunks::Room {
     smallest: 2048,
 };
 
-/// igb, igc and the 82599 count buffers in KiB. igc, with timestamps, puts 16 octets in front of a frame.
+/// igb, igc and the 82599 count buffers in KiB. igc, with timestamps, puts 16 octets in front of a
+/// frame.
 const WHOLE_KIB: Chunks = Chunks::Room {
     unit: 1024,
     less: 16,
@@ -198,8 +200,9 @@ impl Driver {
         known.copied().unwrap_or(UNKNOWN)
     }
 
-    /// Returns the octets of a frame that a device writes into a chunk in zero-copy mode: a frame in one chunk, or each chunk of a
-    /// frame in several. It is 0 for chunks that are too small for the driver.
+    /// Returns the octets of a frame that a device writes into a chunk in zero-copy mode: a frame
+    /// in one chunk, or each chunk of a frame in several. It is 0 for chunks that are too small for
+    /// the driver.
     pub(crate) fn zero_copy_room(self, chunk: u32, several: bool) -> Result<u32, &'static str> {
         match self.zero_copy {
             Chunks::Unusable(why) => Err(why),
@@ -207,7 +210,8 @@ impl Driver {
             Chunks::Room {
                 unit, less, most, ..
             } => {
-                // The kernel keeps room behind each chunk of a frame in several, for what it notes about it.
+                // The kernel keeps room behind each chunk of a frame in several, for what it notes
+                // about it.
                 let behind = if several { SHARED_INFO } else { 0 };
                 let room = (chunk - XDP_HEADROOM - behind) / unit * unit;
                 Ok(room.saturating_sub(less).min(most))
@@ -224,7 +228,8 @@ impl Driver {
         ))
     }
 
-    /// Returns whether frames of an MTU are lost in receive buffers that were posted before a program was attached.
+    /// Returns whether frames of an MTU are lost in receive buffers that were posted before a
+    /// program was attached.
     pub(crate) fn loses_in_old_buffers(self, mtu: u32) -> bool {
         self.old_buffers_mtu.is_some_and(|largest| mtu > largest)
     }

@@ -314,7 +314,8 @@ pub enum OpenError {
     },
 }
 
-/// Returns what helps against an error of the kernel, if that does not depend on what was to be done.
+/// Returns what helps against an error of the kernel, if that does not depend on what was to be
+/// done.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => {

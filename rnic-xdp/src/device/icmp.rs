@@ -1,5 +1,5 @@
-//! ICMP messages of routers about our packets. They reach the kernel, which does not know our connections. Raw sockets get
-//! copies.
+//! ICMP messages of routers about our packets. They reach the kernel, which does not know our
+//! connections. Raw sockets get copies.
 
 mod filter;
 
@@ -12,8 +12,8 @@ use rnic_core::wire::icmp::{PACKET_TOO_BIG, TooBig, UNREACHABLE};
 use self::filter::{ICMP_FILTER, ICMPV6_FILTER, block};
 use crate::device::error::OpenError;
 
-/// Octets read of a message. A message that is cut off cannot be checked, so this is more than routers quote (576 octets, RFC
-/// 1812 section 4.3.2.3; 1280, RFC 4443 section 2.4).
+/// Octets read of a message. A message that is cut off cannot be checked, so this is more than
+/// routers quote (576 octets, RFC 1812 section 4.3.2.3; 1280, RFC 4443 section 2.4).
 const MESSAGE: usize = 2048;
 /// Messages taken at a time, so that a flood of them does not delay other work.
 const PER_TURN: usize = 16;

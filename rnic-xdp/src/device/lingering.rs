@@ -1,5 +1,5 @@
-//! What there is, and what there was until a moment ago: addresses go away for a moment when a lease of DHCP is renewed or a network is
-//! set up anew, and connections must survive that.
+//! What there is, and what there was until a moment ago: addresses go away for a moment when a
+//! lease of DHCP is renewed or a network is set up anew, and connections must survive that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -24,8 +24,8 @@ use crate::device::policies::KnownPolicies;
 use crate::device::routes::DeviceRoute;
 use crate::device::vlans::{Places, in_words, places, removes_tags};
 
-/// The local addresses of a device and of the VLANs on it. TCP ports are reserved in the network namespace of the calling thread, which
-/// must be the device's.
+/// The local addresses of a device and of the VLANs on it. TCP ports are reserved in the network
+/// namespace of the calling thread, which must be the device's.
 #[derive(Debug)]
 pub(crate) struct Locals {
     netdev: String,
@@ -44,7 +44,8 @@ pub(crate) struct Locals {
 pub(crate) struct Vrf(Option<OsString>);
 
 impl Locals {
-    /// Looks at a device, in the network namespace of this thread. `max_mtu` bounds the MTU of routes.
+    /// Looks at a device, in the network namespace of this thread. `max_mtu` bounds the MTU of
+    /// routes.
     pub(crate) fn new(link: &Link, max_mtu: u32) -> Result<Self, NetlinkError> {
         Ok(Self {
             netdev: link.name.clone(),
@@ -146,8 +147,9 @@ impl Locals {
         Ok(Vrf(found.map(|domain| domain.vrf.name.into())))
     }
 
-    /// Returns where a device has an address: in which VLANs, and 0 for the device itself. Fails unless the address is one of the
-    /// device or of a VLAN on it. An unspecified address counts as the device's.
+    /// Returns where a device has an address: in which VLANs, and 0 for the device itself. Fails
+    /// unless the address is one of the device or of a VLAN on it. An unspecified address counts as
+    /// the device's.
     pub(crate) fn vlans_of(&self, local: SocketAddr) -> Result<BTreeSet<u16>, NetError> {
         if local.ip().is_unspecified() {
             return Ok(BTreeSet::from([0]));
@@ -160,7 +162,8 @@ impl Locals {
             .ok_or_else(|| NetError::NotLocal(local, self.netdev.clone()))
     }
 
-    /// Returns the VLANs in which a listener gets its frames. Fails if none of them would show that it is for the listener.
+    /// Returns the VLANs in which a listener gets its frames. Fails if none of them would show that
+    /// it is for the listener.
     pub(crate) fn vlans_of_listener(&self, local: SocketAddr) -> Result<BTreeSet<u16>, NetError> {
         let vlans = self.vlans_of(local)?;
         match self.confusion(local, &vlans)? {
@@ -178,7 +181,8 @@ impl Locals {
         }
     }
 
-    /// Returns the VLANs in which a connection gets its frames, 0 for those without a tag. Its peer and ports tell them from others.
+    /// Returns the VLANs in which a connection gets its frames, 0 for those without a tag. Its peer
+    /// and ports tell them from others.
     pub(crate) fn vlans_of_connection(&self, local: SocketAddr) -> Result<BTreeSet<u16>, NetError> {
         let mut vlans = self.vlans_of(local)?;
         if self.confusion(local, &vlans)?.is_some() {
@@ -187,8 +191,9 @@ impl Locals {
         Ok(vlans)
     }
 
-    /// Returns where an address is, if it is in several places and the device removes the tags that would tell them apart. `vlans`
-    /// are those of its link: a link-local address may be on other links, too.
+    /// Returns where an address is, if it is in several places and the device removes the tags that
+    /// would tell them apart. `vlans` are those of its link: a link-local address may be on other
+    /// links, too.
     fn confusion(
         &self,
         local: SocketAddr,
@@ -282,7 +287,8 @@ fn unbound(wanted: SocketAddr, vrf: Option<&OsString>) -> Result<OwnedFd, Errno>
     Ok(socket)
 }
 
-/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one. Returns where it is bound then.
+/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one. Returns
+/// where it is bound then.
 fn bind_to(socket: &OwnedFd, wanted: SocketAddr, device: u32) -> Result<SocketAddr, Errno> {
     let mut with_scope = wanted;
     if let (SocketAddr::V6(address), Some(link)) = (&mut with_scope, scope(wanted, device)) {

@@ -39,7 +39,8 @@ impl KnownPolicies {
         self.policies.on_connection(&self.links, local, remote)
     }
 
-    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there is one.
+    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
+    /// is one.
     pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
         self.policies.on_listener(&self.links, local, peers)
     }

@@ -1,5 +1,5 @@
-//! This process: what it may do, and what is its own. What a process inherits by a fork still belongs to its parent: closing it in the kernel
-//! would take it from the parent.
+//! This process: what it may do, and what is its own. What a process inherits by a fork still
+//! belongs to its parent: closing it in the kernel would take it from the parent.
 
 use std::fs;
 
@@ -19,8 +19,8 @@ pub(crate) fn has(capabilities: u64, bit: u32) -> bool {
     capabilities >> bit & 1 != 0
 }
 
-/// Returns whether these are what the kernel demands for our programs. Without CAP_PERFMON its verifier refuses what they do with
-/// pointers, and says so in words of its own.
+/// Returns whether these are what the kernel demands for our programs. Without CAP_PERFMON its
+/// verifier refuses what they do with pointers, and says so in words of its own.
 pub(crate) fn may_load_programs(capabilities: u64) -> bool {
     let both = has(capabilities, CAP_BPF) && has(capabilities, CAP_PERFMON);
     both || has(capabilities, CAP_SYS_ADMIN)

@@ -19,11 +19,12 @@ use crate::device::port::{ControlHandle, XdpPort};
 use crate::device::process::Maker;
 use crate::device::steering::{Entry, SteeredPorts};
 
-/// How many ports to try for one whose segments come to a certain worker: with a thousand workers, one port in a thousand does.
+/// How many ports to try for one whose segments come to a certain worker: with a thousand workers,
+/// one port in a thousand does.
 const PORT_TRIES: u32 = 8192;
 
-/// The address services of an open port. Ports are reserved in the network namespace of the calling thread, which
-/// must be the device's.
+/// The address services of an open port. Ports are reserved in the network namespace of the calling
+/// thread, which must be the device's.
 #[derive(Debug)]
 pub struct XdpNet {
     locals: Locals,
@@ -55,8 +56,8 @@ impl Drop for Lease {
         if let Some(Entry { local, .. }) = self.entries.first() {
             debug!("{local} is given back to the kernel");
         }
-        // Steering ends before the port is free for others, whose segments it would take. If that fails, the entry goes with
-        // the map.
+        // Steering ends before the port is free for others, whose segments it would take. If that
+        // fails, the entry goes with the map.
         for entry in &self.entries {
             let _ = self.steered.remove(entry);
         }
@@ -68,8 +69,8 @@ impl Drop for Lease {
 }
 
 impl XdpNet {
-    /// Makes the services of a port that this process has opened, in the network namespace of this thread. The services of a port
-    /// that was granted are those of its grant.
+    /// Makes the services of a port that this process has opened, in the network namespace of this
+    /// thread. The services of a port that was granted are those of its grant.
     pub fn new(port: &XdpPort) -> Result<Self, OpenError> {
         let report = port.report();
         let device = port.device().ok_or_else(|| OpenError::Managed {

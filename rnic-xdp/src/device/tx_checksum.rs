@@ -8,11 +8,11 @@ pub enum TxChecksum {
     Auto,
     /// The engine.
     Never,
-    /// The device, whatever it reports. A virtual one passes checksums on incomplete, which only a kernel at its other end
-    /// accepts. If the kernel refuses, the port does not open.
+    /// The device, whatever it reports. A virtual one passes checksums on incomplete, which only a
+    /// kernel at its other end accepts. If the kernel refuses, the port does not open.
     Device,
-    /// The kernel, on the copy that it makes. It costs more than the engine, and is for tests of the device's path. If it
-    /// refuses, the port does not open.
+    /// The kernel, on the copy that it makes. It costs more than the engine, and is for tests of
+    /// the device's path. If it refuses, the port does not open.
     Kernel,
 }
 

@@ -1,4 +1,5 @@
-//! In which VLANs of a device this host has its addresses, and which of these addresses get their frames without a tag.
+//! In which VLANs of a device this host has its addresses, and which of these addresses get their
+//! frames without a tag.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -86,7 +87,8 @@ pub(crate) fn in_words(netdev: &str, vlans: &BTreeSet<u16>) -> Option<String> {
     }
 }
 
-/// Returns the first address that is in several places, in words. Link-local addresses often are, and few listen there.
+/// Returns the first address that is in several places, in words. Link-local addresses often are,
+/// and few listen there.
 pub(crate) fn first_confused(netdev: &str, places: &Places) -> Option<String> {
     let is_link_local = |address: &IpAddr| match address {
         IpAddr::V4(address) => address.is_link_local(),

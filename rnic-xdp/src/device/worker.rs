@@ -1,4 +1,5 @@
-//! The worker: drives one engine over one port, turn by turn, and sleeps when nothing is to be done.
+//! The worker: drives one engine over one port, turn by turn, and sleeps when nothing is to be
+//! done.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::device::routes::{LinkState, Update};
 const NOTICES_EVERY: Duration = Duration::from_millis(1);
 /// Notices taken in one turn, so that a flood of them does not delay frames.
 const NOTICES_PER_TURN: usize = 16;
-/// The longest sleep while something waits for the device or for a free frame, which nothing announces.
+/// The longest sleep while something waits for the device or for a free frame, which nothing
+/// announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 /// What the kernel may add to a sleep: better awake too early than too late.
 const TIMER_SLACK: Duration = Duration::from_micros(60);
@@ -45,7 +47,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Makes a worker for an open port, in the network namespace of this thread. The engine's MTU becomes the port's.
+    /// Makes a worker for an open port, in the network namespace of this thread. The engine's MTU
+    /// becomes the port's.
     ///
     /// `secret` must be unpredictable. `bell` is the one whose waker `end`'s link was made with.
     pub fn new(
@@ -58,8 +61,9 @@ impl Worker {
         Self::start(port, config, secret, (end, bell), clock())
     }
 
-    /// Makes a worker for each share of an open device. `ends` are of [links](rnic_core::engine::links) made together, as many
-    /// as there are shares, each with the bell of its waker.
+    /// Makes a worker for each share of an open device. `ends` are of
+    /// [links](rnic_core::engine::links) made together, as many as there are shares, each with the
+    /// bell of its waker.
     pub fn for_shares(
         shares: Vec<XdpPort>,
         config: &EngineConfig,
@@ -116,8 +120,8 @@ impl Worker {
         Instant::from_nanos(clock().saturating_sub(self.started))
     }
 
-    /// Requests next hops, and handles notices. Returns whether there was any. Notices are looked for at intervals, and after a
-    /// request.
+    /// Requests next hops, and handles notices. Returns whether there was any. Notices are looked
+    /// for at intervals, and after a request.
     #[inline]
     fn follow_routes(&mut self, now: Instant) -> bool {
         (now >= self.notices_at || self.driver.asks_for_next_hop()) && self.follow_notices(now)
@@ -184,7 +188,8 @@ impl Worker {
         }
     }
 
-    /// Returns how long it may sleep: until a timer expires, or until something may have room again.
+    /// Returns how long it may sleep: until a timer expires, or until something may have room
+    /// again.
     fn longest_sleep(&mut self, at_most: Duration) -> Duration {
         let now = self.now();
         let timer = self.driver.next_timeout();
@@ -197,7 +202,8 @@ impl Worker {
         }
     }
 
-    /// Prepares to sleep: from here on doorbells and commands ring the bell. Returns whether it may sleep.
+    /// Prepares to sleep: from here on doorbells and commands ring the bell. Returns whether it may
+    /// sleep.
     fn prepare_to_sleep(&mut self) -> bool {
         // The next turn looks for notices.
         self.notices_at = Instant::ZERO;
@@ -223,7 +229,8 @@ fn sleep<'a>(bell: &'a Bell, sockets: impl Iterator<Item = BorrowedFd<'a>>, at_m
     }
 }
 
-/// Where a worker sleeps while other threads drive it: at its bell and its sockets, which stay open meanwhile.
+/// Where a worker sleeps while other threads drive it: at its bell and its sockets, which stay open
+/// meanwhile.
 struct WorkerSleeper {
     bell: Bell,
     sockets: Vec<Arc<OpenSocket>>,

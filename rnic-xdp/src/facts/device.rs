@@ -57,8 +57,8 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     facts
 }
 
-/// Opens the device, and adds what came of it to its facts. Where the driver has promised more than it gives, the facts say what it
-/// gives.
+/// Opens the device, and adds what came of it to its facts. Where the driver has promised more than
+/// it gives, the facts say what it gives.
 pub(super) fn trial(netdev: &str, facts: &mut Vec<Fact>) {
     let name = "trial";
     let port = match XdpPort::open(&PortConfig::new(netdev)) {

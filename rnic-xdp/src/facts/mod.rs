@@ -17,8 +17,8 @@ pub fn device(netdev: &str) -> Vec<Fact> {
     device::facts(netdev)
 }
 
-/// Opens the device for a moment, as an application does, and reports the outcome. On real NICs this interrupts the link for a
-/// moment. It needs the same rights as opening the device.
+/// Opens the device for a moment, as an application does, and reports the outcome. On real NICs
+/// this interrupts the link for a moment. It needs the same rights as opening the device.
 pub fn trial(netdev: &str, facts: &mut Vec<Fact>) {
     device::trial(netdev, facts);
 }

@@ -241,7 +241,8 @@ mod tests {
         assert!(mode.contains("carries away"), "{mode}");
     }
 
-    /// Frames of tunnels and of the loopback device are not for us: no Ethernet header, no MAC address.
+    /// Frames of tunnels and of the loopback device are not for us: no Ethernet header, no MAC
+    /// address.
     #[test]
     #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn a_device_without_ethernet_is_refused_with_the_remedy() {

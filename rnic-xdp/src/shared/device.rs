@@ -160,7 +160,8 @@ impl SharedDevice {
         self.steering.mode()
     }
 
-    /// Returns whether frames may come from a kernel on this host, whose segments can have partial checksums.
+    /// Returns whether frames may come from a kernel on this host, whose segments can have partial
+    /// checksums.
     pub fn has_partial_checksums(&self) -> bool {
         self.has_partial_checksums
     }
@@ -180,7 +181,8 @@ impl SharedDevice {
         self.ports.values().copied()
     }
 
-    /// Returns the host end of a port that exists, or that was [retired](Self::retire_port) by a former process.
+    /// Returns the host end of a port that exists, or that was [retired](Self::retire_port) by a
+    /// former process.
     pub fn host_end_of(&mut self, number: u32) -> Result<Option<HostEnd>, OpenError> {
         let name = self.host_end(number);
         let link = link_by_name(&mut self.requests, &name)?;
@@ -215,7 +217,8 @@ impl SharedDevice {
         policy: &ClientPolicy,
     ) -> Result<MadePort, OpenError> {
         let name = self.host_end(number);
-        // That of a port which was taken from its client by an rnicd that ended before it had removed it.
+        // That of a port which was taken from its client by an rnicd that ended before it had
+        // removed it.
         if let Some(stale) = link_by_name(&mut self.requests, &name)? {
             remove_host_end(&mut self.requests, stale.index);
         }
@@ -271,7 +274,8 @@ impl SharedDevice {
         Ok(link.map(kernel_link))
     }
 
-    /// Returns what the kernel says of the host end of a port now. It is `None` if the port is gone.
+    /// Returns what the kernel says of the host end of a port now. It is `None` if the port is
+    /// gone.
     pub fn kernel_host_end(&mut self, number: u32) -> Result<Option<KernelLink>, OpenError> {
         let name = self.host_end(number);
         let link = link_by_name(&mut self.requests, &name)?;
@@ -294,7 +298,8 @@ impl SharedDevice {
             || (!address.is_unspecified() && self.locals.vlans_of(at_any_port).is_ok())
     }
 
-    /// Reports the next hop of a path, and each of its changes. Without a local address it is that of the route.
+    /// Reports the next hop of a path, and each of its changes. Without a local address it is that
+    /// of the route.
     pub fn follow(&mut self, path: AddressPair) {
         let destination = path.remote;
         if !self.is_of_this_host(destination) {
@@ -355,8 +360,8 @@ impl SharedDevice {
         self.events.pop_front()
     }
 
-    /// Returns how long [`poll`](Self::poll) can wait if no descriptor is readable: not at all if there are events, as after
-    /// [`follow`](Self::follow) of an address of this host.
+    /// Returns how long [`poll`](Self::poll) can wait if no descriptor is readable: not at all if
+    /// there are events, as after [`follow`](Self::follow) of an address of this host.
     pub fn timeout(&self) -> Option<Duration> {
         if !self.events.is_empty() {
             return Some(Duration::ZERO);

@@ -1,4 +1,5 @@
-//! What the programs of a shared device must know of this host, kept current: its addresses there, the networks and the neighbours.
+//! What the programs of a shared device must know of this host, kept current: its addresses there,
+//! the networks and the neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,8 +15,8 @@ use crate::device::netlink::{Address, Link, Message, Neighbour, addresses, links
 use crate::device::vlans::places;
 
 impl SharedDevice {
-    /// Returns whether an address is this host's, or in a network of the device: whether a client that may speak with hosts on the link
-    /// may speak with it.
+    /// Returns whether an address is this host's, or in a network of the device: whether a client
+    /// that may speak with hosts on the link may speak with it.
     pub fn is_on_link(&self, address: IpAddr) -> bool {
         let mut networks = self.surroundings.networks.members();
         address.is_loopback() || networks.any(|network| network.contains(address))

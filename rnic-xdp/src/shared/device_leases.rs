@@ -13,7 +13,8 @@ use super::reservation::disarm;
 use crate::device::locals::other;
 use crate::device::steering::Entry;
 
-/// The most peers that all leases of a device together are limited to: `STEER_MAX_PEERS` of the programs.
+/// The most peers that all leases of a device together are limited to: `STEER_MAX_PEERS` of the
+/// programs.
 pub const MAX_LISTED_PEERS: usize = 65_536;
 
 impl SharedDevice {
@@ -84,7 +85,8 @@ impl SharedDevice {
         self.locals.check_connection(local, remote)
     }
 
-    /// Returns how many peers leases are limited to, each with the port that has it: [`MAX_LISTED_PEERS`] together at most.
+    /// Returns how many peers leases are limited to, each with the port that has it:
+    /// [`MAX_LISTED_PEERS`] together at most.
     pub fn listed_peers(&self) -> Vec<(u32, usize)> {
         self.steering.listed_peers()
     }
@@ -122,7 +124,8 @@ impl SharedDevice {
         Ok(socket)
     }
 
-    /// Ends a lease: nothing more is steered there when this returns. Only then may its socket be closed.
+    /// Ends a lease: nothing more is steered there when this returns. Only then may its socket be
+    /// closed.
     pub fn release(&mut self, port: u32, local: SocketAddr) -> Result<(), SharingError> {
         if let Some(queue) = self.steering.queue_of(port) {
             end_rules(&self.link, queue, local);

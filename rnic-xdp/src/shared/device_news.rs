@@ -1,4 +1,5 @@
-//! What changes of a shared device beside its link: its MTU, the program that it runs, and the ends of its ports.
+//! What changes of a shared device beside its link: its MTU, the program that it runs, and the ends
+//! of its ports.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use super::device::{DeviceEvent, SharedDevice};
 use super::programs::Looked;
 use crate::device::netlink::{Link, LinkChange, Message, link_by_index, links};
 
-/// How often to look whether the device runs the program, beside what the kernel reports: it does not report all.
+/// How often to look whether the device runs the program, beside what the kernel reports: it does
+/// not report all.
 const PROGRAM_EVERY: Duration = Duration::from_secs(10);
 /// How often to try to attach it while that fails.
 const ATTACH_EVERY: Duration = Duration::from_secs(2);

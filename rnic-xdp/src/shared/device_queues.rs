@@ -1,4 +1,5 @@
-//! Ports of a shared device that are hardware queues of it: making them, bringing their segments to their queues, and noticing their end.
+//! Ports of a shared device that are hardware queues of it: making them, bringing their segments to
+//! their queues, and noticing their end.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,7 +27,8 @@ const PORT_TRIES: u32 = 8192;
 type Leased = (SocketAddr, OwnedFd);
 
 impl SharedDevice {
-    /// Makes a port of a hardware queue of the device, for processes of this user. What its client sends is not looked at.
+    /// Makes a port of a hardware queue of the device, for processes of this user. What its client
+    /// sends is not looked at.
     pub fn make_queue_port(
         &mut self,
         number: u32,
@@ -121,7 +123,8 @@ impl SharedDevice {
         }
     }
 
-    /// Brings the segments of all peers for a lease to the queue of its port, if that is one. If that cannot be, the lease ends.
+    /// Brings the segments of all peers for a lease to the queue of its port, if that is one. If
+    /// that cannot be, the lease ends.
     pub(super) fn place_listener(&mut self, port: u32, local: SocketAddr) -> Result<(), NetError> {
         let Some(queue) = self.steering.queue_of(port) else {
             return Ok(());
@@ -136,8 +139,9 @@ impl SharedDevice {
         })
     }
 
-    /// Brings the segments of a peer to the queue of a port, if that is one: to the lease, or to another one of the same address if any
-    /// local port will do. If that cannot be, the lease ends.
+    /// Brings the segments of a peer to the queue of a port, if that is one: to the lease, or to
+    /// another one of the same address if any local port will do. If that cannot be, the lease
+    /// ends.
     pub(super) fn place_connection(
         &mut self,
         port: u32,

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Ends all processes of a user that have a socket, by SIGKILL. It is known by the number of its inode, because processes may pass
-/// sockets on, and start others that have them too. No other user's process is ended: somebody could have passed the socket to it.
+/// Ends all processes of a user that have a socket, by SIGKILL. It is known by the number of its
+/// inode, because processes may pass sockets on, and start others that have them too. No other
+/// user's process is ended: somebody could have passed the socket to it.
 pub(super) fn end_holders(inode: u64, uid: u32) -> io::Result<()> {
     let socket = format!("socket:[{inode}]");
     for entry in fs::read_dir("/proc")? {
@@ -16,7 +17,8 @@ pub(super) fn end_holders(inode: u64, uid: u32) -> io::Result<()> {
         let Some(pid) = number.and_then(Pid::from_raw) else {
             continue;
         };
-        // From here on the number stands for one process. What has ended meanwhile has nothing any more.
+        // From here on the number stands for one process. What has ended meanwhile has nothing any
+        // more.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
             continue;
         };

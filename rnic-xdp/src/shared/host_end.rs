@@ -5,7 +5,8 @@ use tracing::info;
 
 use crate::device::netlink::{RouteSocket, remove_link, stop_link};
 
-/// The host end of a port. The kernel gives its index to another device when it is gone, but not its name.
+/// The host end of a port. The kernel gives its index to another device when it is gone, but not
+/// its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostEnd {
     /// Its index.
@@ -14,7 +15,8 @@ pub struct HostEnd {
     pub name: String,
 }
 
-/// Stops the host end of a port whose client may still have its socket, so that what is sent there costs nothing more.
+/// Stops the host end of a port whose client may still have its socket, so that what is sent there
+/// costs nothing more.
 pub(super) fn stop_host_end(requests: &mut RouteSocket, host_end: u32) {
     if let Err(error) = stop_link(requests, host_end) {
         // The program on it drops all.

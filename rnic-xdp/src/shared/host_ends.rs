@@ -1,5 +1,5 @@
-//! Host ends of ports that were taken from their clients. Such a veth pair lives as long as somebody has the port's AF_XDP socket, and
-//! shows by that what the port still costs.
+//! Host ends of ports that were taken from their clients. Such a veth pair lives as long as
+//! somebody has the port's AF_XDP socket, and shows by that what the port still costs.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,7 +1,7 @@
 //! The ports of a shared device that are hardware queues of it.
 //!
-//! Their clients' sockets are bound to the device itself. Whether somebody still has one is asked of the map of sockets, because no device
-//! goes with it.
+//! Their clients' sockets are bound to the device itself. Whether somebody still has one is asked
+//! of the map of sockets, because no device goes with it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

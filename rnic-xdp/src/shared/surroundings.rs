@@ -1,4 +1,5 @@
-//! What is known of the host of a shared device: its addresses there, the networks and the neighbours.
+//! What is known of the host of a shared device: its addresses there, the networks and the
+//! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -9,8 +9,9 @@ use crate::device::error::OpenError;
 use crate::device::netlink::{Link, RouteSocket, link_by_index, link_by_name};
 use crate::device::steering::ModeChoice;
 
-/// Ends what a former process shares of a device, under its pins: programs, maps, and all ports, whoever has them. Those that are
-/// hardware queues are named with their numbers; their clients' processes are ended first, and the rest stays if they cannot be.
+/// Ends what a former process shares of a device, under its pins: programs, maps, and all ports,
+/// whoever has them. Those that are hardware queues are named with their numbers; their clients'
+/// processes are ended first, and the rest stays if they cannot be.
 pub fn unshare(
     netdev: &str,
     pins: &Path,

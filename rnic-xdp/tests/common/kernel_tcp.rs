@@ -23,7 +23,8 @@ pub(crate) fn device(namespace: &Namespace, config: &DeviceConfig) -> Device {
     namespace.run(|| Device::open_with(config)).unwrap()
 }
 
-/// The peer on the kernel's TCP: accepts one connection, and returns the payload of the Write to it.
+/// The peer on the kernel's TCP: accepts one connection, and returns the payload of the Write to
+/// it.
 fn gather(listener: &TcpListener) -> Vec<u8> {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -62,7 +63,8 @@ fn gather(listener: &TcpListener) -> Vec<u8> {
     data
 }
 
-/// Listens in this namespace. A process that another test starts holds our last listener too, until it runs its program.
+/// Listens in this namespace. A process that another test starts holds our last listener too, until
+/// it runs its program.
 fn listen(address: SocketAddr) -> TcpListener {
     let deadline = Instant::now() + SOON;
     loop {
@@ -75,7 +77,8 @@ fn listen(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Writes a mebibyte, and checks that the peer gets every octet. Returns by how much the counters of losses and path MTU grew.
+/// Writes a mebibyte, and checks that the peer gets every octet. Returns by how much the counters
+/// of losses and path MTU grew.
 pub(crate) fn write_to_kernel(
     device: &Device,
     ours: &Namespace,

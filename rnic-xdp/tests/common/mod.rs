@@ -56,8 +56,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Returns an Ethernet frame from east to west, with a TCP segment for 10.77.0.2:`port`. Its checksums are zero, and its
-/// payload counts up.
+/// Returns an Ethernet frame from east to west, with a TCP segment for 10.77.0.2:`port`. Its
+/// checksums are zero, and its payload counts up.
 pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let total = (40 + payload) as u16;

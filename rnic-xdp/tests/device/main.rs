@@ -1,4 +1,5 @@
-//! What happens to an open device: a busy kernel, its removal, processes that fork, policies of the host.
+//! What happens to an open device: a busy kernel, its removal, processes that fork, policies of the
+//! host.
 
 mod fork;
 mod gone;

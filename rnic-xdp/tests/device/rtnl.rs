@@ -1,4 +1,5 @@
-//! Frames must not wait while another process holds the lock of the kernel's network configuration (RTNL).
+//! Frames must not wait while another process holds the lock of the kernel's network configuration
+//! (RTNL).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, Runs};
 
-/// A process that holds the lock: its ioctl waits for a page of memory that is not provided until the end.
+/// A process that holds the lock: its ioctl waits for a page of memory that is not provided until
+/// the end.
 struct Rtnl(Child);
 
 impl Rtnl {

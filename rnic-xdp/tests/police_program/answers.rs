@@ -1,4 +1,5 @@
-//! What the program must answer to what no client of this host accepts, written anew from its description.
+//! What the program must answer to what no client of this host accepts, written anew from its
+//! description.
 
 use rnic_manager::PoliceVerdict;
 
@@ -9,7 +10,8 @@ pub(crate) const ACK: u8 = 16;
 /// ECE and CWR, in the SYN of a host that offers ECN.
 pub(crate) const ECN: u8 = 0xc0;
 
-/// Returns the RST in answer to a frame with this verdict: to one for nobody that is none itself, and to the SYN of a stranger.
+/// Returns the RST in answer to a frame with this verdict: to one for nobody that is none itself,
+/// and to the SYN of a stranger.
 pub(crate) fn answer_to(frame: &[u8], verdict: PoliceVerdict) -> Option<Vec<u8>> {
     if !matches!(verdict, PoliceVerdict::Nobody | PoliceVerdict::Stranger) {
         return None;
@@ -42,7 +44,8 @@ pub(crate) fn answer_to(frame: &[u8], verdict: PoliceVerdict) -> Option<Vec<u8>>
         answer[tcp + 13] |= ACK;
     }
     answer[tcp + 14..tcp + 16].fill(0);
-    // As RFC 1624 has it: the words in front of the checksum have changed, but for the ports, which changed places.
+    // As RFC 1624 has it: the words in front of the checksum have changed, but for the ports, which
+    // changed places.
     let mut sum = u32::from(!word(&frame[tcp + 16..]));
     for at in (tcp + 4..tcp + 16).step_by(2) {
         sum += u32::from(!word(&frame[at..])) + u32::from(word(&answer[at..]));

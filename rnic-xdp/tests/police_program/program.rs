@@ -15,7 +15,8 @@ use crate::host::{ADDRESSES, BROADCAST, CLIENT, LEASES, LINKS, OTHER};
 const XDP_DROP: u32 = 1;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
-/// The device on which the kernel says that the frames of these tests arrive: the loopback's, the first of each namespace.
+/// The device on which the kernel says that the frames of these tests arrive: the loopback's, the
+/// first of each namespace.
 const DEVICE: u32 = 1;
 /// The index of the NIC in the map of devices.
 pub(crate) const NIC: u32 = 0;
@@ -118,7 +119,8 @@ impl Rig<'_> {
         (word(32), word(40))
     }
 
-    /// Leases an address and port to a client, for all peers or for those whose addresses begin with these octets.
+    /// Leases an address and port to a client, for all peers or for those whose addresses begin
+    /// with these octets.
     pub(crate) fn lease(&self, client: u32, local: &str, vlan: u16, peers: Option<&[&[u8]]>) {
         let local: SocketAddr = local.parse().unwrap();
         let (address, family) = octets(local.ip());
@@ -138,7 +140,8 @@ impl Rig<'_> {
         let which = if peers.is_some() { 2 } else { 1 };
         let target = [which, client].map(u32::to_ne_bytes).concat();
         maps.steer_map.update(&key, &target, MapFlags::ANY).unwrap();
-        // The map by port says that there are others, so that the program looks into the map of entries.
+        // The map by port says that there are others, so that the program looks into the map of
+        // entries.
         let mut port = [0; 28];
         port[20] = 1;
         let number = u32::from(local.port()).to_ne_bytes();
@@ -197,8 +200,8 @@ impl Rig<'_> {
         sums
     }
 
-    /// Runs the program on a frame, of which the first buffer has `linear` octets if stated. Returns the verdict, as counted for
-    /// the client, or for none if it is unknown.
+    /// Runs the program on a frame, of which the first buffer has `linear` octets if stated.
+    /// Returns the verdict, as counted for the client, or for none if it is unknown.
     pub(crate) fn run(&self, frame: &[u8], linear: Option<usize>) -> PoliceVerdict {
         let before = [0, CLIENT].map(|port| self.counters(port));
         // data and data_end of struct xdp_md, from 0 on; the rest is zero.
@@ -261,7 +264,8 @@ fn octets(address: IpAddr) -> ([u8; 16], u8) {
     }
 }
 
-/// Runs a test with the loaded program, a host with addresses, and two clients with leases and devices.
+/// Runs a test with the loaded program, a host with addresses, and two clients with leases and
+/// devices.
 pub(crate) fn with_rig(body: impl FnOnce(&Rig<'_>)) {
     let mut object = MaybeUninit::uninit();
     let open = PoliceSkelBuilder::default().open(&mut object).unwrap();

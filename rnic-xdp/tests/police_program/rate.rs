@@ -117,7 +117,8 @@ fn tokens_come_with_time() {
             assert_eq!(left, tokens + come - FRAME * NANO);
             (tokens, refilled) = (left, then);
         }
-        // After a pause in which all would have come, and after a shorter one, when most were there already.
+        // After a pause in which all would have come, and after a shorter one, when most were there
+        // already.
         for refilled in [0, now() - 2 * NANO] {
             let full = Policy {
                 rate: 1000,
@@ -134,8 +135,9 @@ fn tokens_come_with_time() {
     });
 }
 
-/// The tokens of a long pause at a high rate are more than the program can count: whatever is left of their number, it must not
-/// look at it. Sixteen pauses leave sixteen numbers, from all parts of the range.
+/// The tokens of a long pause at a high rate are more than the program can count: whatever is left
+/// of their number, it must not look at it. Sixteen pauses leave sixteen numbers, from all parts of
+/// the range.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_long_pause_at_a_high_rate_fills_the_burst() {

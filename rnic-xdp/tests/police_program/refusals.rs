@@ -35,8 +35,8 @@ fn for_nobody() -> [Segment; 5] {
     ]
 }
 
-/// Sets the numbers of a segment for nobody, and its checksum. Checks that its answer has this checksum's equal, and returns the
-/// answer's numbers and flags.
+/// Sets the numbers of a segment for nobody, and its checksum. Checks that its answer has this
+/// checksum's equal, and returns the answer's numbers and flags.
 fn numbers_in_answer(rig: &Rig<'_>, segment: Segment, numbers: [u32; 2]) -> ([u32; 2], u8) {
     let mut frame = segment.octets();
     let ip = segment.ip_at();
@@ -60,7 +60,8 @@ fn numbers_in_answer(rig: &Rig<'_>, segment: Segment, numbers: [u32; 2]) -> ([u3
     ([number(4), number(8)], answer[tcp + 13])
 }
 
-/// What the rig compares is written anew here; this test has it from RFC 9293 section 3.10.7.1: the answer is an acceptable RST.
+/// What the rig compares is written anew here; this test has it from RFC 9293 section 3.10.7.1: the
+/// answer is an acceptable RST.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn what_is_for_nobody_is_answered_with_a_valid_reset() {

@@ -99,7 +99,8 @@ impl Bed {
         })
     }
 
-    /// Makes a client's veth pair with its socket. Returns its namespace, the socket and the index of the host's end.
+    /// Makes a client's veth pair with its socket. Returns its namespace, the socket and the index
+    /// of the host's end.
     pub(crate) fn client(&self, port: u32) -> (Namespace, Endpoint, u32) {
         let namespace = quiet_namespace();
         let ends = (format!("h{port}"), format!("c{port}"));
@@ -168,8 +169,8 @@ pub(crate) fn at(port: u16) -> Entry {
     }
 }
 
-/// Makes the frame of a TCP segment with a number in its payload. Segments to the host come from the network, all others from the
-/// host.
+/// Makes the frame of a TCP segment with a number in its payload. Segments to the host come from
+/// the network, all others from the host.
 pub(crate) fn frame(source: &str, destination: &str, number: u32) -> Vec<u8> {
     let (source, destination): (SocketAddr, SocketAddr) =
         (source.parse().unwrap(), destination.parse().unwrap());

@@ -50,7 +50,8 @@ fn share(pins: &str) {
     std::process::exit(0);
 }
 
-/// Sends batches both ways until told to end, each when the one before has arrived, which it does only if no frame is lost.
+/// Sends batches both ways until told to end, each when the one before has arrived, which it does
+/// only if no frame is lost.
 fn flow(wire: &mut Endpoint, client: &mut Endpoint, end: &AtomicBool) -> u32 {
     let local = "10.77.0.1:4420";
     let mut number = 0;

@@ -1,4 +1,5 @@
-//! A device that clients share: the programs, maps and pins in network namespaces, with real sockets.
+//! A device that clients share: the programs, maps and pins in network namespaces, with real
+//! sockets.
 
 mod bed;
 mod endpoint;

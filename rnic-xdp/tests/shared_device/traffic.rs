@@ -8,7 +8,8 @@ use rnic_xdp::steering::{Entry, Mode, ModeChoice};
 use crate::bed::{Bed, REMOTE, at, frame, free};
 use crate::endpoint::{Endpoint, eventually};
 
-/// Sends frames to a client and from it. Each must be the next one that arrives: none is lost, changed or doubled.
+/// Sends frames to a client and from it. Each must be the next one that arrives: none is lost,
+/// changed or doubled.
 pub(crate) fn exchange(wire: &mut Endpoint, client: &mut Endpoint, local: &str) {
     for number in 0..200 {
         let there = frame(REMOTE, local, number);
@@ -81,7 +82,8 @@ fn frames_pass_through_all_programs() {
     frames_pass_in(ModeChoice::Native);
 }
 
-/// On a device whose driver has no XDP all but the program on the client's end run in the kernel's stack.
+/// On a device whose driver has no XDP all but the program on the client's end run in the kernel's
+/// stack.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn frames_pass_in_generic_mode() {

@@ -7,7 +7,8 @@ use crate::host::{OTHERS, OURS, PLAIN_VLAN, VLAN, VLANS};
 use crate::oracle::Verdict;
 use crate::program::{XDP_PASS, XDP_REDIRECT, with_rig};
 
-/// A tagged frame belongs to the VLAN device that has the address, whichever entry of the port is the first.
+/// A tagged frame belongs to the VLAN device that has the address, whichever entry of the port is
+/// the first.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn an_address_is_steered_in_its_vlan_only() {
@@ -50,8 +51,8 @@ fn an_address_is_steered_in_its_vlan_only() {
     });
 }
 
-/// A device that removes tags shows frames of a VLAN without one. The address says which VLAN it was, and there alone the frame is
-/// for us.
+/// A device that removes tags shows frames of a VLAN without one. The address says which VLAN it
+/// was, and there alone the frame is for us.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_that_lost_its_tag_is_of_the_vlan_of_its_destination() {
@@ -98,7 +99,8 @@ fn a_frame_that_lost_its_tag_is_for_a_mac_address_of_the_vlan() {
     const REDIRECTED: (u32, usize) = (XDP_REDIRECT, 0);
     const OTHER_HOST: (u32, usize) = (XDP_PASS, 6);
     with_rig(|rig| {
-        // 10.1.2.4 is in a VLAN that is down, where only a listener at any address would get its frames.
+        // 10.1.2.4 is in a VLAN that is down, where only a listener at any address would get its
+        // frames.
         rig.remove_tags(&[("10.1.100.3", VLAN), ("10.1.2.4", VLAN + 1)]);
         let down = Ipv4 {
             destination: [10, 1, 2, 4],
@@ -122,7 +124,8 @@ fn a_frame_that_lost_its_tag_is_for_a_mac_address_of_the_vlan() {
     });
 }
 
-/// A listener at any address also listens in the VLANs for which the host has a device, and in no other.
+/// A listener at any address also listens in the VLANs for which the host has a device, and in no
+/// other.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn any_address_is_one_of_ours_in_a_vlan_of_ours() {

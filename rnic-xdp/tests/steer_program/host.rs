@@ -7,11 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub(crate) const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const VLANS: [u8; 6] = [2, 0, 0, 0, 1, 1];
 pub(crate) const OTHERS: [u8; 6] = [2, 0, 0, 0, 0, 3];
-/// A VLAN whose device has a MAC address of its own, and one whose device has that of the device below.
+/// A VLAN whose device has a MAC address of its own, and one whose device has that of the device
+/// below.
 pub(crate) const VLAN: u16 = 100;
 pub(crate) const PLAIN_VLAN: u16 = 4095;
 
-/// Returns the MAC addresses at which frames of each VLAN are for us; VLAN 0 stands for frames without a tag.
+/// Returns the MAC addresses at which frames of each VLAN are for us; VLAN 0 stands for frames
+/// without a tag.
 pub(crate) fn links() -> BTreeMap<u16, [[u8; 6]; 2]> {
     BTreeMap::from([
         (0, [OURS, OURS]),
@@ -36,7 +38,8 @@ pub(crate) const OWN: [&str; 9] = [
 /// Addresses and ports, each with its VLAN.
 pub(crate) type Steered = HashSet<(SocketAddr, u16)>;
 
-/// Returns whether a destination is an address of this host and among them, in this VLAN or as any address.
+/// Returns whether a destination is an address of this host and among them, in this VLAN or as any
+/// address.
 pub(crate) fn is_steered(steered: &Steered, local: SocketAddr, vlan: u16) -> bool {
     let any: IpAddr = match local {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

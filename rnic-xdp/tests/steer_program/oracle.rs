@@ -35,7 +35,8 @@ pub(crate) fn oracle(frame: &[u8], steered: &Steered) -> Verdict {
                 if header[0] >> 4 != 4 || header_len < 20 {
                     return None;
                 }
-                // More fragments, or not the first: all but the "don't fragment" and the reserved bit.
+                // More fragments, or not the first: all but the "don't fragment" and the reserved
+                // bit.
                 if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
                     return Some(Err(Verdict::Fragment));
                 }

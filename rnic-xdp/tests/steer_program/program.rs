@@ -95,7 +95,8 @@ impl<'obj> Rig<'obj> {
         }
     }
 
-    /// Adds an entry. The first one of a port also goes to the map by port, with which the program compares.
+    /// Adds an entry. The first one of a port also goes to the map by port, with which the program
+    /// compares.
     pub(crate) fn steer(&mut self, local: &str, vlan: u16) {
         self.steer_to(local, vlan, 0);
     }
@@ -125,7 +126,8 @@ impl<'obj> Rig<'obj> {
         self.steered.insert((local, vlan));
     }
 
-    /// Adds an entry without a VLAN for some peers only: those whose addresses begin with these octets.
+    /// Adds an entry without a VLAN for some peers only: those whose addresses begin with these
+    /// octets.
     pub(crate) fn steer_for(&mut self, local: &str, peers: &[&[u8]]) {
         self.steer_to_for(local, 0, peers);
     }
@@ -233,7 +235,8 @@ impl<'obj> Rig<'obj> {
         (action, moved[0])
     }
 
-    /// Runs the program on a frame, and compares what it does with the oracle and the engine. Returns the verdict.
+    /// Runs the program on a frame, and compares what it does with the oracle and the engine.
+    /// Returns the verdict.
     pub(crate) fn check(&self, frame: &[u8]) -> Verdict {
         let expected = oracle(frame, &self.steered);
         let (action, counter) = self.run(frame);
@@ -247,7 +250,8 @@ impl<'obj> Rig<'obj> {
         expected
     }
 
-    /// Compares the verdict on a frame that the engine would take with the destination that the engine reads.
+    /// Compares the verdict on a frame that the engine would take with the destination that the
+    /// engine reads.
     fn check_against_engine(&self, frame: &[u8], verdict: Verdict) {
         let Ok(packet) = parse(frame, Checksums::Unnecessary) else {
             return;
@@ -262,8 +266,8 @@ impl<'obj> Rig<'obj> {
         assert_eq!(verdict, expected, "{frame:02x?}");
     }
 
-    /// Runs the program on a frame in several buffers, of which the first one has `linear` octets. Returns its action, or
-    /// `None` if the kernel cannot cut frames so (before Linux 6.18).
+    /// Runs the program on a frame in several buffers, of which the first one has `linear` octets.
+    /// Returns its action, or `None` if the kernel cannot cut frames so (before Linux 6.18).
     pub(crate) fn run_in_pieces(&self, frame: &[u8], linear: usize) -> Option<u32> {
         // data and data_end of struct xdp_md, from 0 on; the rest is zero.
         let mut context = [0; 24];

@@ -100,7 +100,8 @@ fn clients_entries_have_limits_too() {
     });
 }
 
-/// Whatever a client's leases are for: its rule says with whom it may speak, which bounds what comes as well as what goes.
+/// Whatever a client's leases are for: its rule says with whom it may speak, which bounds what
+/// comes as well as what goes.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn nothing_comes_from_those_with_whom_a_client_may_not_speak() {
@@ -130,7 +131,8 @@ fn nothing_comes_from_those_with_whom_a_client_may_not_speak() {
     });
 }
 
-/// Clients lease ports at loopback addresses for each other; no frame from a network may come there.
+/// Clients lease ports at loopback addresses for each other; no frame from a network may come
+/// there.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn loopback_addresses_from_the_network_are_never_steered() {
@@ -205,7 +207,8 @@ fn a_client_with_a_hardware_queue_has_what_arrives_there_alone() {
     });
 }
 
-/// A process that has the device for itself pays nothing for what clients need: the verifier has removed it.
+/// A process that has the device for itself pays nothing for what clients need: the verifier has
+/// removed it.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn exclusive_use_has_no_code_for_clients() {

@@ -1,10 +1,11 @@
-//! Which frames the programs show to somebody who captures, and what they say of them. `police` and those of `ebpf/capture.bpf.c` have
-//! this from the same file (`ebpf/wanted.h`).
+//! Which frames the programs show to somebody who captures, and what they say of them. `police` and
+//! those of `ebpf/capture.bpf.c` have this from the same file (`ebpf/wanted.h`).
 //!
-//! The programs of `ebpf/capture.bpf.c` stand at functions of the kernel. BPF_PROG_TEST_RUN runs such a program only at the kernel's own
-//! test functions (`bpf_fentry_test1` and those behind it), which have other arguments: neither a frame of an AF_XDP socket nor a pool of
-//! descriptors can be passed to it. So they are only loaded here, which has the kernel's verifier look at each path of them;
-//! `rnic-ctl/tests/capture.rs` has frames pass through them.
+//! The programs of `ebpf/capture.bpf.c` stand at functions of the kernel. BPF_PROG_TEST_RUN runs
+//! such a program only at the kernel's own test functions (`bpf_fentry_test1` and those behind it),
+//! which have other arguments: neither a frame of an AF_XDP socket nor a pool of descriptors can be
+//! passed to it. So they are only loaded here, which has the kernel's verifier look at each path of
+//! them; `rnic-ctl/tests/capture.rs` has frames pass through them.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -88,7 +89,8 @@ fn lost(rig: &Rig<'_>) -> [u64; 2] {
     })
 }
 
-/// Runs the program on a frame while somebody captures what is wanted. Returns its record with octets of it, if it is shown.
+/// Runs the program on a frame while somebody captures what is wanted. Returns its record with
+/// octets of it, if it is shown.
 fn shown(rig: &Rig<'_>, wanted: Wanted, frame: &[u8]) -> Option<Vec<u8>> {
     let basket = Rc::new(RefCell::new(Vec::new()));
     let into = Rc::clone(&basket);
@@ -244,7 +246,8 @@ fn the_verifier_takes_the_programs_at_functions_of_the_kernel() {
         }
         if let Err(why) = open.load() {
             let why = why.to_string();
-            // EACCES, EINVAL and E2BIG are the verifier's. With others a kernel says that it has no programs at its functions.
+            // EACCES, EINVAL and E2BIG are the verifier's. With others a kernel says that it has no
+            // programs at its functions.
             let is_refused = ["13", "22", "7"].map(|error| format!("(os error {error})"));
             assert!(
                 !is_refused.iter().any(|of| why.contains(of)),

@@ -43,7 +43,8 @@ impl Origin {
 }
 
 impl Origin {
-    /// Ends a line of TOML that has a value of this origin: in the alternate form with what was set while rnicd runs.
+    /// Ends a line of TOML that has a value of this origin: in the alternate form with what was set
+    /// while rnicd runs.
     pub(super) fn end_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RunTime { .. } if f.alternate() => writeln!(f, " # set by {self}"),

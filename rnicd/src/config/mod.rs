@@ -491,7 +491,8 @@ fn who(
     Some(who)
 }
 
-/// As a file that says all of it, defaults included; in the alternate form with what was set while rnicd runs.
+/// As a file that says all of it, defaults included; in the alternate form with what was set while
+/// rnicd runs.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let socket = self.socket.value.display().to_string();

@@ -27,14 +27,16 @@ pub struct Limits {
     pub rate: Setting<Rate>,
     /// The peers with which it may speak.
     pub peers: Setting<AllowedPeers>,
-    /// The most memory of hugepages for frames. Ordinary pages, where there are no free hugepages, do not count.
+    /// The most memory of hugepages for frames. Ordinary pages, where there are no free hugepages,
+    /// do not count.
     pub hugepages: Setting<Memory>,
     /// Whether its programs may do without CRCs.
     pub crc: Setting<Crc>,
 }
 
-/// Those of a host with users who do not know each other: what more somebody needs, a rule gives. The TCP ports are those of `rnic-ctl
-/// rping` and rping, of `rnic-ctl perf`, perftest and qperf. These defaults stand nowhere else in the code; `rnicd.toml` shows them, and a test compares.
+/// Those of a host with users who do not know each other: what more somebody needs, a rule gives.
+/// The TCP ports are those of `rnic-ctl rping` and rping, of `rnic-ctl perf`, perftest and qperf.
+/// These defaults stand nowhere else in the code; `rnicd.toml` shows them, and a test compares.
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -22,12 +22,14 @@ pub(super) trait Value: fmt::Display + PartialEq + Clone {
         true
     }
 
-    /// Returns a value as TOML that a command line has in words, lists with commas between their elements. It may be none.
+    /// Returns a value as TOML that a command line has in words, lists with commas between their
+    /// elements. It may be none.
     fn toml(words: &str) -> String {
         toml_string(words)
     }
 
-    /// Returns what the more generous of both allows; if each allows something that the other does not, both together.
+    /// Returns what the more generous of both allows; if each allows something that the other does
+    /// not, both together.
     fn most(self, other: Self) -> Self;
 }
 

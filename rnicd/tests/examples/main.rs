@@ -1,4 +1,5 @@
-//! The examples of rnic-verbs, as programs without any right at two hosts that each have an rnicd, and as root without one.
+//! The examples of rnic-verbs, as programs without any right at two hosts that each have an rnicd,
+//! and as root without one.
 
 mod copy;
 mod kv;

@@ -12,7 +12,8 @@ use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 use crate::program::{Program, SOON};
 
-/// Who runs the examples: a user that needs no entry in the list of users, and the group that may connect to rnicd.
+/// Who runs the examples: a user that needs no entry in the list of users, and the group that may
+/// connect to rnicd.
 const NOBODY: &str = "65534";
 /// The device of each host.
 const NIC: &str = "nic";
@@ -26,7 +27,8 @@ pub(crate) struct Host {
     pub(crate) addresses: [&'static str; 2],
 }
 
-/// Returns two hosts. With `shared`, each has an rnicd, and runs programs without any right; else as root.
+/// Returns two hosts. With `shared`, each has an rnicd, and runs programs without any right; else
+/// as root.
 pub(crate) fn hosts(shared: bool) -> [Host; 2] {
     let mut hosts = [
         Host::new(["10.9.0.1", "[fd09::1]"]),
@@ -153,7 +155,8 @@ impl Host {
         Program::start(command)
     }
 
-    /// Starts the server of an example at an address of this host. Returns it, and where it listens.
+    /// Starts the server of an example at an address of this host. Returns it, and where it
+    /// listens.
     pub(crate) fn serve(&self, example: &str, role: &str, more: &[&str]) -> (Program, String) {
         self.serve_at(self.addresses[0], example, role, more)
     }

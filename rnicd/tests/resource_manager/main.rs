@@ -1,4 +1,5 @@
-//! What RFC 5041 section 8.3.2 demands of the Privileged Resource Manager, asked of a whole rnicd over its socket.
+//! What RFC 5041 section 8.3.2 demands of the Privileged Resource Manager, asked of a whole rnicd
+//! over its socket.
 
 mod names;
 mod rig;
@@ -10,7 +11,8 @@ use rnic_manager::protocol::{Answer, Ask, Notice, Reason};
 
 use rig::{Rnicd, SOON, connect, listen, port_of_frames};
 
-/// What clients share (ports of a device, frames, TCP ports) is given out by rnicd, and to none more than its share.
+/// What clients share (ports of a device, frames, TCP ports) is given out by rnicd, and to none
+/// more than its share.
 // rfc: 5040-117, 5041-95, 5042-3, 5042-14 scarce resources are given out by the resource manager
 // rfc: 5040-s9, 5041-s14, 5042-s7 nobody is given more than a fair share
 #[test]

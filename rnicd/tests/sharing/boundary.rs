@@ -275,8 +275,8 @@ fn without_rnicd_no_peer_comes_in_whom_a_policy_might_keep_out() {
     assert!(error.contains("rejected"), "{error}");
 }
 
-/// Whatever a client asks for without end, administrators are answered at once: the one thing here that is measured. Of a machine that has
-/// other things to do, the best counts.
+/// Whatever a client asks for without end, administrators are answered at once: the one thing here
+/// that is measured. Of a machine that has other things to do, the best counts.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn administrators_are_answered_at_once_whatever_a_client_asks_for() {

@@ -87,7 +87,8 @@ fn an_address_goes_and_comes_back() {
     assert!(connected.is_err(), "from an address that is not there");
     for _ in 0..3 {
         rig.host.ip("addr add 10.9.0.3/24 dev nic").unwrap();
-        // That the path is unreachable may be on its way to the client still, for a connection that had the address before.
+        // That the path is unreachable may be on its way to the client still, for a connection that
+        // had the address before.
         rig.until("the client connects from there", || {
             client
                 .ask(&format!("connect 10.9.0.2:{PORT} 10.9.0.3:0"))

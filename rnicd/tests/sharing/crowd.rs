@@ -60,7 +60,8 @@ fn two_users_with_twenty_clients_at_once() {
         user.is_full(&rig);
     }
 
-    // One of each user serves one of the other, on this host. The others speak with the peer, over both families.
+    // One of each user serves one of the other, on this host. The others speak with the peer, over
+    // both families.
     let (mut alice_serves, mut bob_serves) = (alice.clients.remove(0), bob.clients.remove(0));
     let to_alice = alice_serves.must("listen 10.9.0.1:5000");
     let to_bob = bob_serves.must("listen 127.0.0.1:5001");

@@ -1,4 +1,5 @@
-//! What the two ends of a connection do: one writes to the other's memory, reads it back, and compares.
+//! What the two ends of a connection do: one writes to the other's memory, reads it back, and
+//! compares.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Accepts the next connection request, if there is one within `timeout`, and tells the peer where the memory is.
+    /// Accepts the next connection request, if there is one within `timeout`, and tells the peer
+    /// where the memory is.
     fn accept(device: &Device, listeners: &[Listener], timeout: Duration) -> Outcome<Option<Self>> {
         let Some(request) = device.next_request(listeners, timeout).map_err(words)? else {
             return Ok(None);
@@ -244,8 +246,9 @@ impl Begun {
     }
 }
 
-/// Connects a device to a listener of this thread's own, on the same device or on another, and has one write to the other.
-/// Returns what the listener's memory has then, which the initiator did not look at.
+/// Connects a device to a listener of this thread's own, on the same device or on another, and has
+/// one write to the other. Returns what the listener's memory has then, which the initiator did not
+/// look at.
 pub(crate) fn talk_to_oneself(
     device: &Device,
     (other, listener): (&Device, Listener),

@@ -1,4 +1,5 @@
-//! Clients that send as much as they can, fork, or stop in the middle, while another user's client transfers.
+//! Clients that send as much as they can, fork, or stop in the middle, while another user's client
+//! transfers.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -262,7 +262,8 @@ fn a_client_that_takes_nothing_holds_four_pipes() {
     assert_eq!(refused.reason, Reason::NotReady);
     kill(pid, Signal::SIGCONT).unwrap();
     client.must("ignore 5");
-    // It keeps them, and rnicd has none: closing the last copy of one would wait for a write that is under way there.
+    // It keeps them, and rnicd has none: closing the last copy of one would wait for a write that
+    // is under way there.
     holds(&rig, 0);
     assert_eq!(end(), InspectionEnd::TimedOut);
     client.must("ignore 1");

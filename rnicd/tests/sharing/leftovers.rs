@@ -11,7 +11,8 @@ use rnic_xdp::steering;
 
 use crate::rig::{NIC, Rig};
 
-/// The most ports of a device, and octets of what the programs' maps hold (`ebpf/police.h`, `ebpf/steer.h`).
+/// The most ports of a device, and octets of what the programs' maps hold (`ebpf/police.h`,
+/// `ebpf/steer.h`).
 const MAX_PORTS: u32 = 1023;
 type ClientOctets = [u8; 48];
 type PolicePeer = [u8; 24];
@@ -20,7 +21,8 @@ type SteerPeer = [u8; 40];
 type CounterWords = [u64; 2 * PoliceVerdict::ALL.len()];
 
 impl Rig {
-    /// Waits until nothing is left of the clients that were there, and these local TCP ports can be had again.
+    /// Waits until nothing is left of the clients that were there, and these local TCP ports can be
+    /// had again.
     pub(crate) fn wait_until_clean(&self, leases: &[u16]) {
         let mut left = Vec::new();
         let deadline = std::time::Instant::now() + crate::exchange::SOON;
@@ -44,7 +46,8 @@ impl Rig {
         left
     }
 
-    /// The veth pairs of ports. Their other ends, and the network namespaces of these, exist as long as they do.
+    /// The veth pairs of ports. Their other ends, and the network namespaces of these, exist as
+    /// long as they do.
     pub(crate) fn devices(&self) -> Vec<String> {
         let links = self.host.ip("-o link show type veth").unwrap();
         let ports = links.lines().filter(|line| line.contains(": rnic"));
@@ -57,7 +60,8 @@ impl Rig {
         leases.iter().map(ToString::to_string).collect()
     }
 
-    /// What became of the frames that a port sent: those verdicts that there were, with their numbers.
+    /// What became of the frames that a port sent: those verdicts that there were, with their
+    /// numbers.
     pub(crate) fn verdicts(&self, port: u32) -> Vec<(PoliceVerdict, u64)> {
         let map: PerCpuArray<_, CounterWords> = self.map("police_counters", Map::PerCpuArray);
         let cpus = map.get(&port, 0).unwrap();

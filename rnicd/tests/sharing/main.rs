@@ -1,5 +1,5 @@
-//! rnicd with clients that have no right at all, and a peer that has an interface to itself: in two network namespaces, with the
-//! real kernel.
+//! rnicd with clients that have no right at all, and a peer that has an interface to itself: in two
+//! network namespaces, with the real kernel.
 
 mod boundary;
 mod changes;

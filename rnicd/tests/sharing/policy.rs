@@ -1,4 +1,5 @@
-//! What binds clients whatever their programs ask for: IPsec policies of the host, which they cannot see, and CRCs.
+//! What binds clients whatever their programs ask for: IPsec policies of the host, which they
+//! cannot see, and CRCs.
 
 use std::io::Read;
 use std::net::TcpListener;

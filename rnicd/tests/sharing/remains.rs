@@ -191,7 +191,8 @@ fn a_write_that_does_not_end_holds_up_nobody_else() {
     rig.wait_until_clean(&[]);
 }
 
-/// It takes long to free what somebody has mapped often: that is done beside the loop, and counts until then.
+/// It takes long to free what somebody has mapped often: that is done beside the loop, and counts
+/// until then.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn memory_that_is_mapped_often_holds_up_nobody() {

@@ -1,5 +1,6 @@
-//! rnicd reserves what is leased: as long as a lease lasts, nobody else gets its TCP port, whatever its client does and however often
-//! rnicd ends; and when the lease has ended, the TCP port is free.
+//! rnicd reserves what is leased: as long as a lease lasts, nobody else gets its TCP port, whatever
+//! its client does and however often rnicd ends; and when the lease has ended, the TCP port is
+//! free.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -114,8 +115,8 @@ fn another_keeper_gets_all_if_one_is_lost() {
     lease(&mut client);
     for number in 1..=3 {
         rig.kill_keeper();
-        // rnicd may have connected to the one that ends once more: it is the next one's start that counts. Who answers has handed
-        // everything over.
+        // rnicd may have connected to the one that ends once more: it is the next one's start that
+        // counts. Who answers has handed everything over.
         rig.until("there is another keeper", || {
             let started = rig.log().matches("the keeper is pid").count();
             (started == number + 1 && rig.shares_device() && rig.keepers().len() == 1).then_some(())

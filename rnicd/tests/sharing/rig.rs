@@ -68,7 +68,8 @@ impl Rig {
         join(&self.host, &self.far, mtu, 1);
     }
 
-    /// Makes the devices anew with room for a number of queues, of which one is in use, and rnicd, too.
+    /// Makes the devices anew with room for a number of queues, of which one is in use, and rnicd,
+    /// too.
     pub(crate) fn have_queues(&mut self, most: u32) {
         self.kill();
         self.host.ip("link del dev nic").unwrap();
@@ -77,7 +78,8 @@ impl Rig {
         self.start();
     }
 
-    /// Sets the number of queues on which the device receives, and on which the peer sends. With a program it must not have fewer.
+    /// Sets the number of queues on which the device receives, and on which the peer sends. With a
+    /// program it must not have fewer.
     pub(crate) fn set_queues(&self, count: u32) {
         let count = count.to_string();
         for (namespace, netdev, way) in [(&self.host, NIC, "rx"), (&self.far, PEER_NIC, "tx")] {
@@ -195,7 +197,8 @@ impl Rig {
         Pid::from_raw(rnicd.id().try_into().unwrap())
     }
 
-    /// Returns how many descriptors rnicd has open, without those of connections that were closed before.
+    /// Returns how many descriptors rnicd has open, without those of connections that were closed
+    /// before.
     pub(crate) fn count_descriptors(&self) -> usize {
         // It has noticed the end of earlier connections once it has answered on a later one.
         let _later = Manager::connect(&self.socket()).unwrap();
@@ -281,7 +284,8 @@ impl Rig {
         });
     }
 
-    /// Waits until something is so, and returns it. If it never is, the test fails with what rnicd has said.
+    /// Waits until something is so, and returns it. If it never is, the test fails with what rnicd
+    /// has said.
     pub(crate) fn until<T>(&self, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
         let deadline = Instant::now() + SOON;
         loop {

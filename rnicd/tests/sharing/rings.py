@@ -1,4 +1,5 @@
-"""The rings of a port, and frames to send, without any of rnic's code. What `script.py` does stands on it: both run as one text."""
+"""The rings of a port, and frames to send, without any of rnic's code. What `script.py` does stands
+on it: both run as one text."""
 
 import mmap
 import os

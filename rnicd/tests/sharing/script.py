@@ -1,5 +1,5 @@
-"""A client of rnicd without any of rnic's code, which may mean harm. It does what it is told line by line, and answers
-each. `rings.py` comes before it in the same text."""
+"""A client of rnicd without any of rnic's code, which may mean harm. It does what it is told line
+by line, and answers each. `rings.py` comes before it in the same text."""
 
 import array
 import ctypes
@@ -183,7 +183,8 @@ def administer():
 
 
 def leases(most):
-    """Leases until it is refused, releases all, and does so again: the quota is whole again. Returns how many it had."""
+    """Leases until it is refused, releases all, and does so again: the quota is whole again.
+    Returns how many it had."""
     there = Connection()
     port = there.open_port()[0]["port"]
     counts = []
@@ -250,7 +251,8 @@ def until_mtu(mtu):
 
 
 def flood(count):
-    """Asks without reading any answer, until rnicd takes no more for a second. Returns how much it took of each kind."""
+    """Asks without reading any answer, until rnicd takes no more for a second. Returns how much it
+    took of each kind."""
     taken = []
     for kind, fields in [
         ("follow", lambda n: {"destination": "10.%d.%d.%d" % (n >> 16 & 255, n >> 8 & 255, n & 255)}),
@@ -287,7 +289,8 @@ def hang_up():
 
 
 def asked():
-    """Waits until somebody asks what this client says of itself. Returns the pipe for the answer."""
+    """Waits until somebody asks what this client says of itself. Returns the pipe for the
+    answer."""
     there, _ = HELD[-1]
     while True:
         octets, descriptors, _, _ = socket.recv_fds(there.socket, MAX_MESSAGE, 4)
@@ -366,7 +369,8 @@ def release(local):
 
 
 def let_go():
-    """Closes the connection and the socket of the last port, and keeps its memory, of which it has written to all pages."""
+    """Closes the connection and the socket of the last port, and keeps its memory, of which it has
+    written to all pages."""
     there, (_, (xdp, memory)) = HELD.pop()
     octets = os.fstat(memory).st_size
     mapped = mmap.mmap(memory, octets)
@@ -379,7 +383,8 @@ def let_go():
 
 
 def map_often(count):
-    """Maps the memory of the last port so often, with all pages, and closes its connection and socket."""
+    """Maps the memory of the last port so often, with all pages, and closes its connection and
+    socket."""
     there, (_, (xdp, memory)) = HELD.pop()
     octets, populate = os.fstat(memory).st_size, 0x8000
     # Python's own would have a descriptor each.
@@ -394,7 +399,8 @@ def map_often(count):
 
 
 def kept():
-    """Returns how much of the memory that was kept there is, in octets, and what is read there; and whether it can be made longer."""
+    """Returns how much of the memory that was kept there is, in octets, and what is read there; and
+    whether it can be made longer."""
     mapped, memory = HELD[-1]
     octets = 512 * os.fstat(memory).st_blocks
     for grow in (lambda: os.ftruncate(memory, 1 << 30), lambda: os.posix_fallocate(memory, 0, 1 << 30), lambda: os.ftruncate(memory, 0)):
@@ -456,7 +462,8 @@ def frames(own_mac, peer_mac):
 
 
 def deluge(kind, own_mac, peer_mac):
-    """Sends valid or forged frames as fast as the kernel takes them, until the next line comes. Returns the port, and how many."""
+    """Sends valid or forged frames as fast as the kernel takes them, until the next line comes.
+    Returns the port, and how many."""
     valid, *forged = specimens(own_mac, peer_mac)
     rings = open_rings()
     rings.fill({"valid": [valid], "forged": forged}[kind])
@@ -466,8 +473,8 @@ def deluge(kind, own_mac, peer_mac):
 
 
 def fork(count):
-    """Makes so many children fill the rings and the memory of one port with garbage, all at once, until they are killed. Returns
-    the port."""
+    """Makes so many children fill the rings and the memory of one port with garbage, all at once,
+    until they are killed. Returns the port."""
     there = Connection()
     grant, descriptors = there.open_port()
     rings = Rings(grant, descriptors)
@@ -537,8 +544,8 @@ def linger(seconds):
 
 
 def linger_in_an_answer(seconds):
-    """Does the same by the connection for the answer to an inspection, which rnicd still holds for a client that reads nothing and
-    leaves."""
+    """Does the same by the connection for the answer to an inspection, which rnicd still holds for
+    a client that reads nothing and leaves."""
     there, other = Connection(), Connection()
     grant, descriptors = there.open_port()
     there.tell("show", what="daemon")
@@ -603,8 +610,8 @@ def adopt_often(count):
 
 
 def adopt_in_a_row(count):
-    """Asks again and again, without waiting, for its own port with leases that it does not have. Returns of how many it was not told
-    when the next request was carried out."""
+    """Asks again and again, without waiting, for its own port with leases that it does not have.
+    Returns of how many it was not told when the next request was carried out."""
     there = Connection()
     grant, descriptors = there.open_port()
     HELD.append((there, descriptors))
@@ -646,7 +653,8 @@ def count_replies():
 
 
 def pester(kind):
-    """Asks for something as fast as rnicd takes it, on many connections, until the next line comes. Returns how often."""
+    """Asks for something as fast as rnicd takes it, on many connections, until the next line comes.
+    Returns how often."""
     there = Connection()
     grant, _ = there.open_port()
     port, local = grant["port"], "%s:0" % NEAR

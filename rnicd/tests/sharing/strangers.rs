@@ -1,5 +1,5 @@
-//! What clients may not have of others, whatever they lease: what the host forwards, what the kernel chooses for itself, and peers that
-//! no rule gives them.
+//! What clients may not have of others, whatever they lease: what the host forwards, what the
+//! kernel chooses for itself, and peers that no rule gives them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -147,7 +147,8 @@ fn tcp_ports_that_nobody_chose_are_of_rnicds_own_range() {
     }
 }
 
-/// A rule bounds what comes to a listener as it bounds what goes out, for whatever peers the client has asked.
+/// A rule bounds what comes to a listener as it bounds what goes out, for whatever peers the client
+/// has asked.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn peers_bound_what_arrives_at_a_listener() {
@@ -174,7 +175,8 @@ fn peers_bound_what_arrives_at_a_listener() {
     }
 }
 
-/// By default clients speak with hosts in the networks of the device alone, as these are at the time.
+/// By default clients speak with hosts in the networks of the device alone, as these are at the
+/// time.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn peers_on_the_link_are_those_of_the_moment() {

@@ -1,4 +1,5 @@
-"""Writes into the memory of a process's port, from a page that never comes, until standard input ends."""
+"""Writes into the memory of a process's port, from a page that never comes, until standard input
+ends."""
 
 import ctypes
 import fcntl

@@ -1,12 +1,13 @@
-//! Coalesced run: segments in a row whose headers are as predicted are handled as one. This is what GRO does with the
-//! headers of a flow, but each payload is placed as its frame comes.
+//! Coalesced run: segments in a row whose headers are as predicted are handled as one. This is what
+//! GRO does with the headers of a flow, but each payload is placed as its frame comes.
 //!
-//! Each segment holds the next data of the stream, as one FPDU with the next segment of the same Write, or of the Write
-//! behind it. The segment in front of the run is handled by header prediction, and is the template for the next. Of
-//! each further segment the checksum and CRC are checked, and the payload is placed; nothing else is done for it. Where
-//! another Write begins, its buffer is looked up. TCP and DDP learn of all segments once, behind the last. A run ends
-//! with its batch of frames, and with the first frame that is not of it: so nothing that it relies on changes
-//! meanwhile.
+//! Each segment holds the next data of the stream, as one FPDU with the next segment of the same
+//! Write, or of the Write behind it. The segment in front of the run is handled by header
+//! prediction, and is the template for the next. Of each further segment the checksum and CRC are
+//! checked, and the payload is placed; nothing else is done for it. Where another Write begins, its
+//! buffer is looked up. TCP and DDP learn of all segments once, behind the last. A run ends with
+//! its batch of frames, and with the first frame that is not of it: so nothing that it relies on
+//! changes meanwhile.
 
 use std::mem;
 
@@ -25,7 +26,8 @@ use crate::wire::tcp::DataHeader;
 /// The proof that segments like the one received may follow, and the run of those that did.
 pub(crate) struct CoalescedRun<'g> {
     next: SegmentTemplate,
-    /// The part of the buffer that the next segments of the message go to, as far as TCP's window has room for them.
+    /// The part of the buffer that the next segments of the message go to, as far as TCP's window
+    /// has room for them.
     place: Placement<'g>,
     /// Segments that came since a message last ended or began (a boundary).
     count: u32,
@@ -70,7 +72,8 @@ impl Message {
     }
 }
 
-/// A boundary within the run: the proof that a frame is the next one, where a message ends or another begins.
+/// A boundary within the run: the proof that a frame is the next one, where a message ends or
+/// another begins.
 struct BoundarySegment<'a, 'g> {
     template: SegmentTemplate,
     place: Placement<'g>,
@@ -129,8 +132,8 @@ impl<'g> CoalescedRun<'g> {
         })
     }
 
-    /// Places the octets of the next frame. False where their memory is gone: then the run ends, and the ordinary way finds the
-    /// error.
+    /// Places the octets of the next frame. False where their memory is gone: then the run ends,
+    /// and the ordinary way finds the error.
     #[inline(always)]
     fn commit_next(&mut self, segment: &Coalescable<'_>) -> bool {
         let placed = write_front(&mut self.place, segment);
@@ -157,7 +160,8 @@ impl<'g> CoalescedRun<'g> {
         }
     }
 
-    /// Reads a frame where a message ends or another begins. The octets of another message may belong elsewhere.
+    /// Reads a frame where a message ends or another begins. The octets of another message may
+    /// belong elsewhere.
     #[cold]
     #[inline(never)]
     fn eligible_segment<'a>(
@@ -205,8 +209,8 @@ impl<'g> CoalescedRun<'g> {
         self.message.add(count, octets as u32, last);
     }
 
-    /// Tells TCP and DDP of the segments that it took. Returns how many they are. The caller then calls
-    /// [`settle`](Connection::settle).
+    /// Tells TCP and DDP of the segments that it took. Returns how many they are. The caller then
+    /// calls [`settle`](Connection::settle).
     pub(crate) fn commit(
         mut self,
         connection: &mut Connection,
@@ -237,7 +241,8 @@ fn write_front(place: &mut Placement<'_>, segment: &Coalescable<'_>) -> bool {
     front.is_some_and(|front| front.write(segment.payload).is_ok())
 }
 
-/// Returns the place of the next segments' octets, as far as TCP's window has room for such segments.
+/// Returns the place of the next segments' octets, as far as TCP's window has room for such
+/// segments.
 // rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e STag, range and wrapping are checked first
 // rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
 fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {

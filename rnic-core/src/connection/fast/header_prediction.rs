@@ -1,8 +1,9 @@
-//! Header prediction: a segment that holds the next data of the stream and nothing else, except perhaps an
-//! acknowledgment of ours.
+//! Header prediction: a segment that holds the next data of the stream and nothing else, except
+//! perhaps an acknowledgment of ours.
 //!
-//! Van Jacobson's observation: most segments of a stream are like that. Their headers are compared with those of the
-//! frame before (`wire::prediction`), and TCP only counts the octets. The layers above get them in the ordinary way.
+//! Van Jacobson's observation: most segments of a stream are like that. Their headers are compared
+//! with those of the frame before (`wire::prediction`), and TCP only counts the octets. The layers
+//! above get them in the ordinary way.
 
 use crate::connection::{Connection, Context, Phase};
 use crate::fast_paths::{FastPath, taken};
@@ -18,7 +19,8 @@ pub(crate) struct PredictedSegment<'a> {
 }
 
 impl<'a> PredictedSegment<'a> {
-    /// Returns the proof if the segment may take this path. It was read from a frame with predicted headers.
+    /// Returns the proof if the segment may take this path. It was read from a frame with predicted
+    /// headers.
     #[inline(always)]
     pub(crate) fn eligible(
         connection: &Connection,
@@ -28,7 +30,8 @@ impl<'a> PredictedSegment<'a> {
         let Phase::Streaming(stream) = &connection.phase else {
             return None;
         };
-        // A side that ends in order closes behind the segment that leaves nothing to be done, whatever follows it.
+        // A side that ends in order closes behind the segment that leaves nothing to be done,
+        // whatever follows it.
         if stream.is_closing() {
             return None;
         }

@@ -1,8 +1,8 @@
 //! Idle send: an inline message that is the only one to send, while nothing is in flight.
 //!
-//! Where a sender waits for the peer's message before it posts its next, every message is one of these. It goes from
-//! the ring into a frame and to the device in one step. The frame, and the state that is kept for it, are what
-//! [`Connection::transmit`] would have made.
+//! Where a sender waits for the peer's message before it posts its next, every message is one of
+//! these. It goes from the ring into a frame and to the device in one step. The frame, and the
+//! state that is kept for it, are what [`Connection::transmit`] would have made.
 
 use crate::connection::{Connection, Context, Phase};
 use crate::fast_paths::{FastPath, taken};
@@ -19,7 +19,8 @@ pub(crate) struct IdleSend {
 }
 
 impl IdleSend {
-    /// Returns the proof if the next message may take this path. The caller knows that the device has room for a frame.
+    /// Returns the proof if the next message may take this path. The caller knows that the device
+    /// has room for a frame.
     #[inline(always)]
     pub(crate) fn eligible<F: TxFrames>(
         connection: &Connection,
@@ -45,7 +46,8 @@ impl IdleSend {
         Some(Self { segment, message })
     }
 
-    /// Sends the message. After that nothing is left to send, and only the timers of a segment in flight were set.
+    /// Sends the message. After that nothing is left to send, and only the timers of a segment in
+    /// flight were set.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,

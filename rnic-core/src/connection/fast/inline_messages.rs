@@ -1,5 +1,5 @@
-//! Inline messages: Writes and Sends whose octets stand in their work requests go from the ring into the frame. Each is
-//! one FPDU, and as many as wait and fit share a segment.
+//! Inline messages: Writes and Sends whose octets stand in their work requests go from the ring
+//! into the frame. Each is one FPDU, and as many as wait and fit share a segment.
 
 use crate::connection::Context;
 use crate::connection::stream::Stream;
@@ -19,7 +19,8 @@ impl InlineFpdu {
     /// Octets of the longest FPDU of a short message.
     const MAX_SHORT: usize = frame::fpdu_len(InlineMessage::MAX_SHORT);
 
-    /// Returns the proof if the next message is an inline one of at most `most` octets with its DDP header.
+    /// Returns the proof if the next message is an inline one of at most `most` octets with its DDP
+    /// header.
     #[inline(always)]
     fn eligible(stream: &Stream, most: usize, context: &Context<'_, '_>) -> Option<Self> {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &stream.user else {
@@ -33,8 +34,8 @@ impl InlineFpdu {
         fits.then_some(Self { message })
     }
 
-    /// Returns the proof if there is a short inline message and nothing else to send, and FPDUs may be sent. It fits into
-    /// any segment.
+    /// Returns the proof if there is a short inline message and nothing else to send, and FPDUs may
+    /// be sent. It fits into any segment.
     #[inline(always)]
     pub(super) fn eligible_alone(stream: &Stream, context: &Context<'_, '_>) -> Option<Self> {
         let may_begin = stream.may_send() && stream.ddp.may_begin() && !stream.has_markers();
@@ -92,8 +93,9 @@ impl InlineFpdu {
 const _: () = assert!(InlineMessage::MAX_SHORT <= frame::MIN_MULPDU);
 
 impl Stream {
-    /// Builds FPDUs of the inline messages that wait, each whole, while they fit. The first octet stands at `start` of
-    /// the stream. Returns the number of octets, and whether there surely is nothing more to send.
+    /// Builds FPDUs of the inline messages that wait, each whole, while they fit. The first octet
+    /// stands at `start` of the stream. Returns the number of octets, and whether there surely is
+    /// nothing more to send.
     pub(in crate::connection) fn build_inline(
         &mut self,
         room: &mut [u8],

@@ -1,8 +1,8 @@
-//! Transmit burst: segments of new data leave one behind the other, while there are FPDUs and nothing else is to be
-//! sent.
+//! Transmit burst: segments of new data leave one behind the other, while there are FPDUs and
+//! nothing else is to be sent.
 //!
-//! How much may leave is computed once; the headers are written once, and copied; TCP counts the segments once, behind
-//! the last.
+//! How much may leave is computed once; the headers are written once, and copied; TCP counts the
+//! segments once, behind the last.
 
 use crate::connection::stream::Built;
 use crate::connection::{Connection, Context, Phase};
@@ -35,8 +35,9 @@ impl TxBurst {
         Some(Self { segments })
     }
 
-    /// Sends at most `most` segments, while there are FPDUs, frames and room. Holds at most `share` frames until they
-    /// are acknowledged. Returns the number of frames, and whether there surely are no more FPDUs.
+    /// Sends at most `most` segments, while there are FPDUs, frames and room. Holds at most `share`
+    /// frames until they are acknowledged. Returns the number of frames, and whether there surely
+    /// are no more FPDUs.
     pub(crate) fn commit<F: TxFrames>(
         self,
         connection: &mut Connection,

@@ -1,8 +1,9 @@
 //! Transmit template: full segments of one long message, which leave one behind the other.
 //!
-//! The source of the message is looked up and checked once, for all that is left of it. For each segment the octets are
-//! copied and the CRC is computed, and nothing else is done. A template ends before the last segment of its message,
-//! and with the [burst](super::TxBurst) that it is in: so nothing that it relies on changes meanwhile.
+//! The source of the message is looked up and checked once, for all that is left of it. For each
+//! segment the octets are copied and the CRC is computed, and nothing else is done. A template ends
+//! before the last segment of its message, and with the [burst](super::TxBurst) that it is in: so
+//! nothing that it relies on changes meanwhile.
 
 use crate::connection::stream::{Built, Stream};
 use crate::connection::upper::{RdmapUser, User};
@@ -13,7 +14,8 @@ use crate::mpa::frame;
 use crate::wire::checksum;
 use crate::wire::mpa::LENGTH_LEN;
 
-/// The proof that the next segments of the message being sent are full, and that their source may be read.
+/// The proof that the next segments of the message being sent are full, and that their source may
+/// be read.
 pub(super) struct TxTemplate<'g> {
     full: FullSegments,
     /// The source of the segments that were not built yet.
@@ -23,8 +25,8 @@ pub(super) struct TxTemplate<'g> {
 impl<'g> TxTemplate<'g> {
     /// Returns the proof if there is such a segment, with a ULPDU of at most `mulpdu` octets.
     pub(super) fn eligible(stream: &Stream, mulpdu: usize, guard: &'g Guard<'_>) -> Option<Self> {
-        // A layer other than RDMAP may have its octets elsewhere each time, and markers stand elsewhere in each
-        // segment.
+        // A layer other than RDMAP may have its octets elsewhere each time, and markers stand
+        // elsewhere in each segment.
         let User::Rdmap(RdmapUser { qp, outbound, .. }) = &stream.user else {
             return None;
         };
@@ -47,8 +49,8 @@ impl<'g> TxTemplate<'g> {
         self.source.len() >= self.full.payload_len()
     }
 
-    /// Builds the next segment, if there is [one](Self::has_next). `summed`: its checksum is needed. `None`, and no change, where
-    /// the source is gone: the ordinary way finds the error.
+    /// Builds the next segment, if there is [one](Self::has_next). `summed`: its checksum is
+    /// needed. `None`, and no change, where the source is gone: the ordinary way finds the error.
     #[inline]
     pub(super) fn commit_next(
         &mut self,

@@ -1,7 +1,8 @@
-//! Whole message: one frame holds all of a Write or Send, and acknowledges all that we had in flight.
+//! Whole message: one frame holds all of a Write or Send, and acknowledges all that we had in
+//! flight.
 //!
-//! Where each side waits for the other's message before it sends its next, every message is one of these. It passes all
-//! layers in one step.
+//! Where each side waits for the other's message before it sends its next, every message is one of
+//! these. It passes all layers in one step.
 
 use crate::connection::stream::Stream;
 use crate::connection::upper::{RdmapUser, User};
@@ -34,7 +35,8 @@ struct Message<'a, 'g> {
 }
 
 impl<'a, 'g> WholeMessage<'a, 'g> {
-    /// Returns the proof if the segment may take this path. It was read from a frame with predicted headers.
+    /// Returns the proof if the segment may take this path. It was read from a frame with predicted
+    /// headers.
     #[inline(always)]
     pub(crate) fn eligible(
         connection: &Connection,
@@ -57,9 +59,10 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         Some(Self { segment, message })
     }
 
-    /// Places, delivers and completes the message, behind what it acknowledges. Returns whether the connection
-    /// surely has nothing to send now but an ACK, which is due with the next turn. `None`, and no change but of memory, where
-    /// the memory of the message is gone: the ordinary way finds the error.
+    /// Places, delivers and completes the message, behind what it acknowledges. Returns whether the
+    /// connection surely has nothing to send now but an ACK, which is due with the next turn.
+    /// `None`, and no change but of memory, where the memory of the message is gone: the ordinary
+    /// way finds the error.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,
@@ -81,7 +84,8 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
 }
 
 impl<'a, 'g> Message<'a, 'g> {
-    /// Returns the message in an FPDU whose CRC is good, if it is a whole Write or Send as we send them.
+    /// Returns the message in an FPDU whose CRC is good, if it is a whole Write or Send as we send
+    /// them.
     #[inline(always)]
     fn eligible(
         stream: &Stream,
@@ -127,7 +131,8 @@ impl<'a, 'g> Message<'a, 'g> {
         })
     }
 
-    /// Completes the message, which was placed. `acked`: up to where the peer has acknowledged our stream.
+    /// Completes the message, which was placed. `acked`: up to where the peer has acknowledged our
+    /// stream.
     #[inline(always)]
     fn commit(
         self,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Octets of a block. Blocks begin at multiples of this, so the queue takes at most the memory of the window and two
-/// blocks, however the peer cuts and orders its segments.
+/// Octets of a block. Blocks begin at multiples of this, so the queue takes at most the memory of
+/// the window and two blocks, however the peer cuts and orders its segments.
 const BLOCK: u64 = 4096;
 
-/// Octets received out of order, by their stream offsets. An operation costs a look-up and the copy of its octets.
+/// Octets received out of order, by their stream offsets. An operation costs a look-up and the copy
+/// of its octets.
 #[derive(Default)]
 pub(super) struct OutOfOrderQueue {
     /// The start and end of each range of queued octets. Ranges neither overlap nor touch.
@@ -221,7 +222,8 @@ mod tests {
         }
     }
 
-    /// However small the pieces and wherever they are, the memory is at most the window and two blocks.
+    /// However small the pieces and wherever they are, the memory is at most the window and two
+    /// blocks.
     #[test]
     fn pieces_anywhere_in_a_window_take_no_more_than_the_window() {
         const WINDOW: u64 = 64 * 1024;

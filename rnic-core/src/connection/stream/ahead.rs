@@ -1,4 +1,5 @@
-//! FPDUs that arrive out of order, with markers: those whose start a marker shows are placed at once.
+//! FPDUs that arrive out of order, with markers: those whose start a marker shows are placed at
+//! once.
 
 use std::ops::Range;
 
@@ -9,9 +10,10 @@ use crate::mpa::marker;
 use super::Stream;
 
 impl Stream {
-    /// Places FPDUs that octets queued just now have made whole. An FPDU is taken from the queue and placed if its
-    /// start is certain: a marker shows it, or it follows an early FPDU. Without markers no start is certain: what
-    /// looks like an FPDU may be octets of a payload. Errors are left until the FPDU's turn comes.
+    /// Places FPDUs that octets queued just now have made whole. An FPDU is taken from the queue
+    /// and placed if its start is certain: a marker shows it, or it follows an early FPDU. Without
+    /// markers no start is certain: what looks like an FPDU may be octets of a payload. Errors are
+    /// left until the FPDU's turn comes.
     // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2 out of order, start and CRC must be certain
     pub(in crate::connection) fn place_marked(
         &mut self,
@@ -28,7 +30,8 @@ impl Stream {
             tried = Some(end);
             done = self.place_from(end, &new, reorder, context);
         }
-        // The markers among these octets, and the next one on each side: an FPDU may hold only one of those.
+        // The markers among these octets, and the next one on each side: an FPDU may hold only one
+        // of those.
         let first = (new.start - origin) / marker::INTERVAL * marker::INTERVAL;
         let last = (new.end - origin).next_multiple_of(marker::INTERVAL);
         for position in (first..=last).step_by(marker::INTERVAL as usize) {
@@ -50,8 +53,8 @@ impl Stream {
         }
     }
 
-    /// Places the FPDU that begins here, if the new octets have made it whole, and those that follow it. Returns where
-    /// they end.
+    /// Places the FPDU that begins here, if the new octets have made it whole, and those that
+    /// follow it. Returns where they end.
     fn place_from(
         &mut self,
         begin: u64,
@@ -102,8 +105,8 @@ impl Stream {
         }
     }
 
-    /// Returns whether FPDUs may be placed early. They may not before it is known whether a Send opened the connection: it
-    /// decides which receive the next Send takes.
+    /// Returns whether FPDUs may be placed early. They may not before it is known whether a Send
+    /// opened the connection: it decides which receive the next Send takes.
     fn may_place_early(&self) -> bool {
         // rfc: 5044-s2 with its place in the order
         !self.ddp.has_failed() && !self.send_may_open

@@ -13,9 +13,9 @@ use super::built::Built;
 const MIN_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
 
 impl Stream {
-    /// Builds the payload of a segment, whose first octet stands at `start` of the stream: one FPDU with a ULPDU of at
-    /// most `mulpdu` octets, and behind it those that wait already and fit whole. `summed`: the checksum of the payload
-    /// is needed.
+    /// Builds the payload of a segment, whose first octet stands at `start` of the stream: one FPDU
+    /// with a ULPDU of at most `mulpdu` octets, and behind it those that wait already and fit
+    /// whole. `summed`: the checksum of the payload is needed.
     #[inline]
     pub(in crate::connection) fn build(
         &mut self,
@@ -98,7 +98,8 @@ impl Stream {
         }
     }
 
-    /// Returns whether another FPDU fits a segment that holds `len` octets and has `room` left. May begin a message.
+    /// Returns whether another FPDU fits a segment that holds `len` octets and has `room` left. May
+    /// begin a message.
     fn goes_on(
         &mut self,
         room: usize,
@@ -109,20 +110,22 @@ impl Stream {
         if len == 0 {
             return self.has_output(context);
         }
-        // With markers each FPDU has a segment of its own, where protocol analysers find it best too.
+        // With markers each FPDU has a segment of its own, where protocol analysers find it best
+        // too.
         let alone = self.has_markers() || room < MIN_FPDU;
         !alone && self.has_output(context) && self.next_fits(room, mulpdu)
     }
 
-    /// Returns whether all that is left of the message being sent is one FPDU that fits into this room.
+    /// Returns whether all that is left of the message being sent is one FPDU that fits into this
+    /// room.
     // rfc: 5044-s7 segments start with FPDUs
     fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
         let rest = self.ddp.remaining_len();
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
     }
 
-    /// Builds the next FPDU in `frame`, with a ULPDU of at most `mulpdu` octets. Returns its length, and its checksum
-    /// if that is needed and was computed with the CRC.
+    /// Builds the next FPDU in `frame`, with a ULPDU of at most `mulpdu` octets. Returns its
+    /// length, and its checksum if that is needed and was computed with the CRC.
     fn build_fpdu(
         &mut self,
         frame: &mut [u8],
@@ -153,7 +156,8 @@ impl Stream {
         (len, None)
     }
 
-    /// Records that the FPDU just built ends at `end` of the stream. Returns whether it was the last of its message.
+    /// Records that the FPDU just built ends at `end` of the stream. Returns whether it was the
+    /// last of its message.
     fn handle_built(&mut self, end: u64, context: &mut Context<'_, '_>) -> bool {
         self.ddp.posted(end, &mut self.user.with(context))
     }

@@ -1,4 +1,5 @@
-//! Connections that move from one engine to another, and frames that are on their way there meanwhile.
+//! Connections that move from one engine to another, and frames that are on their way there
+//! meanwhile.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -124,8 +125,8 @@ impl One {
     }
 }
 
-/// One engine gives a connection away and at once hands a frame of it over, to another engine that has begun its turn.
-/// The connection arrives before the frame, however many commands wait there.
+/// One engine gives a connection away and at once hands a frame of it over, to another engine that
+/// has begun its turn. The connection arrives before the frame, however many commands wait there.
 #[test]
 fn a_frame_does_not_overtake_its_connection() {
     for asked_before in [0, 1000] {
@@ -155,7 +156,8 @@ fn a_frame_does_not_overtake_its_connection() {
     }
 }
 
-/// A connection in TIME-WAIT is replaced by a new one with the same addresses. This engine owns them all the time.
+/// A connection in TIME-WAIT is replaced by a new one with the same addresses. This engine owns
+/// them all the time.
 #[test]
 fn no_other_engine_gets_in_between_where_a_connection_replaces_another() {
     let (mut engines, mut peer) = engines(2);
@@ -215,7 +217,8 @@ fn a_frame_of_a_connection_that_moves_is_dropped() {
     assert_eq!((drops.of(DropReason::Moving), drops.total()), (1, 1));
 }
 
-/// More frames than fit into all parcels, while the engine that has their connection does not take them.
+/// More frames than fit into all parcels, while the engine that has their connection does not take
+/// them.
 #[test]
 fn frames_that_another_engine_does_not_take_are_dropped() {
     let (mut engines, mut peer) = engines(2);

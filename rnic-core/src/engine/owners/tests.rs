@@ -86,8 +86,8 @@ fn frames_come_in_order_and_wake_once() {
     assert!(!places[1].is_waited_for());
 }
 
-/// Frames beyond the parcels of a pair of engines are lost, and reported as lost. Other pairs are not affected. Parcels
-/// that come back are used again.
+/// Frames beyond the parcels of a pair of engines are lost, and reported as lost. Other pairs are
+/// not affected. Parcels that come back are used again.
 #[test]
 fn too_many_frames_are_lost_and_said_to_be() {
     let (mut places, ..) = engines(3);
@@ -191,7 +191,8 @@ fn an_engine_releases_only_what_it_has() {
     assert_eq!(one.owners.changes(), before, "nobody need look again");
 }
 
-/// An engine that sees the new owner in the table hands frames to it, so the command must come first.
+/// An engine that sees the new owner in the table hands frames to it, so the command must come
+/// first.
 #[test]
 fn an_engine_is_told_of_a_connection_before_others_see_that_it_has_it() {
     let owners = Owners::default();

@@ -1,4 +1,5 @@
-//! Stands where there are no guarded accesses for this processor: there are no foreign regions then.
+//! Stands where there are no guarded accesses for this processor: there are no foreign regions
+//! then.
 
 use std::io;
 use std::ops::Range;

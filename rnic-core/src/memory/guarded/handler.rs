@@ -39,12 +39,14 @@ pub(in crate::memory) fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the signals of faults reach the handler on this thread, if there is one. Returns whether there is.
+/// Lets the signals of faults reach the handler on this thread, if there is one. Returns whether
+/// there is.
 pub(in crate::memory) fn admit() -> bool {
     let is_installed = IS_INSTALLED.load(Ordering::Acquire);
     if is_installed {
         let mut faults = MaybeUninit::uninit();
-        // SAFETY: the set is made before it is used, and has signals that exist, so that none of these calls fails.
+        // SAFETY: the set is made before it is used, and has signals that exist, so that none of
+        // these calls fails.
         unsafe {
             libc::sigemptyset(faults.as_mut_ptr());
             libc::sigaddset(faults.as_mut_ptr(), libc::SIGSEGV);
@@ -81,7 +83,8 @@ fn install_for(signal: c_int) -> io::Result<()> {
 fn action(signal: c_int, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut old = MaybeUninit::uninit();
     let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `new` is null or a whole action, whose handler lives as long as the process; `old` has room for one.
+    // SAFETY: `new` is null or a whole action, whose handler lives as long as the process; `old`
+    // has room for one.
     match unsafe { libc::sigaction(signal, new, old.as_mut_ptr()) } {
         // SAFETY: it succeeded, so it has written the old action.
         0 => Ok(unsafe { old.assume_init() }),
@@ -89,11 +92,13 @@ fn action(signal: c_int, new: Option<&libc::sigaction>) -> io::Result<libc::siga
     }
 }
 
-/// Leaves a guarded access that has faulted where it was expected to, and else does what the program did before.
+/// Leaves a guarded access that has faulted where it was expected to, and else does what the
+/// program did before.
 ///
 /// Everything that is called here may be called in a handler.
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the state of this thread, which it goes on with behind the handler. Nobody else has it.
+    // SAFETY: the kernel passes the state of this thread, which it goes on with behind the handler.
+    // Nobody else has it.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     // SAFETY: the kernel passes what it knows of the signal.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };

@@ -204,7 +204,8 @@ const HANDLED: c_int = 42;
 
 /// Sets a handler, as a program would before it uses RDMA.
 fn handle_with(signal: c_int, handler: usize, flags: c_int) {
-    // SAFETY: an action without mask and restorer is a valid one, and the handler has the arguments that the flags say.
+    // SAFETY: an action without mask and restorer is a valid one, and the handler has the arguments
+    // that the flags say.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;

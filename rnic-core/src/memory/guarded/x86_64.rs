@@ -1,13 +1,14 @@
 //! The routines that access memory which others watch, or which may be gone.
 //!
-//! They use no stack, and so can be left at any instruction: the handler goes on at a landing pad, which returns
-//! to the caller that it faulted. Each has the addresses where a fault is expected in r10 (the first) and r11 (past the
-//! last), where the handler finds them.
+//! They use no stack, and so can be left at any instruction: the handler goes on at a landing pad,
+//! which returns to the caller that it faulted. Each has the addresses where a fault is expected in
+//! r10 (the first) and r11 (past the last), where the handler finds them.
 //!
-//! The copies go upwards, and access each octet once: aligned words up to the first multiple of 8, then whole words of 8
-//! octets, several with one instruction, then what is left in words that become smaller. The last word has an instruction of
-//! its own: the halves of a wide store that crosses a cache line may become visible in any order. A wide access never tears an
-//! aligned word of 8, because it starts at one, and processors cut accesses at cache lines or into halves.
+//! The copies go upwards, and access each octet once: aligned words up to the first multiple of 8,
+//! then whole words of 8 octets, several with one instruction, then what is left in words that
+//! become smaller. The last word has an instruction of its own: the halves of a wide store that
+//! crosses a cache line may become visible in any order. A wide access never tears an aligned word
+//! of 8, because it starts at one, and processors cut accesses at cache lines or into halves.
 
 use std::arch::{global_asm, is_x86_feature_detected};
 use std::ops::Range;
@@ -49,8 +50,8 @@ global_asm!(
     "mov r11, r9",
     "test ecx, ecx",
     "jnz 30f",
-    // What is left starts at a word. From here on rdx is one less than is left: so its bits above the lowest three count the
-    // words in front of the last one.
+    // What is left starts at a word. From here on rdx is one less than is left: so its bits above
+    // the lowest three count the words in front of the last one.
     "21:",
     "sub rdx, 1",
     "jb 29f",
@@ -168,7 +169,8 @@ global_asm!(
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
-    // exchange(rdi: at, rsi: what is expected, and where what is found goes, rdx: new, rcx: first, r8: end)
+    // exchange(rdi: at, rsi: what is expected, and where what is found goes, rdx: new, rcx: first,
+    // r8: end)
     "rnic_core_guarded_exchange:",
     ".cfi_startproc",
     "mov r10, rcx",
@@ -285,7 +287,8 @@ unsafe extern "C" {
     ) -> u32;
 }
 
-/// Returns where to go on behind a fault of the instruction at `at`, if it is one of these routines'.
+/// Returns where to go on behind a fault of the instruction at `at`, if it is one of these
+/// routines'.
 pub(super) fn landing_pad(at: usize) -> Option<usize> {
     let address = |label: *const u8| label.addr();
     let wide = address(&raw const rnic_core_guarded_wide);
@@ -298,8 +301,8 @@ pub(super) fn landing_pad(at: usize) -> Option<usize> {
     }
 }
 
-/// Copies `len` octets, of which `head` lie in front of the first multiple of 8 on the side that is watched. A fault is
-/// expected at the addresses `guarded`.
+/// Copies `len` octets, of which `head` lie in front of the first multiple of 8 on the side that is
+/// watched. A fault is expected at the addresses `guarded`.
 ///
 /// # Safety
 ///
@@ -336,8 +339,8 @@ pub(super) unsafe fn load_word(from: *const u64, word: &mut u64, guarded: &Range
     unsafe { rnic_core_guarded_load(from, word, guarded.start, guarded.end) }
 }
 
-/// Replaces a word by `new` in one step if it is `expected`, which is replaced by what was found otherwise. A fault is expected
-/// at the addresses `guarded`.
+/// Replaces a word by `new` in one step if it is `expected`, which is replaced by what was found
+/// otherwise. A fault is expected at the addresses `guarded`.
 ///
 /// # Safety
 ///

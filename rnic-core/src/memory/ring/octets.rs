@@ -1,11 +1,12 @@
-//! Entries that end in octets, of which there may be fewer than the entry has room for: only those are copied.
+//! Entries that end in octets, of which there may be fewer than the entry has room for: only those
+//! are copied.
 
 use super::{Consumer, Entry, Full, Producer};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 impl<T: Entry> Producer<T> {
-    /// Adds an entry whose first `from` words are those of `entry`, with `octets` behind them, as many as it has room for. In
-    /// what is left of it the consumer finds anything.
+    /// Adds an entry whose first `from` words are those of `entry`, with `octets` behind them, as
+    /// many as it has room for. In what is left of it the consumer finds anything.
     #[inline(always)]
     pub fn push_octets(&mut self, entry: &T, from: usize, octets: &[u8]) -> Result<(), Full> {
         if self.free_seen() == 0 && self.free() == 0 {
@@ -31,8 +32,8 @@ impl<T: Entry> Producer<T> {
 }
 
 impl<T: Entry> Consumer<T> {
-    /// Copies octets of the entry `ahead` places behind the oldest, from its word number `from` on. There has to be such
-    /// an entry; octets that it does not have stay as they are.
+    /// Copies octets of the entry `ahead` places behind the oldest, from its word number `from` on.
+    /// There has to be such an entry; octets that it does not have stay as they are.
     #[inline(always)]
     pub fn peek_octets(&self, ahead: u32, from: usize, to: &mut [u8]) {
         let index = self.head.wrapping_add(ahead);

@@ -47,12 +47,13 @@ struct Line(AtomicU32);
 const _: () = assert!(offset_of!(Header, tail) == 128 && offset_of!(Header, head) == 256);
 const _: () = assert!(size_of::<Header>() == 384);
 
-/// What an entry has to be: plain octets that are valid whatever the other side wrote, in whole words of 64 bits
-/// (which the compiler checks where a ring is made).
+/// What an entry has to be: plain octets that are valid whatever the other side wrote, in whole
+/// words of 64 bits (which the compiler checks where a ring is made).
 pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {
     /// Words of an entry.
     const WORDS: usize = size_of::<Self>() / 8;
-    /// Words that every ring has for each entry: the fewest that [`ring_of`](super::ring_of) gives. Copies of up to so many need no loop.
+    /// Words that every ring has for each entry: the fewest that [`ring_of`](super::ring_of) gives.
+    /// Copies of up to so many need no loop.
     const FEWEST_WORDS: usize = Self::WORDS;
 }
 
@@ -126,8 +127,8 @@ impl Memory {
     }
 }
 
-/// The memory that both ends share, with what was checked of its header: each end has that by itself, or there would be a
-/// line more to wait for where thousands of rings are used in turn.
+/// The memory that both ends share, with what was checked of its header: each end has that by
+/// itself, or there would be a line more to wait for where thousands of rings are used in turn.
 pub(super) struct Shared<T> {
     memory: Arc<Memory>,
     /// Where it starts.
@@ -147,8 +148,8 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-// SAFETY: `start` points into `memory`, which may move between threads and be used by several, and does not move
-// itself; what it points at is only ever accessed atomically.
+// SAFETY: `start` points into `memory`, which may move between threads and be used by several, and
+// does not move itself; what it points at is only ever accessed atomically.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T> Sync for Shared<T> {}
@@ -186,7 +187,8 @@ impl<T: Entry> Shared<T> {
             head: Line(AtomicU32::new(0)),
         };
         let shared = Self::at(memory, capacity, stride)?;
-        // SAFETY: the memory is aligned to a header, writable, at least as long as one, and not shared yet.
+        // SAFETY: the memory is aligned to a header, writable, at least as long as one, and not
+        // shared yet.
         unsafe { shared.start.cast::<Header>().write(header) };
         Ok(shared)
     }
@@ -217,8 +219,8 @@ impl<T: Entry> Shared<T> {
             return Err(refused);
         }
         let header = mapping.as_mut_ptr().cast::<Header>();
-        // SAFETY: the mapping is page-aligned and at least as long as a header. These fields are plain octets,
-        // read once each: what the other side does to them later has no effect.
+        // SAFETY: the mapping is page-aligned and at least as long as a header. These fields are
+        // plain octets, read once each: what the other side does to them later has no effect.
         let (magic, version, entry_size, capacity) = unsafe {
             (
                 (&raw const (*header).magic).read_volatile(),
@@ -247,8 +249,8 @@ impl<T: Entry> Shared<T> {
     }
 
     pub(super) fn tail(&self) -> &AtomicU32 {
-        // SAFETY: the header lies in the memory, which lives as long as `self`; both sides access the index
-        // atomically only.
+        // SAFETY: the header lies in the memory, which lives as long as `self`; both sides access
+        // the index atomically only.
         unsafe { &(*self.header()).tail.0 }
     }
 
@@ -282,9 +284,9 @@ impl<T: Entry> Shared<T> {
         } else {
             count.min(self.stride())
         };
-        // SAFETY: the entry lies in the memory, which lives as long as `self`, and has at least `FEWEST_WORDS` words. Its address
-        // is a multiple of 8, as the entries start at one and each has a multiple of 8 octets. Both sides access it atomically
-        // only.
+        // SAFETY: the entry lies in the memory, which lives as long as `self`, and has at least
+        // `FEWEST_WORDS` words. Its address is a multiple of 8, as the entries start at one and
+        // each has a multiple of 8 octets. Both sides access it atomically only.
         unsafe { slice::from_raw_parts(first.cast(), count) }
     }
 
@@ -293,7 +295,8 @@ impl<T: Entry> Shared<T> {
     pub(super) fn store(&self, index: u32, entry: &T, count: usize) {
         let from = (&raw const *entry).cast::<u64>();
         for (n, word) in self.front(index, count).iter().enumerate() {
-            // SAFETY: an entry has as many words as `front` yields, is aligned like them, and has no padding.
+            // SAFETY: an entry has as many words as `front` yields, is aligned like them, and has
+            // no padding.
             word.store(unsafe { from.add(n).read() }, Ordering::Relaxed);
         }
     }
@@ -304,7 +307,8 @@ impl<T: Entry> Shared<T> {
         let words = self.front(index, to).get(from..).unwrap_or_default();
         let to = (&raw mut *entry).cast::<u64>();
         for (n, word) in words.iter().enumerate() {
-            // SAFETY: an entry has as many words as `front` yields, is aligned like them, and is valid whatever they are.
+            // SAFETY: an entry has as many words as `front` yields, is aligned like them, and is
+            // valid whatever they are.
             unsafe { to.add(from + n).write(word.load(Ordering::Relaxed)) };
         }
     }

@@ -177,7 +177,8 @@ proptest! {
         let used = ours.wrapping_sub(theirs);
         prop_assert_eq!(producer.is_broken(), used > 8);
         prop_assert_eq!(producer.free(), 8u32.saturating_sub(used));
-        // Within its cached view of the ring (empty, as it was made) it still writes inside the ring.
+        // Within its cached view of the ring (empty, as it was made) it still writes inside the
+        // ring.
         while producer.push(1).is_ok() {}
         prop_assert!(producer.tail.wrapping_sub(ours) <= 16);
     }

@@ -1,10 +1,11 @@
 //! STags that work requests give a meaning: memory windows, and regions registered on a send queue.
 //!
-//! Their index is allocated once, with nothing behind it; each request chooses a key with it, so that what a peer
-//! still knows of the use before is of no use to it. What they say holds for the stream alone on whose queue the
-//! request stood (a window of type 2; RFC 5041 section 8.2), which has two merits: the peer may be allowed to
-//! invalidate them (RFC 5040 section 8.1.1), and as the stream's worker alone can use them, and carries the requests
-//! out itself, nothing can be under way when an invalidation is done, without anybody having waited.
+//! Their index is allocated once, with nothing behind it; each request chooses a key with it, so
+//! that what a peer still knows of the use before is of no use to it. What they say holds for the
+//! stream alone on whose queue the request stood (a window of type 2; RFC 5041 section 8.2), which
+//! has two merits: the peer may be allowed to invalidate them (RFC 5040 section 8.1.1), and as the
+//! stream's worker alone can use them, and carries the requests out itself, nothing can be under
+//! way when an invalidation is done, without anybody having waited.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,18 +66,20 @@ pub enum BindError {
 }
 
 impl StagTable {
-    /// Allocates a memory window of a protection domain, which is not valid yet. [`revoke`](Self::revoke) ends it.
+    /// Allocates a memory window of a protection domain, which is not valid yet.
+    /// [`revoke`](Self::revoke) ends it.
     pub fn allocate_window(&self, pd: PdId) -> Result<Stag, TableError> {
         self.add(&mut self.lock(), pd, Kind::Window)
     }
 
-    /// Allocates an STag of a protection domain for fast registrations of parts of a region, which is not valid yet.
-    /// [`revoke`](Self::revoke) ends it.
+    /// Allocates an STag of a protection domain for fast registrations of parts of a region, which
+    /// is not valid yet. [`revoke`](Self::revoke) ends it.
     pub fn allocate_fast(&self, region: Arc<Region>, pd: PdId) -> Result<Stag, TableError> {
         self.add(&mut self.lock(), pd, Kind::Fast(region))
     }
 
-    /// Returns an STag with the same index and an unpredictable key other than its last one, for the next binding or registration.
+    /// Returns an STag with the same index and an unpredictable key other than its last one, for
+    /// the next binding or registration.
     // rfc: 5040-112 STags are hard to predict
     pub fn new_key(&self, stag: Stag) -> Stag {
         let slot = self.slot_index(stag) as usize;
@@ -169,7 +172,8 @@ impl StagTable {
         Ok(())
     }
 
-    /// Registers a part of a region for one stream. The caller, the worker of that stream, holds a guard.
+    /// Registers a part of a region for one stream. The caller, the worker of that stream, holds a
+    /// guard.
     // rfc: 5041-79, 5041-82 an STag is bound to a protection domain or a stream
     // rfc: 5041-89, 5040-108 its binding to a buffer can be made and revoked
     // rfc: 5041-90, 5040-109 and so can rights to read and write
@@ -220,8 +224,8 @@ impl StagTable {
         if slot.live.load(Ordering::Relaxed) != 0 {
             return Err(BindError::StillValid(stag));
         }
-        // A worker that has seen it valid uses it until the end of its batch: it would mistake a new binding with the same key for
-        // the old one.
+        // A worker that has seen it valid uses it until the end of its batch: it would mistake a
+        // new binding with the same key for the old one.
         if ledger
             .registered
             .get(&stag.index())
@@ -234,7 +238,8 @@ impl StagTable {
         Ok(())
     }
 
-    /// Makes the windows invalid that are bound to a region. They stay so until the end of the region is over.
+    /// Makes the windows invalid that are bound to a region. They stay so until the end of the
+    /// region is over.
     pub(super) fn disable_windows(&self, ledger: &mut Ledger, region: Stag) {
         let mut ended = Vec::new();
         for window in ledger.registered.values_mut() {
@@ -271,7 +276,8 @@ impl Stag {
 }
 
 impl Ledger {
-    /// Returns a registration of a protection domain by its index, unless its owner is about to end it.
+    /// Returns a registration of a protection domain by its index, unless its owner is about to end
+    /// it.
     fn awaiting(&self, stag: Stag, pd: PdId) -> Option<&Registration> {
         self.registered
             .get(&stag.index())

@@ -23,7 +23,8 @@ pub enum StagKind {
 /// A registration. Its STag is not in here: who knows an STag can reach the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagFacts {
-    /// The slot of the table: the low bits of the STag's index, which tell it from the others of the table.
+    /// The slot of the table: the low bits of the STag's index, which tell it from the others of
+    /// the table.
     pub slot: u32,
     /// What it was made for.
     pub kind: StagKind,

@@ -1,4 +1,5 @@
-//! The table beside a simple model of it, over any sequence of what owners, work requests and peers can ask.
+//! The table beside a simple model of it, over any sequence of what owners, work requests and peers
+//! can ask.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ enum Made {
     Window,
 }
 
-/// What an STag means: these octets of the memory, from this tagged offset on, for this stream or all of them.
+/// What an STag means: these octets of the memory, from this tagged offset on, for this stream or
+/// all of them.
 #[derive(Clone, Copy, Debug)]
 struct Meaning {
     stag: Stag,

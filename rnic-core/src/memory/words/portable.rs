@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 ///
 /// # Safety
 ///
-/// As many octets at `to` can be written. Others may access them meanwhile by copies and atomic accesses of their own.
+/// As many octets at `to` can be written. Others may access them meanwhile by copies and atomic
+/// accesses of their own.
 pub(in crate::memory) unsafe fn store(mut to: *mut u8, mut from: &[u8]) {
     while !from.is_empty() {
         let (word, rest) = from.split_at(word_at(to, from.len()));
@@ -25,7 +26,8 @@ pub(in crate::memory) unsafe fn store(mut to: *mut u8, mut from: &[u8]) {
 ///
 /// # Safety
 ///
-/// As many octets at `from` can be read. Others may access them meanwhile by copies and atomic accesses of their own.
+/// As many octets at `from` can be read. Others may access them meanwhile by copies and atomic
+/// accesses of their own.
 pub(in crate::memory) unsafe fn load(mut from: *const u8, mut to: &mut [u8]) {
     while !to.is_empty() {
         let len = word_at(from, to.len());
@@ -37,7 +39,8 @@ pub(in crate::memory) unsafe fn load(mut from: *const u8, mut to: &mut [u8]) {
     }
 }
 
-/// Returns the octets of the largest aligned word at an address that has `left` octets, which are some.
+/// Returns the octets of the largest aligned word at an address that has `left` octets, which are
+/// some.
 fn word_at(at: *const u8, left: usize) -> usize {
     const MOST: u32 = size_of::<u64>().trailing_zeros();
     let aligned = at.addr().trailing_zeros();

@@ -41,7 +41,8 @@ fn placing(region: &Arc<Region>, with: impl FnOnce(&dyn Fn(usize, &[u8]))) {
     });
 }
 
-/// Every length at every alignment: words are stored whole, in the order of their addresses, each once, and the last one alone.
+/// Every length at every alignment: words are stored whole, in the order of their addresses, each
+/// once, and the last one alone.
 #[test]
 fn pieces_are_stored_in_whole_words_and_the_last_one_last() {
     let lengths: Vec<usize> = (1..=40)
@@ -113,7 +114,8 @@ word!(u16, AtomicU16);
 word!(u32, AtomicU32);
 word!(u64, AtomicU64);
 
-/// Looks of a thread while another one stores, and the most rounds of that, should it get no time to look.
+/// Looks of a thread while another one stores, and the most rounds of that, should it get no time
+/// to look.
 const LOOKS: usize = 200_000;
 const ROUNDS: u64 = 20_000_000;
 
@@ -183,7 +185,8 @@ fn who_looks_sees_no_torn_word() {
     }
 }
 
-/// Each word has the number of its round: who sees the last word of a round sees no earlier one before it.
+/// Each word has the number of its round: who sees the last word of a round sees no earlier one
+/// before it.
 #[test]
 fn who_sees_the_last_word_sees_the_others() {
     for (region, words) in regions(PAGE)
@@ -208,7 +211,8 @@ fn who_sees_the_last_word_sees_the_others() {
     }
 }
 
-/// What an RDMA Read takes, or a message is made of: a word that changes meanwhile is loaded whole, beside others too.
+/// What an RDMA Read takes, or a message is made of: a word that changes meanwhile is loaded whole,
+/// beside others too.
 #[test]
 fn what_is_read_has_no_torn_word() {
     for region in regions(PAGE) {

@@ -29,8 +29,8 @@ pub enum MpaReply {
         /// The ORD that it stated, if any.
         peer_ord: Option<u16>,
     },
-    /// An FPDU in place of the Reply, with this ULPDU: a Terminate, by which a responder of RFC 6581 says that it cannot
-    /// continue (section 9.3).
+    /// An FPDU in place of the Reply, with this ULPDU: a Terminate, by which a responder of RFC
+    /// 6581 says that it cannot continue (section 9.3).
     Fpdu(Vec<u8>),
 }
 
@@ -38,7 +38,8 @@ impl MpaInitiator {
     /// Makes an initiator, and the Request to be sent first.
     ///
     /// # Errors
-    /// [`MpaError::Revision`], [`MpaError::PeerToPeer`] and [`MpaError::PrivateData`] for invalid options.
+    /// [`MpaError::Revision`], [`MpaError::PeerToPeer`] and [`MpaError::PrivateData`] for invalid
+    /// options.
     pub fn new(options: MpaOptions) -> Result<(Self, Vec<u8>), MpaError> {
         // rfc: 5044-64, 6581-4 the revision is 1, or 2 with the enhanced form
         let enhanced = match options.revision {
@@ -109,7 +110,8 @@ impl MpaInitiator {
             .map(|negotiated| Some(MpaReply::Accepted(negotiated)))
     }
 
-    /// Returns whether it has sent an enhanced Request (RFC 6581), and may therefore send a Terminate during start-up.
+    /// Returns whether it has sent an enhanced Request (RFC 6581), and may therefore send a
+    /// Terminate during start-up.
     pub fn is_enhanced(&self) -> bool {
         self.options.is_enhanced()
     }
@@ -119,7 +121,8 @@ impl MpaInitiator {
         self.replied || !self.incoming.octets.is_empty()
     }
 
-    /// Returns whether CRCs are used, as far as is known: a Terminate about the Reply needs to know.
+    /// Returns whether CRCs are used, as far as is known: a Terminate about the Reply needs to
+    /// know.
     pub fn crc(&self) -> bool {
         self.crc
     }
@@ -206,8 +209,8 @@ fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
     Ok(peer_ord)
 }
 
-/// Chooses a ready-to-receive message that this side can send and the responder accepts. A responder with IRD 0 accepts no
-/// Read.
+/// Chooses a ready-to-receive message that this side can send and the responder accepts. A
+/// responder with IRD 0 accepts no Read.
 // rfc: 6581-17 no Read is outstanding beyond the responder's IRD
 // rfc: 6581-32 an initiator that can send none of those agreed on sends a Terminate
 // rfc: 6581-35 without A in the Request there is none in the Reply
@@ -215,8 +218,8 @@ fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
     if own.is_none() && !theirs.peer_to_peer {
         return Ok(Rtr::NONE);
     }
-    // A Write costs the responder nothing. A Read needs a response. A Send may use up a receive of responders that are less
-    // careful than this one.
+    // A Write costs the responder nothing. A Read needs a response. A Send may use up a receive of
+    // responders that are less careful than this one.
     let Rtr { send, write, read } = own.and(Rtr::of(theirs));
     let read = read && theirs.ird > 0;
     let one = Rtr {

@@ -44,7 +44,8 @@ pub struct MpaRequest {
     pub ird: u16,
     /// The initiator's ORD; 16383: not negotiated; 0 if not stated.
     pub ord: u16,
-    /// Whether the connection is peer-to-peer: the initiator begins with a ready-to-receive message.
+    /// Whether the connection is peer-to-peer: the initiator begins with a ready-to-receive
+    /// message.
     pub peer_to_peer: bool,
     /// The initiator's private data.
     pub private_data: Vec<u8>,
@@ -103,11 +104,12 @@ impl MpaResponder {
         Ok(Some(request))
     }
 
-    /// Accepts the Request. Returns the Reply, and what was agreed on. FPDUs may be received from now on, and sent once one was
-    /// received.
+    /// Accepts the Request. Returns the Reply, and what was agreed on. FPDUs may be received from
+    /// now on, and sent once one was received.
     ///
     /// # Errors
-    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be accepted or rejected.
+    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be
+    /// accepted or rejected.
     pub fn accept(&mut self, options: &MpaOptions) -> Result<(Vec<u8>, MpaNegotiated), MpaError> {
         let terms = self.request_terms()?;
         check_private_data(&options.private_data, terms.enhanced.is_some())?;
@@ -118,7 +120,8 @@ impl MpaResponder {
     /// Rejects the Request. Returns the Reply. MPA ends here.
     ///
     /// # Errors
-    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be accepted or rejected.
+    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be
+    /// accepted or rejected.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, MpaError> {
         let terms = self.request_terms()?;
         check_private_data(private_data, terms.enhanced.is_some())?;
@@ -126,15 +129,15 @@ impl MpaResponder {
         Ok(terms.rejection(private_data))
     }
 
-    /// Returns whether the initiator requires markers, if its Request was enhanced and has no Reply yet: then it understands a
-    /// Terminate in place of the Reply.
+    /// Returns whether the initiator requires markers, if its Request was enhanced and has no Reply
+    /// yet: then it understands a Terminate in place of the Reply.
     pub fn may_terminate(&self) -> Option<bool> {
         let terms = self.request_terms().ok()?;
         terms.enhanced.map(|_| terms.markers)
     }
 
-    /// Returns whether the Request was for a peer-to-peer connection, and has no Reply yet: the initiator would begin with a
-    /// ready-to-receive message.
+    /// Returns whether the Request was for a peer-to-peer connection, and has no Reply yet: the
+    /// initiator would begin with a ready-to-receive message.
     pub fn is_peer_to_peer(&self) -> bool {
         let terms = self.request_terms().ok();
         let enhanced = terms.and_then(|terms| terms.enhanced);
@@ -218,7 +221,8 @@ impl RequestTerms {
         (emit(&reply), negotiated)
     }
 
-    /// Makes the rejecting Reply. It repeats the depths that were asked for, because they are not the reason.
+    /// Makes the rejecting Reply. It repeats the depths that were asked for, because they are not
+    /// the reason.
     fn rejection(&self, private_data: &[u8]) -> Vec<u8> {
         let enhanced = self
             .enhanced
@@ -246,7 +250,8 @@ impl RequestTerms {
         }
     }
 
-    /// Returns the ready-to-receive messages to offer: those that were asked for, or all if none was.
+    /// Returns the ready-to-receive messages to offer: those that were asked for, or all if none
+    /// was.
     // rfc: 6581-28, 6581-35 A in the Reply is A of the Request
     // rfc: 6581-29, 6581-s3 each message is named that was asked for and is supported
     // rfc: 6581-27, 6581-30 if there is none, those that are supported

@@ -1,4 +1,5 @@
-//! How requests end: in the order in which they were posted, flushed, or with the error of a peer's Terminate.
+//! How requests end: in the order in which they were posted, flushed, or with the error of a peer's
+//! Terminate.
 
 use super::{PostedRequest, Progress, Requester, Target};
 use crate::ids::QpNumber;
@@ -12,7 +13,8 @@ impl Requester {
     // rfc: 5040-73 a Send or Write completes only when the peer has acknowledged it
     // rfc: 5040-74 requests complete in the order in which they were posted
     pub(in super::super) fn complete(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
-        // Entries are released together, but before the application sees a completion of one of them.
+        // Entries are released together, but before the application sees a completion of one of
+        // them.
         let mut unreleased = 0;
         while let Some(request) = self.requests.front() {
             let Some(status) = request.status(self.acked) else {
@@ -31,7 +33,8 @@ impl Requester {
         }
     }
 
-    /// Completes the only request that has begun, if it succeeded. Returns whether it did, or none has begun.
+    /// Completes the only request that has begun, if it succeeded. Returns whether it did, or none
+    /// has begun.
     #[inline(always)]
     pub(in super::super) fn complete_only(
         &mut self,
@@ -57,8 +60,9 @@ impl Requester {
         true
     }
 
-    /// Applies a peer's Terminate: the request that it names completes with that error instead of as flushed. The peer has
-    /// carried out the requests before it and dropped those behind it, whether TCP acknowledged them or not.
+    /// Applies a peer's Terminate: the request that it names completes with that error instead of
+    /// as flushed. The peer has carried out the requests before it and dropped those behind it,
+    /// whether TCP acknowledged them or not.
     pub(in super::super) fn apply_terminate(&mut self, terminate: &ReceivedTerminate) {
         let named = |request: &PostedRequest| match (&terminate.segment.header, request.target) {
             (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn, count }) => {
@@ -146,7 +150,8 @@ impl PostedRequest {
         reported.then(|| Completion::new(self.wr_id, qp, self.opcode, status, self.length))
     }
 
-    /// Returns how a request ended, if it has, once the peer has acknowledged the stream up to `acked`.
+    /// Returns how a request ended, if it has, once the peer has acknowledged the stream up to
+    /// `acked`.
     fn status(&self, acked: u64) -> Option<WcStatus> {
         match self.progress {
             Progress::Sent(end) if end <= acked => Some(WcStatus::Success),

@@ -1,4 +1,5 @@
-//! Requests that are carried out in parts: Reads into several pieces, and those with more elements or octets than the engine keeps.
+//! Requests that are carried out in parts: Reads into several pieces, and those with more elements
+//! or octets than the engine keeps.
 
 use zerocopy::FromZeros;
 
@@ -40,7 +41,8 @@ impl Requester {
         }
     }
 
-    /// Copies octets `offset..offset + to.len()` of the message of a request that is not kept elsewhere than in the send queue.
+    /// Copies octets `offset..offset + to.len()` of the message of a request that is not kept
+    /// elsewhere than in the send queue.
     pub(in super::super) fn read_queued(
         &self,
         number: u64,

@@ -48,7 +48,8 @@ impl InlineMessage {
         self.len as usize <= SHORT_INLINE
     }
 
-    /// Returns the proof if the next message is an inline one that may begin, and this side has nothing else to send.
+    /// Returns the proof if the next message is an inline one that may begin, and this side has
+    /// nothing else to send.
     #[inline(always)]
     pub fn eligible_alone(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
         let alone = matches!(rdmap.ending, Ending::Open)
@@ -61,7 +62,8 @@ impl InlineMessage {
         rdmap.requester.inline_message(qp, cqs)
     }
 
-    /// Copies the octets of the message to the front of `to`. What is behind them in `to` is undefined afterwards.
+    /// Copies the octets of the message to the front of `to`. What is behind them in `to` is
+    /// undefined afterwards.
     #[inline(always)]
     pub fn copy(&self, qp: &QueuePair, to: &mut [u8]) {
         qp.sq.peek_octets(self.ahead, SendWr::FRONT_WORDS, to);

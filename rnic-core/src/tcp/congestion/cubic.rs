@@ -6,12 +6,14 @@ use crate::time::{Instant, Span};
 /// RFC 9438 sections 4.6 and 5.
 const BETA_CUBIC: f64 = 0.7;
 const C: f64 = 0.4;
-/// alpha_cubic: makes the window as large on average as that of a Reno that halves it (section 4.3).
+/// alpha_cubic: makes the window as large on average as that of a Reno that halves it (section
+/// 4.3).
 const ALPHA_CUBIC: f64 = 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
-    /// W_max: where the window was reduced last, or less if it was reduced lower than the time before.
+    /// W_max: where the window was reduced last, or less if it was reduced lower than the time
+    /// before.
     w_max: Option<f64>,
     /// cwnd_prior: where it really was.
     cwnd_prior: f64,
@@ -73,8 +75,9 @@ impl Cubic {
         (target - window) / window * segments
     }
 
-    /// Returns the congestion avoidance stage, and begins one if there is none. Without a reduction before, or with a window
-    /// that has grown past it since, the window is at its plateau (section 4.8).
+    /// Returns the congestion avoidance stage, and begins one if there is none. Without a reduction
+    /// before, or with a window that has grown past it since, the window is at its plateau (section
+    /// 4.8).
     fn epoch(&mut self, window: f64, now: Instant) -> &mut Epoch {
         let w_max = self.w_max.unwrap_or(window).max(window);
         self.epoch.get_or_insert_with(|| Epoch {
@@ -90,7 +93,8 @@ impl Cubic {
     /// (section 4.6).
     pub(super) fn reduce(&mut self, window: u64, flight: u64, mss: u64) -> u64 {
         let window = window as f64 / mss as f64;
-        // Fast convergence (section 4.7): the share has become smaller, and a new flow may need even more room.
+        // Fast convergence (section 4.7): the share has become smaller, and a new flow may need
+        // even more room.
         let w_max = match self.w_max {
             Some(max) if window < max => window * (1.0 + BETA_CUBIC) / 2.0,
             _ => window,

@@ -1,7 +1,8 @@
-//! HyStart++ (RFC 9406): the first slow start ends when the round-trip time grows, before the queue overflows.
+//! HyStart++ (RFC 9406): the first slow start ends when the round-trip time grows, before the queue
+//! overflows.
 //!
-//! A growth may be chance. So slow start goes on more slowly for some rounds, and at its old pace if the round-trip
-//! time falls again.
+//! A growth may be chance. So slow start goes on more slowly for some rounds, and at its old pace
+//! if the round-trip time falls again.
 
 use super::Acked;
 use crate::time::Span;
@@ -84,7 +85,8 @@ impl HyStart {
         }
     }
 
-    /// Returns what `octets` newly acknowledged add to the window. RFC 9406 puts no limit on it where the sender paces.
+    /// Returns what `octets` newly acknowledged add to the window. RFC 9406 puts no limit on it
+    /// where the sender paces.
     pub(super) fn growth(&mut self, octets: u64) -> u64 {
         if self.css.is_none() {
             return octets;

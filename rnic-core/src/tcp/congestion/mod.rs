@@ -1,8 +1,8 @@
 //! Congestion control: how much may be in flight.
 //!
-//! A controller takes events (ACKs, losses, timeouts) and holds cwnd and ssthresh in octets. It knows no segments and no timers.
-//! Losses are found by the `recovery` module. Slow start is the same for all; an algorithm says how the
-//! window grows after it, and how far it is reduced.
+//! A controller takes events (ACKs, losses, timeouts) and holds cwnd and ssthresh in octets. It
+//! knows no segments and no timers. Losses are found by the `recovery` module. Slow start is the
+//! same for all; an algorithm says how the window grows after it, and how far it is reduced.
 
 mod acked;
 mod cubic;
@@ -23,8 +23,8 @@ use crate::time::Span;
 /// How the congestion window follows what the path bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionAlgorithm {
-    /// CUBIC (RFC 9438): the growth depends on the time since the last loss and not on the round-trip time, which
-    /// fills fast and long paths. Never slower than `NewReno`.
+    /// CUBIC (RFC 9438): the growth depends on the time since the last loss and not on the
+    /// round-trip time, which fills fast and long paths. Never slower than `NewReno`.
     #[default]
     Cubic,
     /// One segment per round trip, and half of the window at a loss (RFC 5681).
@@ -123,20 +123,21 @@ impl Congestion {
         self.cwnd < self.ssthresh
     }
 
-    /// Returns whether `pipe` octets in the network leave no room for another segment. It counts as one of full size, or small
-    /// messages would never get more than one of them into a window of one segment.
+    /// Returns whether `pipe` octets in the network leave no room for another segment. It counts as
+    /// one of full size, or small messages would never get more than one of them into a window of
+    /// one segment.
     pub(super) fn is_full(&self, pipe: u64) -> bool {
         pipe + self.mss > self.cwnd
     }
 
-    /// Returns whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
-    /// shows enough.
+    /// Returns whether the window was used, so that its growth has something to stand on. Slow
+    /// start doubles it: half of it shows enough.
     fn is_cwnd_limited(&self, flight: u64, limited: bool) -> bool {
         limited || (self.in_slow_start() && flight * 2 >= self.cwnd)
     }
 
-    /// Returns whether an ACK changes anything, where `flight` octets were in flight. Slow start doubles a window
-    /// that is used, and only then do round-trip times tell what the path bears.
+    /// Returns whether an ACK changes anything, where `flight` octets were in flight. Slow start
+    /// doubles a window that is used, and only then do round-trip times tell what the path bears.
     #[inline]
     pub(super) fn responds_to(&self, flight: u64, limited: bool) -> bool {
         !self.in_slow_start() || self.is_cwnd_limited(flight, limited)
@@ -144,8 +145,8 @@ impl Congestion {
 
     /// Handles an ACK of new data outside of fast recovery.
     ///
-    /// Octets count, not ACKs: a peer that acknowledges a whole burst at once does not slow us down, and one that
-    /// splits its ACKs gains nothing.
+    /// Octets count, not ACKs: a peer that acknowledges a whole burst at once does not slow us
+    /// down, and one that splits its ACKs gains nothing.
     #[inline]
     pub(super) fn on_ack(&mut self, acked: &Acked) {
         if self.responds_to(acked.flight, acked.cwnd_limited) {
@@ -171,8 +172,8 @@ impl Congestion {
         }
     }
 
-    /// Returns what slow start adds to a window that is used. Only the first slow start looks for its end by the round-trip
-    /// time: later ones know theirs (RFC 9406 section 4.3).
+    /// Returns what slow start adds to a window that is used. Only the first slow start looks for
+    /// its end by the round-trip time: later ones know theirs (RFC 9406 section 4.3).
     fn slow_start(&mut self, acked: &Acked) -> u64 {
         if self.ssthresh != u64::MAX {
             return acked.octets;
@@ -206,8 +207,8 @@ impl Congestion {
         self.cwnd = self.mss;
     }
 
-    /// Lowers the threshold. What was sent beyond the window, upon the first duplicates, does not count (RFC 5681
-    /// section 3.2, step 2).
+    /// Lowers the threshold. What was sent beyond the window, upon the first duplicates, does not
+    /// count (RFC 5681 section 3.2, step 2).
     fn reduce(&mut self, flight: u64) {
         let flight = flight.min(self.cwnd);
         let reduced = match &mut self.algorithm {
@@ -264,8 +265,9 @@ impl Congestion {
         }
     }
 
-    /// Begins with one segment, as the SYN was lost more than once (RFC 5681 section 3.1). A single loss would make
-    /// the start of a connection slow for what may have been chance (Linux does the same).
+    /// Begins with one segment, as the SYN was lost more than once (RFC 5681 section 3.1). A single
+    /// loss would make the start of a connection slow for what may have been chance (Linux does the
+    /// same).
     pub(super) fn on_lost_syn(&mut self) {
         self.cwnd = self.mss;
     }

@@ -1,5 +1,5 @@
-//! Round trips of a connection (RFC 9406 section 4.2), and what they show: whether the congestion window limited the sender,
-//! and the delivery rate.
+//! Round trips of a connection (RFC 9406 section 4.2), and what they show: whether the congestion
+//! window limited the sender, and the delivery rate.
 
 use core::ops::Range;
 
@@ -14,7 +14,8 @@ pub struct DeliveryRate {
     pub application_limited: bool,
 }
 
-/// Where one ACK takes all that was in flight, the sender has gone on at once if it did within this time.
+/// Where one ACK takes all that was in flight, the sender has gone on at once if it did within this
+/// time.
 const PAUSE: Span = Span::from_millis(1);
 
 /// Round trips, in offsets of the stream and times.
@@ -33,8 +34,8 @@ pub(in crate::tcp) struct Rounds {
     last: Option<Round>,
 }
 
-/// A rate sample, as in Linux's `tcp_rate.c`: it begins when a segment is sent, and ends when that segment is acknowledged. So it
-/// takes a round trip at least.
+/// A rate sample, as in Linux's `tcp_rate.c`: it begins when a segment is sent, and ends when that
+/// segment is acknowledged. So it takes a round trip at least.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     /// When octets were last delivered before the segment was sent.
@@ -61,8 +62,8 @@ struct Round {
 pub(in crate::tcp) struct RoundUpdate {
     /// A round trip is over, and the next one begins.
     pub(in crate::tcp) ended: bool,
-    /// The congestion window limited what is acknowledged. This is remembered when sending: of ACKs that are handled in a
-    /// batch, each but the first finds less in flight.
+    /// The congestion window limited what is acknowledged. This is remembered when sending: of ACKs
+    /// that are handled in a batch, each but the first finds less in flight.
     pub(in crate::tcp) limited: bool,
 }
 
@@ -84,7 +85,8 @@ impl Rounds {
             (self.delivered_at, self.delivered_sent_at) = (now, now);
             self.sample = None;
         }
-        // All that is sent before the next delivery begins the same sample, and the last of it ends the sample.
+        // All that is sent before the next delivery begins the same sample, and the last of it ends
+        // the sample.
         if self.sample.is_none_or(|sample| sample.delivered == 0) {
             self.sample = Some(Sample {
                 prior_at: self.delivered_at,
@@ -147,8 +149,8 @@ impl Rounds {
 
     /// Adds delivered octets to the rate sample, and ends it if its segment is acknowledged.
     ///
-    /// ACKs may come in a burst, and so may what they clock out: the rate is measured over the longer of both intervals, and
-    /// none is shorter than a round trip (as in Linux).
+    /// ACKs may come in a burst, and so may what they clock out: the rate is measured over the
+    /// longer of both intervals, and none is shorter than a round trip (as in Linux).
     #[inline]
     fn deliver(
         &mut self,

@@ -215,7 +215,8 @@ fn cubic_does_not_depend_on_the_round_trip_time() {
 
 #[test]
 fn cubic_is_at_least_as_fast_as_reno_where_reno_is_fast() {
-    // 10 ms and 20 segments: Reno adds one per round, CUBIC's Reno 9/17 until it is back where it was.
+    // 10 ms and 20 segments: Reno adds one per round, CUBIC's Reno 9/17 until it is back where it
+    // was.
     let mut path = Path::after_loss(CongestionAlgorithm::Cubic, ms(10), 20);
     path.rounds(5);
     path.expect_near(14.0 + 5.0 * 9.0 / 17.0);

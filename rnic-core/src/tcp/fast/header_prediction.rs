@@ -1,5 +1,5 @@
-//! TCP's part of header prediction: the next data of an established connection, and nothing else except perhaps an
-//! acknowledgment of ours.
+//! TCP's part of header prediction: the next data of an established connection, and nothing else
+//! except perhaps an acknowledgment of ours.
 
 use super::SoleAck;
 use crate::fast_paths::{FastPath, taken};
@@ -8,8 +8,8 @@ use crate::tcp::{State, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags, TcpHeader};
 
-/// The proof that a segment holds the next data of the stream, and nothing else except perhaps an acknowledgment of
-/// data of ours.
+/// The proof that a segment holds the next data of the stream, and nothing else except perhaps an
+/// acknowledgment of data of ours.
 #[derive(Debug)]
 pub struct NextData<'a> {
     header: &'a DataHeader,
@@ -24,8 +24,8 @@ pub enum Acknowledged {
     Nothing,
     /// Data of ours.
     Data,
-    /// All data of ours that was in flight; also, the segment has PSH. TCP has nothing to send but an ACK with the next
-    /// turn, and none of its timers is due earlier than before.
+    /// All data of ours that was in flight; also, the segment has PSH. TCP has nothing to send but
+    /// an ACK with the next turn, and none of its timers is due earlier than before.
     All,
 }
 
@@ -57,7 +57,8 @@ impl<'a> NextData<'a> {
         Acknowledged::Nothing
     }
 
-    /// Returns whether a segment is the next data of an established connection, by all but its flags and its acknowledgment.
+    /// Returns whether a segment is the next data of an established connection, by all but its
+    /// flags and its acknowledgment.
     #[inline(always)]
     pub(super) fn is_next(tcp: &Tcp, now: Instant, header: &DataHeader, len: usize) -> bool {
         tcp.state == State::Established

@@ -1,5 +1,6 @@
-//! TCP's part of an idle send: the only segment, while nothing is in flight and nothing else is due. One check and one
-//! step replace those of a [burst](super::BurstSegments); the outcome is the same.
+//! TCP's part of an idle send: the only segment, while nothing is in flight and nothing else is
+//! due. One check and one step replace those of a [burst](super::BurstSegments); the outcome is the
+//! same.
 
 use crate::memory::frames::FrameId;
 use crate::tcp::recovery::Recovery;
@@ -7,7 +8,8 @@ use crate::tcp::{State, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
-/// The proof that a segment of any size up to the MSS may be sent, and that nothing else is in flight or due.
+/// The proof that a segment of any size up to the MSS may be sent, and that nothing else is in
+/// flight or due.
 #[derive(Debug)]
 pub struct IdleSegment(());
 
@@ -26,8 +28,8 @@ impl IdleSegment {
         idle.then_some(Self(()))
     }
 
-    /// Takes over a frame as [`queue`](Tcp::queue) does, to be sent at once with the header that this returns. An ACK that is
-    /// due travels with it.
+    /// Takes over a frame as [`queue`](Tcp::queue) does, to be sent at once with the header that
+    /// this returns. An ACK that is due travels with it.
     #[inline(always)]
     pub fn commit(
         self,

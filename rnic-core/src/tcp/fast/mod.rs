@@ -1,8 +1,9 @@
-//! TCP's part of each fast path. The contract stands in `connection/fast/mod.rs`, the list of all of
-//! them in docs/design/fast-paths.md.
+//! TCP's part of each fast path. The contract stands in `connection/fast/mod.rs`, the list of all
+//! of them in docs/design/fast-paths.md.
 //!
-//! `eligible` makes the proof of a path, and changes nothing; `commit` consumes it, and cannot fail. [`Tcp::receive`]
-//! and [`Tcp::poll_transmit`] are the ordinary way: they decide what is right.
+//! `eligible` makes the proof of a path, and changes nothing; `commit` consumes it, and cannot
+//! fail. [`Tcp::receive`] and [`Tcp::poll_transmit`] are the ordinary way: they decide what is
+//! right.
 //!
 //! [`Tcp::receive`]: super::Tcp::receive
 //! [`Tcp::poll_transmit`]: super::Tcp::poll_transmit

@@ -1,7 +1,7 @@
 //! Sole ACK: the acknowledgment of the only segment in flight, without SACK blocks.
 //!
-//! Nothing was lost or retransmitted, and nothing is left in flight. So little remains of the ordinary processing of an
-//! ACK; the outcome is the same.
+//! Nothing was lost or retransmitted, and nothing is left in flight. So little remains of the
+//! ordinary processing of an ACK; the outcome is the same.
 
 use crate::memory::frames::TxFrames;
 use crate::tcp::{
@@ -24,8 +24,8 @@ impl SoleAck {
         if send.segments.len() != 1 || ack != send.nxt || !tcp.recovery.is_calm() {
             return None;
         }
-        // If a segment was sent only in part, the rest must still be sent. `end` tells whether there is a FIN behind
-        // it.
+        // If a segment was sent only in part, the rest must still be sent. `end` tells whether
+        // there is a FIN behind it.
         let sole = send.segments.front().is_some_and(|sole| {
             sole.end() == ack
                 && !sole.retransmitted

@@ -1,8 +1,9 @@
-//! TCP's part of a burst: segments of new data that leave one behind the other while nothing else is due. Before the
-//! burst TCP computes how much may be sent, and behind it counts what was.
+//! TCP's part of a burst: segments of new data that leave one behind the other while nothing else
+//! is due. Before the burst TCP computes how much may be sent, and behind it counts what was.
 //!
-//! A burst does not send the first segments of a small window, data that was queued before it could be sent, or
-//! segments that F-RTO has to count: these go by [`Tcp::queue`] and [`Tcp::poll_transmit`].
+//! A burst does not send the first segments of a small window, data that was queued before it could
+//! be sent, or segments that F-RTO has to count: these go by [`Tcp::queue`] and
+//! [`Tcp::poll_transmit`].
 
 use core::ops::Range;
 
@@ -87,15 +88,15 @@ impl BurstSegments {
         Some(room.min(tcp.send.window_room()))
     }
 
-    /// Returns how many octets may be sent in all. A segment has at most [`max_payload`](Tcp::max_payload), and is sent
-    /// only while that much is left.
+    /// Returns how many octets may be sent in all. A segment has at most
+    /// [`max_payload`](Tcp::max_payload), and is sent only while that much is left.
     #[inline]
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// Returns the header of the segment sent last, complete except for its checksum. Before the first, it has what all
-    /// have in common, which leaves out sequence number and flags.
+    /// Returns the header of the segment sent last, complete except for its checksum. Before the
+    /// first, it has what all have in common, which leaves out sequence number and flags.
     #[inline]
     pub fn header(&self) -> &DataHeader {
         &self.header
@@ -107,8 +108,8 @@ impl BurstSegments {
         self.ecn_capable
     }
 
-    /// Takes over a frame as [`queue`](Tcp::queue) does. The caller sends it at once with the [header](Self::header)
-    /// that this makes. `push`: nothing follows for now.
+    /// Takes over a frame as [`queue`](Tcp::queue) does. The caller sends it at once with the
+    /// [header](Self::header) that this makes. `push`: nothing follows for now.
     #[inline]
     pub fn send(
         &mut self,
@@ -132,8 +133,8 @@ impl BurstSegments {
             .queue_sent(now, frame, payload.start, len, payload_sum, push);
     }
 
-    /// Counts what was sent, for congestion control, pacing and timers. Nothing is left to send unless more is queued.
-    /// Where nothing was sent, nothing changes.
+    /// Counts what was sent, for congestion control, pacing and timers. Nothing is left to send
+    /// unless more is queued. Where nothing was sent, nothing changes.
     // By value, because the burst is over.
     #[allow(clippy::needless_pass_by_value)]
     #[inline]

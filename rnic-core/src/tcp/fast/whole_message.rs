@@ -1,4 +1,5 @@
-//! TCP's part of a whole message: a segment with the next data and PSH, which acknowledges the only segment in flight.
+//! TCP's part of a whole message: a segment with the next data and PSH, which acknowledges the only
+//! segment in flight.
 
 use super::{NextData, SoleAck};
 use crate::memory::frames::TxFrames;
@@ -6,8 +7,8 @@ use crate::tcp::Tcp;
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
-/// The proof that a segment holds the next data of the stream, has PSH, and acknowledges all that is in flight, which
-/// is one segment.
+/// The proof that a segment holds the next data of the stream, has PSH, and acknowledges all that
+/// is in flight, which is one segment.
 #[derive(Debug)]
 pub struct DataWithSoleAck<'a> {
     header: &'a DataHeader,

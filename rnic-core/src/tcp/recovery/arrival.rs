@@ -148,7 +148,8 @@ impl Recovery {
         self.tail.restart(ack.now);
     }
 
-    /// Returns whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
+    /// Returns whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and
+    /// 3.1).
     fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
         let RecoveryPhase::Timeout {
             recovery_point,
@@ -159,7 +160,8 @@ impl Recovery {
         };
         match *frto {
             Frto::Off => {}
-            // Nothing but the first segment has been sent again: whether more was needed is still open.
+            // Nothing but the first segment has been sent again: whether more was needed is still
+            // open.
             Frto::First if ack.outcome.acked > 0 && send.una() < *recovery_point => {
                 *frto = Frto::Second(2)
             }
@@ -176,7 +178,8 @@ impl Recovery {
                     return true;
                 }
                 if ack.is_duplicate() || ack.outcome.delivered > 0 {
-                    // It was needed. The new segments have left the network, whether they are named or not.
+                    // It was needed. The new segments have left the network, whether they are named
+                    // or not.
                     *frto = Frto::Off;
                     self.retransmit_now = true;
                     if !self.sack {
@@ -202,8 +205,9 @@ impl Recovery {
                 self.end_recovery(acked.now);
             }
             RecoveryPhase::Fast { .. } => {
-                // A partial ACK: one segment of it leaves the network as the retransmission arrived, and without
-                // SACK it shows that what follows was lost as well (RFC 6582 section 3.2, step 3).
+                // A partial ACK: one segment of it leaves the network as the retransmission
+                // arrived, and without SACK it shows that what follows was lost as well (RFC 6582
+                // section 3.2, step 3).
                 self.dup_acked = self
                     .dup_acked
                     .saturating_sub(octets.saturating_sub(self.mss));
@@ -227,7 +231,8 @@ impl Recovery {
         self.dup_acks = self.dup_acks.saturating_add(1);
         let before = self.dup_acked;
         if !matches!(self.phase, RecoveryPhase::Timeout { .. }) {
-            // Not more than what is in flight behind the missing segment: a peer cannot conjure up room.
+            // Not more than what is in flight behind the missing segment: a peer cannot conjure up
+            // room.
             let others = send.flight().saturating_sub(self.mss);
             self.dup_acked = (self.dup_acked + self.mss).min(others);
         }

@@ -1,9 +1,10 @@
-//! Loss recovery: detects losses, decides what is retransmitted, and undoes a recovery that was spurious.
+//! Loss recovery: detects losses, decides what is retransmitted, and undoes a recovery that was
+//! spurious.
 //!
-//! With SACK, RACK finds losses (RFC 8985, which contains RFC 6675's rule) and a tail loss probe elicits an ACK where none
-//! comes;
-//! without it duplicate ACKs do (RFC 5681, RFC 6582). In fast recovery proportional rate reduction says how much
-//! may be sent; before and after it, congestion control does.
+//! With SACK, RACK finds losses (RFC 8985, which contains RFC 6675's rule) and a tail loss probe
+//! elicits an ACK where none comes; without it duplicate ACKs do (RFC 5681, RFC 6582). In fast
+//! recovery proportional rate reduction says how much may be sent; before and after it, congestion
+//! control does.
 
 mod ack;
 mod arrival;
@@ -66,8 +67,8 @@ pub(super) struct Recovery {
     retransmissions: Option<Box<Retransmissions>>,
     congestion: Congestion,
     rounds: Rounds,
-    /// RFC 6582's recover: SND.NXT when the last recovery began; duplicate ACKs up to there may be echoes of its
-    /// retransmissions and begin no other (RFC 6582 section 3.2).
+    /// RFC 6582's recover: SND.NXT when the last recovery began; duplicate ACKs up to there may be
+    /// echoes of its retransmissions and begin no other (RFC 6582 section 3.2).
     recover: Option<u64>,
     prr: Prr,
 }
@@ -111,7 +112,8 @@ impl Recovery {
         &self.congestion
     }
 
-    /// Returns whether the connection is calm: no loss is known, and no ACK is awaited that would tell of one.
+    /// Returns whether the connection is calm: no loss is known, and no ACK is awaited that would
+    /// tell of one.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
         self.phase == RecoveryPhase::Open
@@ -142,7 +144,8 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `len` new octets may be sent: the congestion window has room, or they are to probe the tail.
+    /// Returns whether `len` new octets may be sent: the congestion window has room, or they are to
+    /// probe the tail.
     pub(super) fn allows(&self, send: &Sender, len: u64) -> bool {
         self.tail.due || self.pipe(send) + len <= self.cwnd() || send.flight() == 0
     }
@@ -163,7 +166,8 @@ impl Recovery {
         self.retransmit_now || pipe == 0 || pipe + len <= self.cwnd()
     }
 
-    /// Returns whether new data goes before what is thought lost: F-RTO asks so if the timeout was needed at all.
+    /// Returns whether new data goes before what is thought lost: F-RTO asks so if the timeout was
+    /// needed at all.
     pub(super) fn prefers_new_data(&self) -> bool {
         matches!(
             self.phase,
@@ -300,7 +304,8 @@ impl Recovery {
         rtt.on_tail_probe();
     }
 
-    /// Returns whether a tail probe without new data is the first missing segment, and not the last one sent.
+    /// Returns whether a tail probe without new data is the first missing segment, and not the last
+    /// one sent.
     pub(super) fn probes_head(&self) -> bool {
         self.is_recovering()
     }
@@ -372,9 +377,10 @@ impl Recovery {
         true
     }
 
-    /// Returns what was in flight when the octets that are in flight now were sent, as far as it is known: at least `flight`, what
-    /// was unacknowledged before this ACK. Of the ACKs of a batch one may acknowledge most of a window, and the next report a
-    /// loss in the rest: ssthresh follows from the whole window.
+    /// Returns what was in flight when the octets that are in flight now were sent, as far as it is
+    /// known: at least `flight`, what was unacknowledged before this ACK. Of the ACKs of a batch
+    /// one may acknowledge most of a window, and the next report a loss in the rest: ssthresh
+    /// follows from the whole window.
     fn flight_when_sent(&self, send: &Sender, flight: u64) -> u64 {
         if self.rounds.was_cwnd_limited(send.una()) {
             self.congestion.cwnd()
@@ -416,8 +422,8 @@ impl Recovery {
         self.tail.cancel();
     }
 
-    /// Returns the next time that RACK or the tail probe have something to do, where the retransmission timer is due at
-    /// `timeout_at`.
+    /// Returns the next time that RACK or the tail probe have something to do, where the
+    /// retransmission timer is due at `timeout_at`.
     #[inline]
     pub(super) fn next_timeout(
         &self,
@@ -432,8 +438,8 @@ impl Recovery {
         }
     }
 
-    /// Returns a time before which surely neither the retransmission timer, due at `timeout_at`, nor
-    /// [one of these](Self::next_timeout) has anything to do.
+    /// Returns a time before which surely neither the retransmission timer, due at `timeout_at`,
+    /// nor [one of these](Self::next_timeout) has anything to do.
     #[inline]
     pub(super) fn no_timeout_before(
         &self,
@@ -454,7 +460,8 @@ impl Recovery {
         timeout_at: Option<Instant>,
     ) -> Option<Instant> {
         let timeout_at = timeout_at?;
-        // Where something has arrived behind a hole, RACK's timer watches it, until recovery begins.
+        // Where something has arrived behind a hole, RACK's timer watches it, until recovery
+        // begins.
         let watches = match self.phase {
             RecoveryPhase::Open => send.sacked_segments() == 0,
             RecoveryPhase::Fast { .. } => true,
@@ -481,7 +488,8 @@ impl Recovery {
         }
     }
 
-    /// Returns whether the tail is to be probed now, instead of waiting for the retransmission timer.
+    /// Returns whether the tail is to be probed now, instead of waiting for the retransmission
+    /// timer.
     pub(super) fn expire_tail_probe(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! Proportional rate reduction (RFC 6937, RFC 9937): in fast recovery each delivery clocks out new transmissions, so that the
-//! flight shrinks to `ssthresh` without a pause and without a burst.
+//! Proportional rate reduction (RFC 6937, RFC 9937): in fast recovery each delivery clocks out new
+//! transmissions, so that the flight shrinks to `ssthresh` without a pause and without a burst.
 
 /// One fast recovery, in the names of RFC 9937 section 6.2; all sizes in octets.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,8 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// Begins a recovery with `flight` octets in flight, of which `pipe` are thought to be in the network.
+    /// Begins a recovery with `flight` octets in flight, of which `pipe` are thought to be in the
+    /// network.
     pub(super) fn begin(ssthresh: u64, flight: u64, pipe: u64, mss: u64) -> Self {
         Self {
             ssthresh,
@@ -67,8 +68,8 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// Returns a recovery with 20 segments in flight, of which the first is lost, down to 10: `(delivered, sent)` of each
-    /// ACK for one more segment.
+    /// Returns a recovery with 20 segments in flight, of which the first is lost, down to 10:
+    /// `(delivered, sent)` of each ACK for one more segment.
     fn run(threshold: u64, lost: u64) -> Vec<u64> {
         let mut prr = Prr::begin(threshold * MSS, 20 * MSS, (20 - lost) * MSS, MSS);
         let mut pipe = (20 - lost) * MSS;
@@ -99,7 +100,8 @@ mod tests {
 
     #[test]
     fn heavy_losses_let_out_no_more_than_what_arrives() {
-        // 15 of 20 are lost: the flight is below the threshold at once, and each arrival lets one out.
+        // 15 of 20 are lost: the flight is below the threshold at once, and each arrival lets one
+        // out.
         let sent = run(10, 15);
         assert!(sent.iter().all(|&segments| segments == 1), "{sent:?}");
     }

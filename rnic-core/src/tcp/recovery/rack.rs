@@ -1,4 +1,5 @@
-//! RACK (RFC 8985 section 6): a segment is lost if one sent later has been delivered and it had time enough to arrive itself.
+//! RACK (RFC 8985 section 6): a segment is lost if one sent later has been delivered and it had
+//! time enough to arrive itself.
 
 use super::Ack;
 use crate::tcp::rtt::RttEstimator;
@@ -6,9 +7,11 @@ use crate::tcp::scoreboard::Transmission;
 use crate::tcp::send::Sender;
 use crate::time::{Instant, Span};
 
-/// Segments selectively acknowledged that are taken for a loss while no reordering has been seen (RFC 6675's DupThresh).
+/// Segments selectively acknowledged that are taken for a loss while no reordering has been seen
+/// (RFC 6675's DupThresh).
 pub(super) const DUP_THRESH: usize = 3;
-/// Recoveries after which a widened reordering window shrinks to its default (RFC 8985's constant of 16).
+/// Recoveries after which a widened reordering window shrinks to its default (RFC 8985's constant
+/// of 16).
 const REO_WND_PERSIST: u8 = 16;
 
 /// The state of RACK, in the names of RFC 8985 section 5.3.
@@ -54,8 +57,9 @@ impl Rack {
             self.on_delivered(ack.now, original, false);
         }
         if let Some((sent_at, end)) = outcome.latest_retransmission {
-            // The ACK may be for the transmission before. It echoes the timestamp of what came in order last (RFC 7323
-            // section 4.3): the echo says nothing of a segment that was only acknowledged selectively.
+            // The ACK may be for the transmission before. It echoes the timestamp of what came in
+            // order last (RFC 7323 section 4.3): the echo says nothing of a segment that was only
+            // acknowledged selectively.
             let echoes_earlier = end <= send.una() && ack.echoes_before(sent_at);
             let too_soon = rtt
                 .min_rtt()
@@ -68,7 +72,8 @@ impl Rack {
         outcome.reordered
     }
 
-    /// Returns whether `latest` was sent only once: then what was sent before it also has lower sequence numbers.
+    /// Returns whether `latest` was sent only once: then what was sent before it also has lower
+    /// sequence numbers.
     #[inline]
     pub(super) fn latest_is_original(&self) -> bool {
         !self.latest_retransmitted
@@ -116,7 +121,8 @@ impl Rack {
         }
     }
 
-    /// Returns RACK.reo_wnd: how much later than its successors a segment may arrive before it is lost (step 4).
+    /// Returns RACK.reo_wnd: how much later than its successors a segment may arrive before it is
+    /// lost (step 4).
     pub(super) fn reo_wnd(&self, send: &Sender, recovering: bool, rtt: &RttEstimator) -> Span {
         let certain = recovering || send.sacked_segments() >= DUP_THRESH;
         if !self.reordering_seen && certain {
@@ -127,13 +133,15 @@ impl Rack {
         (min_rtt * self.reo_wnd_mult / 4).min(srtt)
     }
 
-    /// Returns the time after its transmission at which a segment is lost, if one sent later has been delivered.
+    /// Returns the time after its transmission at which a segment is lost, if one sent later has
+    /// been delivered.
     pub(super) fn loss_delay(&self, reo_wnd: Span) -> Span {
         self.rtt + reo_wnd
     }
 
-    /// Marks the segments that are lost by now, and returns how many; sets the timer for those that may be lost later (step
-    /// 5). All of these were sent before `latest`: one expiry finds them all.
+    /// Marks the segments that are lost by now, and returns how many; sets the timer for those that
+    /// may be lost later (step 5). All of these were sent before `latest`: one expiry finds them
+    /// all.
     pub(super) fn detect_loss(
         &mut self,
         now: Instant,
@@ -144,7 +152,8 @@ impl Rack {
         self.timer_at = None;
         let Some(latest) = self.latest else { return 0 };
         if send.sacked_segments() == 0 && !self.latest_retransmitted {
-            // Without a SACK or a retransmission, the cumulative ACK covers all that was sent before it.
+            // Without a SACK or a retransmission, the cumulative ACK covers all that was sent
+            // before it.
             return 0;
         }
         let loss_delay = self.loss_delay(self.reo_wnd(send, recovering, rtt));

@@ -1,5 +1,6 @@
-//! Detects spurious retransmissions: by timestamps (Eifel, RFC 3522), by DSACKs (RFC 2883, RFC 3708), or after a timeout by
-//! what is acknowledged without having been retransmitted (F-RTO, RFC 5682).
+//! Detects spurious retransmissions: by timestamps (Eifel, RFC 3522), by DSACKs (RFC 2883, RFC
+//! 3708), or after a timeout by what is acknowledged without having been retransmitted (F-RTO, RFC
+//! 5682).
 
 use core::ops::Range;
 
@@ -26,16 +27,16 @@ impl Retransmissions {
         self.ranges.insert(range);
     }
 
-    /// Returns whether an ACK shows that all of them were spurious. `recovering`: not all that had been sent before the first of them
-    /// is acknowledged yet.
+    /// Returns whether an ACK shows that all of them were spurious. `recovering`: not all that had
+    /// been sent before the first of them is acknowledged yet.
     pub(super) fn all_spurious(&mut self, ack: &Ack<'_>, recovering: bool, send: &Sender) -> bool {
         let Some(first_at) = self.first_at else {
             return false;
         };
         let outcome = ack.outcome;
         if recovering && outcome.acked > 0 && outcome.latest_retransmission.is_some() {
-            // The ACK was sent before the retransmission can have arrived (Eifel). Other retransmissions that are still in
-            // flight may have been needed all the same.
+            // The ACK was sent before the retransmission can have arrived (Eifel). Other
+            // retransmissions that are still in flight may have been needed all the same.
             if ack.echoes_before(first_at) && !send.has_resent() {
                 return true;
             }
@@ -58,7 +59,7 @@ pub(super) enum Frto {
     Off,
     /// Step 1: the first segment has been retransmitted, and its ACK has not come.
     First,
-    /// Step 2: that ACK advanced SND.UNA. Up to this many new segments are sent in place of retransmissions; the next ACK
-    /// decides.
+    /// Step 2: that ACK advanced SND.UNA. Up to this many new segments are sent in place of
+    /// retransmissions; the next ACK decides.
     Second(u8),
 }

@@ -1,8 +1,9 @@
-//! The tail loss probe (RFC 8985 section 7): where no ACK comes back, one more segment elicits it before the retransmission
-//! timer expires.
+//! The tail loss probe (RFC 8985 section 7): where no ACK comes back, one more segment elicits it
+//! before the retransmission timer expires.
 //!
-//! Unlike there, it also does so in fast recovery (as RFC 9002 section 6.2 does for QUIC): the last retransmission may be
-//! lost as well, or its ACK, and nothing else may be on its way. The first missing segment is the probe then.
+//! Unlike there, it also does so in fast recovery (as RFC 9002 section 6.2 does for QUIC): the last
+//! retransmission may be lost as well, or its ACK, and nothing else may be on its way. The first
+//! missing segment is the probe then.
 
 use core::ops::Range;
 
@@ -54,7 +55,8 @@ impl TailProbe {
         self.end_seq.is_some()
     }
 
-    /// Returns when the probe timeout expires, at the latest when the retransmission timer does, at `rto_at`.
+    /// Returns when the probe timeout expires, at the latest when the retransmission timer does, at
+    /// `rto_at`.
     pub(super) fn pto_at(
         &self,
         send: &Sender,

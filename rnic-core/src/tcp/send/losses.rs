@@ -14,7 +14,8 @@ use super::Sender;
 
 /// What is known.
 impl Sender {
-    /// Returns the number of octets thought to be in the network: neither selectively acknowledged nor lost (RFC 6675's pipe).
+    /// Returns the number of octets thought to be in the network: neither selectively acknowledged
+    /// nor lost (RFC 6675's pipe).
     pub(in crate::tcp) fn pipe(&self) -> u64 {
         self.flight()
             .saturating_sub(self.board.sacked + self.board.lost)
@@ -35,7 +36,8 @@ impl Sender {
         self.board.lost > 0 || self.fin == Fin::Lost
     }
 
-    /// Returns whether the first octets not acknowledged are thought lost and wait to be sent again.
+    /// Returns whether the first octets not acknowledged are thought lost and wait to be sent
+    /// again.
     pub(in crate::tcp) fn head_is_lost(&self) -> bool {
         match self.segments.front() {
             Some(head) => head.fate == Fate::Lost,
@@ -138,7 +140,8 @@ impl Sender {
 
 /// Loss and retransmission.
 impl Sender {
-    /// Marks a segment as lost. Returns false if it was delivered, is marked already, or was never sent.
+    /// Marks a segment as lost. Returns false if it was delivered, is marked already, or was never
+    /// sent.
     pub(in crate::tcp) fn mark_lost(&mut self, index: usize) -> bool {
         let Some(segment) = self.segments.get_mut(index) else {
             return false;
@@ -172,8 +175,8 @@ impl Sender {
         }
     }
 
-    /// Marks the segments in flight as lost that were sent before `latest` and at least `loss_delay` ago. Returns how many, and
-    /// whether others may be lost so later.
+    /// Marks the segments in flight as lost that were sent before `latest` and at least
+    /// `loss_delay` ago. Returns how many, and whether others may be lost so later.
     pub(in crate::tcp) fn mark_overdue_lost(
         &mut self,
         now: Instant,
@@ -214,7 +217,8 @@ impl Sender {
         (lost, more)
     }
 
-    /// Returns the index of the segment at `start`, if it is on its way since it was sent again at `at`.
+    /// Returns the index of the segment at `start`, if it is on its way since it was sent again at
+    /// `at`.
     fn resent_at(&self, start: u64, at: Instant) -> Option<usize> {
         let index = self.find(start)?;
         let segment = &self.segments[index];
@@ -227,9 +231,9 @@ impl Sender {
         resent.any(|&(start, at)| self.resent_at(start, at).is_some())
     }
 
-    /// Marks segments as lost upon a timeout: the first unacknowledged one, and those that were sent early enough. If
-    /// the peer has selectively acknowledged the head and yet not moved on, it has dropped what it had (RFC 2018
-    /// section 8): then that has not arrived.
+    /// Marks segments as lost upon a timeout: the first unacknowledged one, and those that were
+    /// sent early enough. If the peer has selectively acknowledged the head and yet not moved on,
+    /// it has dropped what it had (RFC 2018 section 8): then that has not arrived.
     pub(in crate::tcp) fn mark_lost_on_timeout(&mut self, early: impl Fn(Instant) -> bool) {
         if self
             .segments
@@ -332,7 +336,8 @@ impl Sender {
         self.segments.front().cloned()
     }
 
-    /// Returns the first segment that is not acknowledged, if anything of it was sent, with its index.
+    /// Returns the first segment that is not acknowledged, if anything of it was sent, with its
+    /// index.
     pub(in crate::tcp) fn head(&self) -> Option<(usize, &SentSegment)> {
         (self.sent_segments() > 0).then(|| (0, &self.segments[0]))
     }

@@ -1,5 +1,5 @@
-//! Segments are cut where they are held: in two, where they turn out too large for the path, or behind what of them is
-//! acknowledged.
+//! Segments are cut where they are held: in two, where they turn out too large for the path, or
+//! behind what of them is acknowledged.
 
 use crate::memory::frames::TxFrames;
 use crate::tcp::scoreboard::AckOutcome;
@@ -18,8 +18,8 @@ impl Sender {
         self.unsent
     }
 
-    /// Cuts the segment at `index` in two in its frame: its first `at` octets, and the rest. `sums` are their ones-complement
-    /// sums.
+    /// Cuts the segment at `index` in two in its frame: its first `at` octets, and the rest. `sums`
+    /// are their ones-complement sums.
     pub(in crate::tcp) fn split(&mut self, index: usize, at: u16, sums: [u16; 2]) {
         let Some(head) = self.segments.get_mut(index) else {
             return;
@@ -54,8 +54,8 @@ impl Sender {
     /// Removes from the first segment what is acknowledged of it: all before `ack`. So nothing
     /// counts as in flight that the peer need not acknowledge again.
     ///
-    /// It says nothing of round trips or of the order of arrival: what was sent of a segment may have been sent at several
-    /// times, and the last of them is known.
+    /// It says nothing of round trips or of the order of arrival: what was sent of a segment may
+    /// have been sent at several times, and the last of them is known.
     #[cold]
     #[inline(never)]
     pub(super) fn trim<F: TxFrames>(&mut self, ack: u64, frames: &F, outcome: &mut AckOutcome) {
@@ -99,7 +99,8 @@ impl Sender {
         &frames.bytes(segment.frame)[at..at + usize::from(segment.len)]
     }
 
-    /// Marks every segment in flight of more than `octets` as lost: a link on the path cannot carry it.
+    /// Marks every segment in flight of more than `octets` as lost: a link on the path cannot carry
+    /// it.
     pub(in crate::tcp) fn mark_larger_lost(&mut self, octets: u16) {
         for index in 0..self.segments.len() {
             if self.segments[index].len > octets {

@@ -1,5 +1,6 @@
-//! Segments that a silent peer leaves unacknowledged are spilled: their octets move to ordinary memory, and their frames are
-//! released. Frames are few, and other connections need them. A spilled segment is sent again in a copy each time.
+//! Segments that a silent peer leaves unacknowledged are spilled: their octets move to ordinary
+//! memory, and their frames are released. Frames are few, and other connections need them. A
+//! spilled segment is sent again in a copy each time.
 
 use core::ops::Range;
 use std::sync::atomic::Ordering;
@@ -12,8 +13,8 @@ use crate::tcp::spilled_octets::{Spill, SpilledOctets};
 use super::Sender;
 
 impl Sender {
-    /// Spills every segment that is in a frame, and releases the frames. `sum` counts the octets of all connections. Returns
-    /// the number of segments spilled.
+    /// Spills every segment that is in a frame, and releases the frames. `sum` counts the octets of
+    /// all connections. Returns the number of segments spilled.
     pub(in crate::tcp) fn spill<F: TxFrames>(
         &mut self,
         frames: &mut F,
@@ -80,8 +81,8 @@ impl Sender {
 }
 
 impl Tcp {
-    /// Spills the segments of a connection whose peer is silent, and releases their frames. Call it after
-    /// [`handle_timeout`](Self::handle_timeout). `sum` counts the octets of all connections.
+    /// Spills the segments of a connection whose peer is silent, and releases their frames. Call it
+    /// after [`handle_timeout`](Self::handle_timeout). `sum` counts the octets of all connections.
     pub fn spill<F: TxFrames>(&mut self, frames: &mut F, sum: &SpilledOctets) {
         let waits_in_device =
             |head: &SentSegment| head.part.begins_frame() && frames.busy(head.frame);

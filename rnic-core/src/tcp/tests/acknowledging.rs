@@ -83,7 +83,8 @@ fn one_acknowledgment_stands_for_sixteen_segments_of_a_bulk_stream() {
         inject_segments(&mut t, 1);
         expect_ack(&mut t);
     }
-    // A segment with PSH is acknowledged without waiting for more, and so is one that waited while more came.
+    // A segment with PSH is acknowledged without waiting for more, and so is one that waited while
+    // more came.
     inject_segments(&mut t, 3);
     let start = t.tcp.receive_offset() + 1;
     t.inject(&format!("P. {start}:{}(1000) ack 1", start + 1000));
@@ -146,7 +147,8 @@ fn a_coalesced_run_is_acknowledged_as_its_segments_are() {
     }
 }
 
-/// Compares a run of `count` segments with single ones. Those whose bits are set in `pushed` have PSH.
+/// Compares a run of `count` segments with single ones. Those whose bits are set in `pushed` have
+/// PSH.
 fn compare_coalesced((mut each, mut run): (Script, Script), pushed: u8, count: usize) {
     let pushed = |at: usize| pushed >> at & 1 == 1;
     let begin = each.tcp.receive_offset() as usize + 1;

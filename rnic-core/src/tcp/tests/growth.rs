@@ -25,7 +25,8 @@ impl Peer {
         Self { script, sent: 0 }
     }
 
-    /// Sends so many segments at once, and waits. Returns the window that they were acknowledged with.
+    /// Sends so many segments at once, and waits. Returns the window that they were acknowledged
+    /// with.
     fn round(&mut self, segments: u64, wait: Duration) -> u64 {
         for _ in 0..segments {
             let start = self.sent + 1;

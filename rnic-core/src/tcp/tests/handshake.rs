@@ -43,7 +43,8 @@ fn passive_open_offers_only_what_was_asked() {
     assert_eq!(t.tcp.max_payload(), 1460);
 }
 
-/// RFC 9293 section 3.7.1: the option says what its sender takes, and both directions are independent.
+/// RFC 9293 section 3.7.1: the option says what its sender takes, and both directions are
+/// independent.
 #[test]
 fn passive_open_states_its_own_segment_size_whatever_the_peers_is() {
     let accept = || Script::accept(&plain(), "S 0:0(0) win 30000 <mss 600>");

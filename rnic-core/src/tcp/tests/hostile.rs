@@ -158,7 +158,8 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
     assert_eq!(t.frames.available(), 256, "frames are lost");
 }
 
-/// Returns the state that forged segments must not change: all but the counters and the ACKs that are due.
+/// Returns the state that forged segments must not change: all but the counters and the ACKs that
+/// are due.
 fn essence(tcp: &Tcp) -> String {
     let timers = (
         tcp.retransmit_at,
@@ -180,7 +181,8 @@ fn essence(tcp: &Tcp) -> String {
     )
 }
 
-/// Returns whether the sender of a segment may have guessed blindly: the segment does not show where both streams stand.
+/// Returns whether the sender of a segment may have guessed blindly: the segment does not show
+/// where both streams stand.
 fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
     let header = &segment.header;
     let len = segment.payload.len() as u64 + u64::from(header.flags.fin());

@@ -1,11 +1,13 @@
-//! Idle sends: in all scripts, every segment that is eligible takes this path. These tests show when a segment is not.
+//! Idle sends: in all scripts, every segment that is eligible takes this path. These tests show
+//! when a segment is not.
 
 use super::ecn::capable;
 use super::script::{PAYLOAD_AT, Script, Sent, ms, plain};
 use crate::tcp::IdleSegment;
 
 impl Script {
-    /// Returns the next segment as an idle send, if it is eligible and the last that is to be written.
+    /// Returns the next segment as an idle send, if it is eligible and the last that is to be
+    /// written.
     pub(super) fn next_idle(&mut self) -> Option<Sent> {
         let last = 0 < self.unqueued && self.unqueued < self.tcp.max_payload() as u64;
         let idle = IdleSegment::eligible(&self.tcp).filter(|_| last)?;

@@ -142,7 +142,8 @@ fn after_a_timeout_slow_start_from_one_segment() {
     t.expect_nothing();
     assert_eq!(t.tcp.cwnd(), (1000, 5000));
     t.inject(". 1:1(0) ack 1001");
-    // Two new segments find out whether the timeout was needed (F-RTO). A duplicate shows that it was.
+    // Two new segments find out whether the timeout was needed (F-RTO). A duplicate shows that it
+    // was.
     t.expect_segments(10..12);
     t.expect_nothing();
     t.inject(". 1:1(0) ack 1001");
@@ -195,8 +196,8 @@ fn fast_retransmit_and_newreno_without_sack() {
     t.expect_nothing();
     assert_eq!(t.tcp.cwnd(), (5000, 5000));
     assert_eq!(t.tcp.counters().fast_retransmits, 1);
-    // Of the twelve in flight, nine arrive beyond the first hole; 5 may be in flight from the seventh on. What limited
-    // transmit sent does not count for the window.
+    // Of the twelve in flight, nine arrive beyond the first hole; 5 may be in flight from the
+    // seventh on. What limited transmit sent does not count for the window.
     for _ in 0..4 {
         t.inject(". 1:1(0) ack 1");
         t.expect_nothing();
@@ -217,7 +218,8 @@ fn fast_retransmit_and_newreno_without_sack() {
 
 #[test]
 fn a_fast_retransmit_gets_a_whole_timeout() {
-    // On a path of 300 ms the first timeout is one of 900 ms, of which 300 have passed when the loss shows.
+    // On a path of 300 ms the first timeout is one of 900 ms, of which 300 have passed when the
+    // loss shows.
     let mut t = Script::connect(&plain());
     t.next();
     t.pass(ms(300));
@@ -282,7 +284,8 @@ fn sack_names_the_lost_segments_and_only_those_are_sent_again() {
     t.expect_segments([0]);
     t.expect_nothing();
     assert_eq!(t.tcp.cwnd(), (5000, 5000));
-    // The sixth is lost as well: six are in flight, one more than allowed. Then one follows for each that arrives.
+    // The sixth is lost as well: six are in flight, one more than allowed. Then one follows for
+    // each that arrives.
     t.inject(". 1:1(0) ack 1 <sack 6001:7001 3001:5001 1001:2001>");
     t.expect_nothing();
     t.inject(". 1:1(0) ack 1 <sack 6001:8001 3001:5001 1001:2001>");
@@ -314,7 +317,8 @@ fn more_duplicates_than_segments_let_out_no_more_than_those() {
     for _ in 0..100 {
         t.inject(". 1:1(0) ack 1");
     }
-    // The missing segment, and as many new ones for the other nine as half of the window has room for.
+    // The missing segment, and as many new ones for the other nine as half of the window has room
+    // for.
     t.expect_segments([0]);
     t.expect_segments(10..14);
     t.expect_nothing();

@@ -1,4 +1,5 @@
-//! Scripts in the notation of packetdrill, on virtual time, and tests of two ends against each other.
+//! Scripts in the notation of packetdrill, on virtual time, and tests of two ends against each
+//! other.
 
 mod acknowledging;
 mod closing;

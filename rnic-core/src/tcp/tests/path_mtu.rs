@@ -177,8 +177,8 @@ fn full_segments_that_keep_vanishing_become_smaller() {
     assert_eq!(t.frames_free(), 256);
 }
 
-/// The window had room for a part of a segment alone, which was acknowledged. What is left of it vanishes, until it becomes
-/// smaller.
+/// The window had room for a part of a segment alone, which was acknowledged. What is left of it
+/// vanishes, until it becomes smaller.
 #[test]
 fn what_was_acknowledged_of_a_segment_is_not_sent_again_in_its_pieces() {
     let config = TcpConfig {

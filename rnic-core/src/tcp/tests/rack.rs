@@ -101,7 +101,8 @@ fn an_ack_that_comes_too_soon_is_not_the_retransmissions() {
     t.write(3000);
     t.expect_segments(0..3);
     t.expect_after(ms(202), "P. 2001:3001(1000) ack 1");
-    // It is for the first transmission. That the others were sent 200 ms before the second one says nothing.
+    // It is for the first transmission. That the others were sent 200 ms before the second one says
+    // nothing.
     t.pass(ms(10));
     t.inject(". 1:1(0) ack 1 <sack 2001:3001>");
     t.pass(ms(50));

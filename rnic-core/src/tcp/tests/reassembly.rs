@@ -31,8 +31,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// What is offered is the first piece of a segment that is inside the window and missing, and what is acknowledged,
-    /// in order and by SACK, has been taken.
+    /// What is offered is the first piece of a segment that is inside the window and missing, and
+    /// what is acknowledged, in order and by SACK, has been taken.
     #[test]
     fn reassembly_agrees_with_a_set_of_octets(syn: u32, steps in prop::collection::vec(step(), 1..80)) {
         let mut receiver = Receiver::new(CAPACITY, 0, 100, ms(40));

@@ -143,7 +143,8 @@ fn what_was_acknowledged_long_ago_acknowledges_nothing() {
     t.expect(". 1:1(0) ack 2001");
     t.write(500);
     t.expect("P. 1:501(500) ack 2001");
-    // It ends in front of what was last acknowledged: outside the window, because the peer has sent more since.
+    // It ends in front of what was last acknowledged: outside the window, because the peer has sent
+    // more since.
     t.inject("P. 1:1001(1000) ack 501");
     t.expect(". 501:501(0) ack 2001 <sack 1:1001>");
     assert_eq!(t.tcp.acked_offset(), 0);

@@ -1,4 +1,5 @@
-//! The scoreboard against a simple model: one record for each segment, and every question answered by a search of all.
+//! The scoreboard against a simple model: one record for each segment, and every question answered
+//! by a search of all.
 
 use core::time::Duration;
 
@@ -16,7 +17,8 @@ use super::script::{OUR_ISN, ms};
 enum Step {
     /// Queues segments of these lengths and sends them.
     Send(Vec<u16>),
-    /// Acknowledges up to the segment boundary at this share of what is in flight, plus some octets.
+    /// Acknowledges up to the segment boundary at this share of what is in flight, plus some
+    /// octets.
     Acknowledge(u64, u64),
     /// SACKs ranges between boundaries, in several blocks.
     Sack(Vec<(u64, u64)>),
@@ -245,8 +247,8 @@ impl Bench {
         }
     }
 
-    /// Retransmits the lowest lost segment. Time passes, because the model does not know which of two retransmissions
-    /// of the same time came first.
+    /// Retransmits the lowest lost segment. Time passes, because the model does not know which of
+    /// two retransmissions of the same time came first.
     fn resend(&mut self) {
         self.now = self.now + Duration::from_nanos(1);
         let lost = self

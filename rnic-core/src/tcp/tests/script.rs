@@ -1,6 +1,7 @@
 //! A connection that a script drives.
 //!
-//! Segments are written as packetdrill writes them, with sequence numbers relative to each side's SYN:
+//! Segments are written as packetdrill writes them, with sequence numbers relative to each side's
+//! SYN:
 //!
 //! ```text
 //! SE. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,TS val 7 ecr 0,wscale 7>
@@ -10,8 +11,8 @@
 //!
 //! E is ECE and W is CWR; `[ect0]` and `[ce]` stand in front for the ECN field of the IP header.
 //!
-//! An expected segment is compared in the parts that the script writes: without `win` any window will do, and without
-//! options it may have none but timestamps.
+//! An expected segment is compared in the parts that the script writes: without `win` any window
+//! will do, and without options it may have none but timestamps.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -47,8 +48,8 @@ pub(super) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Returns a configuration that keeps scripts short: only the options that the script's SYN asks for, and windows that
-/// are easy to calculate.
+/// Returns a configuration that keeps scripts short: only the options that the script's SYN asks
+/// for, and windows that are easy to calculate.
 pub(super) fn plain() -> TcpConfig {
     TcpConfig {
         mss: 1000,
@@ -106,7 +107,8 @@ impl Script {
         Self::over(Tcp::accept(now, config, OUR_ISN, &segment), now)
     }
 
-    /// Makes an established connection with segments of 1000 octets, SACK if the peer has it, and the given window.
+    /// Makes an established connection with segments of 1000 octets, SACK if the peer has it, and
+    /// the given window.
     pub(super) fn established(config: &TcpConfig, options: &str, window: u32) -> Self {
         let mut script = Self::connect(config);
         script.next().expect("a SYN");
@@ -115,7 +117,8 @@ impl Script {
         script
     }
 
-    /// Makes an established connection over a path with this round-trip time, which has been measured.
+    /// Makes an established connection over a path with this round-trip time, which has been
+    /// measured.
     pub(super) fn over_path(config: &TcpConfig, options: &str, round_trip: Duration) -> Self {
         let mut script = Self::connect(config);
         script.next().expect("a SYN");
@@ -205,7 +208,8 @@ impl Script {
         true
     }
 
-    /// Returns the least initial sequence number with which a SYN may replace the connection, if it may.
+    /// Returns the least initial sequence number with which a SYN may replace the connection, if it
+    /// may.
     pub(super) fn yields_to(&self, text: &str) -> Option<u32> {
         let Written { header, payload } = parse(text);
         let segment = TcpSegment {
@@ -258,8 +262,8 @@ impl Script {
         self.tcp.close(self.now);
     }
 
-    /// Queues one segment, if the connection wants it: one by one, as a caller would that sends each segment as it
-    /// is built.
+    /// Queues one segment, if the connection wants it: one by one, as a caller would that sends
+    /// each segment as it is built.
     pub(super) fn pump(&mut self) {
         if self.unqueued > 0 && self.tcp.wants_data(self.now) {
             let len = self.unqueued.min(self.tcp.max_payload() as u64);
@@ -294,7 +298,8 @@ impl Script {
         let outgoing = self.tcp.poll_transmit(self.now, &mut self.frames)?;
         let payload = self.payload(&outgoing);
         if !payload.is_empty() {
-            // The last offset, at or before the end of what was queued, that the sequence number can stand for.
+            // The last offset, at or before the end of what was queued, that the sequence number
+            // can stand for.
             let end = OUR_ISN + 1 + self.queued as u32;
             let offset = self.queued - u64::from(end.distance_from(outgoing.header.seq));
             assert_eq!(payload, pattern_of(offset..offset + payload.len() as u64));

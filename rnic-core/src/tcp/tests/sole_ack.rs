@@ -10,7 +10,8 @@ enum Step {
     Write(u64),
     /// The peer sends an octet, and acknowledges so many more octets, as far as they were sent.
     Ack(u64),
-    /// The peer sends an octet and a SACK block: so many octets of ours are missing in front of so many.
+    /// The peer sends an octet and a SACK block: so many octets of ours are missing in front of so
+    /// many.
     Sack(u64, u64),
     /// So many microseconds pass.
     Pass(u64),
@@ -88,7 +89,8 @@ fn messages_one_by_one_go_the_short_way() {
     assert_eq!(twins.short.tcp.acked_offset(), 20 * 64);
 }
 
-/// The last segment was not retransmitted; but its ACK also ends the recovery of a segment before it.
+/// The last segment was not retransmitted; but its ACK also ends the recovery of a segment before
+/// it.
 #[test]
 fn the_end_of_a_recovery_goes_the_long_way() {
     let mut twins = Twins::open();

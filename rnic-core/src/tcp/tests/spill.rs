@@ -1,5 +1,5 @@
-//! Spilling: octets that a silent peer does not acknowledge are copied to ordinary memory, which frees their frames,
-//! and are retransmitted from there.
+//! Spilling: octets that a silent peer does not acknowledge are copied to ordinary memory, which
+//! frees their frames, and are retransmitted from there.
 
 use std::sync::atomic::Ordering;
 
@@ -152,7 +152,8 @@ fn what_has_not_left_the_device_stays_where_it_is() {
     t.expect_after(ms(1), &segment(1, 1000));
 }
 
-/// While only the frames are left that are reserved for segments without data, no segment with data is sent, and none is lost.
+/// While only the frames are left that are reserved for segments without data, no segment with data
+/// is sent, and none is lost.
 #[test]
 fn the_last_frames_are_for_segments_without_data() {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
@@ -171,8 +172,8 @@ fn the_last_frames_are_for_segments_without_data() {
     t.expect(". 1:1001(1000) ack 101");
 }
 
-/// Other connections have all frames, and none comes back: the connection ends by its timeouts, and does not retry for
-/// ever.
+/// Other connections have all frames, and none comes back: the connection ends by its timeouts, and
+/// does not retry for ever.
 #[test]
 fn a_sender_for_which_no_frame_is_free_gives_up_in_time() {
     let config = TcpConfig {

@@ -3,7 +3,8 @@
 use super::script::{Script, ms, plain};
 use crate::tcp::TcpConfig;
 
-/// A path of 100 ms: a probe goes out after 202 ms without an ACK, the retransmission timeout is 300 ms.
+/// A path of 100 ms: a probe goes out after 202 ms without an ACK, the retransmission timeout is
+/// 300 ms.
 fn open() -> Script {
     Script::over_path(&plain(), "mss 1000,sackOK", ms(100))
 }
@@ -135,8 +136,8 @@ fn after_a_probe_a_new_round_trip_is_measured_before_the_next() {
     assert_eq!(t.tcp.counters().timeouts, 1);
 }
 
-/// Sends three segments and the probe, for which these ACKs come. Returns the slow-start threshold once another segment
-/// has been acknowledged.
+/// Sends three segments and the probe, for which these ACKs come. Returns the slow-start threshold
+/// once another segment has been acknowledged.
 fn threshold_after(answers: &[&str]) -> u64 {
     let mut t = open();
     t.write(3000);

@@ -1,12 +1,13 @@
-//! Bursts: every other segment of all scripts is sent in a burst of one. These tests are about several segments in a
-//! burst.
+//! Bursts: every other segment of all scripts is sent in a burst of one. These tests are about
+//! several segments in a burst.
 
 use super::ecn::capable;
 use super::script::{PAYLOAD_AT, Script, Sent, plain};
 use crate::tcp::BurstSegments;
 
 impl Script {
-    /// Returns the next segment as a burst of one, if it is eligible, for every other segment of a script.
+    /// Returns the next segment as a burst of one, if it is eligible, for every other segment of a
+    /// script.
     pub(super) fn next_in_burst(&mut self) -> Option<Sent> {
         let most = self.tcp.max_payload() as u64;
         let chosen = (self.queued / most).is_multiple_of(2);

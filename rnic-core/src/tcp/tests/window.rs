@@ -270,7 +270,8 @@ fn the_delivery_rate_is_what_arrives_in_a_round_trip() {
     assert!(!rate.application_limited);
 }
 
-/// ACKs that are handled together arrive at the same time: the delivery rate is still measured over a round trip.
+/// ACKs that are handled together arrive at the same time: the delivery rate is still measured over
+/// a round trip.
 #[test]
 fn the_delivery_rate_is_bounded_where_acks_come_in_a_burst() {
     let mut t = Script::over_path(&cubic(), "mss 1000", ms(100));

@@ -198,7 +198,8 @@ fn the_rest_of_a_lost_part_waits_for_the_part() {
     assert_eq!(t.frames_free(), 256);
 }
 
-/// The device keeps the frame so long that the part is thought lost, acknowledged, and followed by a probe.
+/// The device keeps the frame so long that the part is thought lost, acknowledged, and followed by
+/// a probe.
 #[test]
 fn a_probe_goes_on_where_a_part_thought_lost_ended() {
     let mut t = open(800);

@@ -179,8 +179,8 @@ fn numbers_are_checked() {
     assert_eq!(add(CqId(MAX_CQS - 1)), Ok(()));
 }
 
-/// The application polls, arms, polls once more and sleeps. If a completion could slip in between unnoticed, it
-/// would sleep for ever.
+/// The application polls, arms, polls once more and sleeps. If a completion could slip in between
+/// unnoticed, it would sleep for ever.
 #[test]
 fn no_completion_slips_in_between_arming_and_sleeping() {
     const COUNT: u64 = if cfg!(miri) { 200 } else { 50_000 };

@@ -28,8 +28,8 @@ const OPERANDS_AT: usize = size_of::<Sge>();
 const _: () = assert!(OPERANDS_AT + size_of::<Operands>() <= SHORT_INLINE);
 
 impl SendWr {
-    /// Returns a signalled atomic operation that brings what the peer's memory held to `sink`, which is 8 octets: a number in
-    /// this machine's byte order.
+    /// Returns a signalled atomic operation that brings what the peer's memory held to `sink`,
+    /// which is 8 octets: a number in this machine's byte order.
     pub fn atomic(wr_id: u64, operation: AtomicOperation, sink: Sge) -> Self {
         let (opcode, operands) = match operation {
             AtomicOperation::FetchAdd { add, mask } => (

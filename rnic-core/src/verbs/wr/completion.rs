@@ -88,8 +88,9 @@ pub struct Completion {
     pub wr_id: u64,
     /// The queue pair.
     pub qp: u32,
-    /// Octets received (Recv), read (Read) or brought back (atomics: 8); with RecvImmediate, which leaves the buffer as it
-    /// is, octets of the Write in front of it, as they were placed; on the others, octets sent.
+    /// Octets received (Recv), read (Read) or brought back (atomics: 8); with RecvImmediate, which
+    /// leaves the buffer as it is, octets of the Write in front of it, as they were placed; on the
+    /// others, octets sent.
     pub byte_len: u32,
     /// A [`WcStatus`].
     pub status: u8,
@@ -126,7 +127,8 @@ impl Completion {
         }
     }
 
-    /// Returns how the request ended. A status that this release does not know is [`WcStatus::GeneralError`].
+    /// Returns how the request ended. A status that this release does not know is
+    /// [`WcStatus::GeneralError`].
     pub fn status(&self) -> WcStatus {
         WcStatus::try_from(self.status).unwrap_or(WcStatus::GeneralError)
     }

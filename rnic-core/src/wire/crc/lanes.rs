@@ -1,10 +1,10 @@
 //! CRC32c by the processor's own instruction, in three lanes.
 //!
-//! The instruction takes eight octets, one can begin in each cycle, and its result is there three cycles later. So
-//! three CRCs are computed side by side, of the thirds of a block, and put together: in front of so many octets
-//! a CRC counts as its product with a power of x. What else the processor can do meanwhile costs nothing, such as
-//! adding the octets up for a checksum; words are widened by shuffles, which never take the place of a CRC instruction,
-//! as shifts may.
+//! The instruction takes eight octets, one can begin in each cycle, and its result is there three
+//! cycles later. So three CRCs are computed side by side, of the thirds of a block, and put
+//! together: in front of so many octets a CRC counts as its product with a power of x. What else
+//! the processor can do meanwhile costs nothing, such as adding the octets up for a checksum; words
+//! are widened by shuffles, which never take the place of a CRC instruction, as shifts may.
 
 #![allow(unsafe_code)]
 
@@ -48,7 +48,8 @@ impl Lanes {
         unsafe { run::<false>(octets).0 }
     }
 
-    /// Returns the CRC of octets too few for lanes, and the sum of their words, not folded, in the order of the machine.
+    /// Returns the CRC of octets too few for lanes, and the sum of their words, not folded, in the
+    /// order of the machine.
     #[inline]
     pub(super) fn crc_and_words_of_few(self, octets: &[u8]) -> (u32, u64) {
         // SAFETY: a value of this type is made only where the processor has the features.
@@ -196,7 +197,8 @@ const POWERS: [[u32; 2]; MAX_GROUPS + 1] = {
     let mut groups = 1;
     while groups <= MAX_GROUPS {
         let bits = groups as u32 * GROUP as u32 * 8;
-        // A product of two reflected numbers has one power of x too many, and the CRC step over it adds 32.
+        // A product of two reflected numbers has one power of x too many, and the CRC step over it
+        // adds 32.
         powers[groups] = [power_of_x(2 * bits - 33), power_of_x(bits - 33)];
         groups += 1;
     }

@@ -1,5 +1,5 @@
-//! Arithmetic of CRC32c's polynomial, for tables that are made when this is compiled. In a number that stands for a
-//! polynomial the highest bit is the lowest power.
+//! Arithmetic of CRC32c's polynomial, for tables that are made when this is compiled. In a number
+//! that stands for a polynomial the highest bit is the lowest power.
 
 /// CRC32c's polynomial but for its highest power.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

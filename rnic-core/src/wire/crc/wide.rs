@@ -1,10 +1,11 @@
 //! CRC32c on processors that multiply four pairs of polynomials at once (VPCLMULQDQ, in
 //! AVX-512).
 //!
-//! A CRC is what remains of a polynomial, and every 128 bits of it may be brought nearer to the end by a product with what
-//! remains of a power of x. Sixteen such pieces are on their way at once, 256 octets from their successors, until they have
-//! met at the end. The octets are taken from the end in whole blocks: in front of the first one zeros are thought, which change
-//! nothing. Adding the octets up for a checksum takes other units than the products, and little time beside them.
+//! A CRC is what remains of a polynomial, and every 128 bits of it may be brought nearer to the end
+//! by a product with what remains of a power of x. Sixteen such pieces are on their way at once,
+//! 256 octets from their successors, until they have met at the end. The octets are taken from the
+//! end in whole blocks: in front of the first one zeros are thought, which change nothing. Adding
+//! the octets up for a checksum takes other units than the products, and little time beside them.
 
 #![allow(unsafe_code)]
 
@@ -47,7 +48,8 @@ impl Wide {
         unsafe { run::<false>(octets).0 }
     }
 
-    /// Returns the CRC of at least [`LEAST`] octets, and the sum of their words, not folded, in the order of the machine.
+    /// Returns the CRC of at least [`LEAST`] octets, and the sum of their words, not folded, in the
+    /// order of the machine.
     #[inline]
     pub(super) fn crc_and_words(self, octets: &[u8]) -> (u32, u64) {
         // SAFETY: a value of this type is made only where the processor has the features.
@@ -147,8 +149,9 @@ fn xor_of_three(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64::<0b1001_0110>(a, b, c)
 }
 
-/// Returns the powers of x by which the halves of 128 bits are multiplied to be brought nearer by so many bits. A product of two such
-/// numbers has one power of x too many, and 32 as the power stands in 64 bits.
+/// Returns the powers of x by which the halves of 128 bits are multiplied to be brought nearer by
+/// so many bits. A product of two such numbers has one power of x too many, and 32 as the power
+/// stands in 64 bits.
 const fn nearer_by(bits: u32) -> [u64; 2] {
     [
         power_of_x(bits + 64 - 33) as u64,
@@ -170,8 +173,8 @@ const TO_THE_END: [[[u64; 2]; 4]; GROUP] = {
     powers
 };
 
-/// A sum of 64-bit words in eight places, each modulo 2^64, and of their upper halves: what is left of the one without the
-/// other is that of the lower halves.
+/// A sum of 64-bit words in eight places, each modulo 2^64, and of their upper halves: what is left
+/// of the one without the other is that of the lower halves.
 struct Sum {
     whole: __m512i,
     high: __m512i,

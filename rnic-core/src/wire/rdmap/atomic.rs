@@ -6,10 +6,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::RdmapWireError;
 use crate::wire::ddp::{Stag, TaggedOffset};
 
-/// All bits: the mask of an operation on whole values, and what stands in a mask that has no meaning.
+/// All bits: the mask of an operation on whole values, and what stands in a mask that has no
+/// meaning.
 const WHOLE: u64 = u64::MAX;
 
-/// What an Atomic Request does to the value: 8 octets in the byte order of the memory that holds them.
+/// What an Atomic Request does to the value: 8 octets in the byte order of the memory that holds
+/// them.
 // rfc: 7306-4, 7306-17 all operations of figure 5
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
@@ -17,11 +19,12 @@ pub enum AtomicOperation {
     FetchAdd {
         /// What to add.
         add: u64,
-        /// The most significant bit of each field of the value: no carry leaves it. 0 for one field of 64 bits.
+        /// The most significant bit of each field of the value: no carry leaves it. 0 for one field
+        /// of 64 bits.
         mask: u64,
     },
-    /// Replaces the bits of `swap_mask` by those of `swap` if the bits of `compare_mask` are those of `compare`
-    /// (section 5.1.2).
+    /// Replaces the bits of `swap_mask` by those of `swap` if the bits of `compare_mask` are those
+    /// of `compare` (section 5.1.2).
     CmpSwap {
         /// The new bits.
         swap: u64,
@@ -163,8 +166,9 @@ struct RawResponse {
     original: U64,
 }
 
-/// The header of an Atomic Response: the whole of its payload. Section 4 says that it has 32 octets, which is what a
-/// whole FPDU would come to without its CRC; figure 6 and appendix A.2 show these 12.
+/// The header of an Atomic Response: the whole of its payload. Section 4 says that it has 32
+/// octets, which is what a whole FPDU would come to without its CRC; figure 6 and appendix A.2 show
+/// these 12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
     /// What the request named itself.

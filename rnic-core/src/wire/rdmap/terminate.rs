@@ -177,8 +177,8 @@ impl<'a> Terminate<'a> {
         Self::parse_as(octets, BitOrder::Rfc)
     }
 
-    /// Reads the payload in the order that its sender used: that of the RFC, unless only the other one makes
-    /// sense. For reports: nothing should depend on it.
+    /// Reads the payload in the order that its sender used: that of the RFC, unless only the other
+    /// one makes sense. For reports: nothing should depend on it.
     pub fn parse_as_meant(octets: &'a [u8]) -> Result<(Self, BitOrder), RdmapWireError> {
         let word = control_word(octets)?;
         let sense = |order| Word::read(word, order).makes_sense();
@@ -235,7 +235,8 @@ impl<'a> Terminate<'a> {
             + self.rdma_header.map_or(0, <[u8]>::len)
     }
 
-    /// Writes the payload as RFC 5040 defines it. Panics if `buffer` is shorter than [`len`](Self::len).
+    /// Writes the payload as RFC 5040 defines it. Panics if `buffer` is shorter than
+    /// [`len`](Self::len).
     // rfc: 5040-16, 5040-17 layout of figures 7 and 8
     // rfc: 5040-19a reserved bits are sent as zero
     pub fn emit(&self, buffer: &mut [u8]) -> usize {

@@ -9,12 +9,14 @@ use super::fields::Seq;
 pub const MAX_OPTIONS_LEN: usize = 40;
 /// Octets of the timestamps option with what aligns it.
 pub(in crate::wire) const TIMESTAMPS_LEN: usize = 12;
-/// What stands in front of its values: two NOPs that align them (RFC 7323 appendix A), kind and length.
+/// What stands in front of its values: two NOPs that align them (RFC 7323 appendix A), kind and
+/// length.
 pub(in crate::wire) const TIMESTAMPS_FRONT: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 /// The largest window scale (RFC 7323 section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
-/// The blocks of a SACK option, in wire order: each from its left edge to just before its right edge.
+/// The blocks of a SACK option, in wire order: each from its left edge to just before its right
+/// edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(Seq, Seq); Self::MAX],
@@ -66,7 +68,8 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// The options that we understand. On receipt the first of a kind counts, and all others are ignored.
+/// The options that we understand. On receipt the first of a kind counts, and all others are
+/// ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Maximum segment size.
@@ -177,7 +180,8 @@ impl TcpOptions {
         mss + scale + stamps
     }
 
-    /// Returns the number of octets that [`emit`](Self::emit) writes: a multiple of four, at most 40.
+    /// Returns the number of octets that [`emit`](Self::emit) writes: a multiple of four, at
+    /// most 40.
     pub fn len(&self) -> usize {
         let sack = match self.sack_count() {
             0 => 0,
@@ -191,8 +195,8 @@ impl TcpOptions {
         self.len() == 0
     }
 
-    /// Writes the options, aligned to four octets by NOPs. SACK blocks beyond the room left are not written.
-    /// Panics if `buffer` is shorter than [`len`](Self::len).
+    /// Writes the options, aligned to four octets by NOPs. SACK blocks beyond the room left are not
+    /// written. Panics if `buffer` is shorter than [`len`](Self::len).
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let mut at = 0;
         let mut put = |octets: &[u8]| {

@@ -96,7 +96,8 @@ proptest! {
         octets in proptest::collection::vec(any::<u8>(), 0..300), cut: proptest::sample::Index,
     ) {
         let (front, back) = octets.split_at(cut.index(octets.len() + 1) & !1);
-        // Zero has two forms in ones-complement arithmetic, and nothing that follows tells them apart.
+        // Zero has two forms in ones-complement arithmetic, and nothing that follows tells them
+        // apart.
         let one_zero = |sum: u16| if sum == 0xffff { 0 } else { sum };
         prop_assert_eq!(one_zero(combine(sum(front), sum(back))), one_zero(sum(&octets)));
     }

@@ -1,4 +1,5 @@
-//! Tests of the layouts: each field by known octets, every truncation, and round trips of arbitrary values.
+//! Tests of the layouts: each field by known octets, every truncation, and round trips of arbitrary
+//! values.
 
 mod atomic;
 mod checksum;

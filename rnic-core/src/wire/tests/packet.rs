@@ -158,7 +158,8 @@ fn each_damaged_octet_under_a_checksum_is_noticed() {
     }
 }
 
-/// A checksum that the device computed over the frame leads to the same result as one computed over the segment.
+/// A checksum that the device computed over the frame leads to the same result as one computed over
+/// the segment.
 #[test]
 fn a_known_sum_is_as_good() {
     let frame = build(
@@ -267,7 +268,8 @@ fn a_vlan_tag_says_which_vlan_it_is() {
         [&SYN[..12], &tags, &SYN[12..]].concat()
     };
     let plain = parse(&SYN, Checksums::None).unwrap();
-    // Priority and drop eligibility are not a part of it, and with no identifier it is none (802.1p).
+    // Priority and drop eligibility are not a part of it, and with no identifier it is none
+    // (802.1p).
     for (control, vlan) in [
         (5, Some(5)),
         (0xf005, Some(5)),

@@ -117,7 +117,8 @@ proptest! {
         prop_assert_eq!(read(&padded), segment);
     }
 
-    /// The CRC of a payload is told where that is one FPDU by its length, as expected; the checksum is verified in any case.
+    /// The CRC of a payload is told where that is one FPDU by its length, as expected; the checksum
+    /// is verified in any case.
     #[test]
     fn the_crc_of_an_fpdu_comes_with_its_checksum(
         flow in flow(), first in plain(), ulpdu in prop::collection::vec(any::<u8>(), 24..2000), more in 0..3_usize, fpdus: bool,

@@ -246,7 +246,8 @@ proptest! {
         }
     }
 
-    /// Nothing follows the last segment of a message, nor is anything known of octets that are not one whole FPDU.
+    /// Nothing follows the last segment of a message, nor is anything known of octets that are not
+    /// one whole FPDU.
     #[test]
     fn nothing_is_expected_behind_others(segment in segment()) {
         let last = Segment { ddp: TaggedHeader { last: true, ..segment.ddp }, ..segment.clone() };

@@ -217,7 +217,8 @@ fn options_are_written_as_linux_does() {
     assert!(TcpOptions::default().is_empty());
 }
 
-/// A header may be packed tighter than ours are: written again, with each option aligned, it has a block less.
+/// A header may be packed tighter than ours are: written again, with each option aligned, it has a
+/// block less.
 #[test]
 fn a_header_without_padding_is_written_with_a_block_less() {
     let blocks = [(1, 2), (3, 4), (5, 6), (7, 8)];

@@ -47,8 +47,8 @@ fn each_rule_has_its_faults() {
     assert_eq!(seen, BTreeSet::from(Rule::ALL));
 }
 
-/// Where a bit of what the parties say is for them alone to know: data, and names of memory that nothing else in the
-/// conversation repeats.
+/// Where a bit of what the parties say is for them alone to know: data, and names of memory that
+/// nothing else in the conversation repeats.
 fn is_free(name: &str, bit: usize) -> bool {
     let at = bit / 8;
     let is_data = |tagged: bool| at >= if tagged { 14 } else { 18 };

@@ -29,9 +29,11 @@ pub(crate) enum Rule {
     SegmentSize,
     /// DDP's version and reserved bits: RFC 5041 section 4.1.
     DdpControl,
-    /// RDMAP's version, reserved bits, and Invalidate STag where there is none: RFC 5040 section 4.1.
+    /// RDMAP's version, reserved bits, and Invalidate STag where there is none: RFC 5040 section
+    /// 4.1.
     RdmapControl,
-    /// An opcode that is known, in its queue or to a tagged buffer: RFC 5040 figure 4, RFC 7306 figure 2.
+    /// An opcode that is known, in its queue or to a tagged buffer: RFC 5040 figure 4, RFC 7306
+    /// figure 2.
     Opcode,
     /// Messages are numbered from one in each queue: RFC 5041 section 4.3.
     Msn,
@@ -45,7 +47,8 @@ pub(crate) enum Rule {
     MessageFormat,
     /// No more Reads and Atomics are outstanding than the peer takes: RFC 6581 section 9.1.
     Depth,
-    /// Each Response is to the oldest Request, and is what was asked for: RFC 5040 section 5.2.2, RFC 7306.
+    /// Each Response is to the oldest Request, and is what was asked for: RFC 5040 section 5.2.2,
+    /// RFC 7306.
     Response,
     /// Format of a Terminate: RFC 5040 section 4.8.
     Terminate,
@@ -84,7 +87,8 @@ impl Rule {
         Self::AfterTerminate,
     ];
 
-    /// Returns whether it is uncertain, without it, what the rest of the stream means to the other half.
+    /// Returns whether it is uncertain, without it, what the rest of the stream means to the other
+    /// half.
     fn confuses(self) -> bool {
         use Rule::*;
         let harmless = matches!(self, Padding | Alignment | SegmentSize | Depth);

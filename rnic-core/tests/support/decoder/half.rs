@@ -131,7 +131,8 @@ pub(super) struct Outstanding {
 pub(super) struct RdmapState {
     /// Requests of this half that wait for a Response, oldest first.
     pub(super) waiting: VecDeque<Outstanding>,
-    /// Where, in the other half's stream, the Responses end that this half is not known to have received.
+    /// Where, in the other half's stream, the Responses end that this half is not known to have
+    /// received.
     pub(super) answered: VecDeque<u64>,
     /// Every Read Request so far, and its MSN.
     pub(super) reads: Vec<(u32, ReadRequest)>,

@@ -1,9 +1,11 @@
-//! A decoder of iWARP traffic for tests, written from the figures of RFC 5044, 6581, 5041, 5040 and 7306 alone: it
-//! shares no code with the engine. It sees frames as they are sent, reassembles both streams of each connection, reads
-//! them up to RDMAP, and reports whatever the standards do not allow.
+//! A decoder of iWARP traffic for tests, written from the figures of RFC 5044, 6581, 5041, 5040 and
+//! 7306 alone: it shares no code with the engine. It sees frames as they are sent, reassembles both
+//! streams of each connection, reads them up to RDMAP, and reports whatever the standards do not
+//! allow.
 //!
-//! A half of a connection is *judged* if all of it must be right, as with a host. The others, such as peers that
-//! violate rules on purpose, are only read, because what they send decides what is right for the other half.
+//! A half of a connection is *judged* if all of it must be right, as with a host. The others, such
+//! as peers that violate rules on purpose, are only read, because what they send decides what is
+//! right for the other half.
 
 #![allow(dead_code)] // each test uses some of it
 
@@ -60,8 +62,8 @@ impl Decoder {
         }
     }
 
-    /// Records that a frame arrives: its receiver learns the window in it. A side that has learned no window yet is
-    /// taken to have room.
+    /// Records that a frame arrives: its receiver learns the window in it. A side that has learned
+    /// no window yet is taken to have room.
     pub(crate) fn arrive(&mut self, frame: &[u8]) {
         let Ok(Some(tcp)) = frame::parse(frame, true) else {
             return;

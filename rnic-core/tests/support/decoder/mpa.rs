@@ -126,8 +126,8 @@ pub(super) fn read(speaker: &mut Half, listener: &mut Half, findings: &mut Findi
     true
 }
 
-/// Reads what a responder sends in place of its Reply when it gives up, where the Request is one of RFC 6581. `None` if
-/// it sends a start-up frame.
+/// Reads what a responder sends in place of its Reply when it gives up, where the Request is one of
+/// RFC 6581. `None` if it sends a start-up frame.
 pub(super) fn read_no_reply(
     speaker: &mut Half,
     listener: &mut Half,
@@ -156,7 +156,8 @@ pub(super) fn read_no_reply(
     ))
 }
 
-/// Either side may give up before the Reply: then it sends a Terminate (RFC 6581 section 9.3), and nothing else.
+/// Either side may give up before the Reply: then it sends a Terminate (RFC 6581 section 9.3), and
+/// nothing else.
 fn read_giving_up(
     speaker: &mut Half,
     listener: &mut Half,

@@ -22,7 +22,8 @@ const IMMEDIATE_LEN: usize = 8;
 const ATOMIC_REQUEST_LEN: usize = 52;
 const ATOMIC_RESPONSE_LEN: usize = 12;
 
-/// Figure 4 of RFC 5040, figure 2 of RFC 7306: an opcode belongs to a tagged buffer, or to one queue.
+/// Figure 4 of RFC 5040, figure 2 of RFC 7306: an opcode belongs to a tagged buffer, or to one
+/// queue.
 pub(super) fn check_opcode(segment: &Segment<'_>, findings: &mut Findings<'_>) {
     let wanted = match segment.opcode {
         WRITE | READ_RESPONSE => None,
@@ -136,7 +137,8 @@ fn ask(speaker: &mut Half, listener: &Half, asked: Asked, end: u64, findings: &m
     }
 }
 
-/// Returns the request that a Response is to, if the listener has one that the speaker has received.
+/// Returns the request that a Response is to, if the listener has one that the speaker has
+/// received.
 fn answered_request(speaker: &Half, listener: &Half, findings: &mut Findings<'_>) -> Option<Asked> {
     let request = listener.rdmap.waiting.front();
     let received = request.filter(|request| request.end <= speaker.acknowledged);

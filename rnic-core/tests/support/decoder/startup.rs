@@ -130,8 +130,8 @@ fn check_reply(reply: &Startup, acknowledged: u64, initiator: &Half, findings: &
     }
 }
 
-/// Returns whether a half may send FPDUs at all, and what its first one may be. `kind`: which way to begin the first FPDU is
-/// (Send, Write, Read without octets), if any.
+/// Returns whether a half may send FPDUs at all, and what its first one may be. `kind`: which way
+/// to begin the first FPDU is (Send, Write, Read without octets), if any.
 pub(super) fn check_fpdu(
     speaker: &Half,
     listener: &Half,

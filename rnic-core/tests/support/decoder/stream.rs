@@ -9,7 +9,8 @@ use super::frame::TcpFrame;
 /// The segment size of a peer that does not state one (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
-/// The smallest room for an FPDU at which alignment is required: RFC 5044 section 4.5, and the overhead of an FPDU.
+/// The smallest room for an FPDU at which alignment is required: RFC 5044 section 4.5, and the
+/// overhead of an FPDU.
 const MIN_ROOM: usize = 128 + 12;
 
 /// A segment as it was first sent.
@@ -25,7 +26,8 @@ struct Cut {
 /// The octets of a stream.
 #[derive(Default)]
 pub(super) struct Stream {
-    /// Initial sequence numbers that were offered: a listener without state may choose another for each SYN.
+    /// Initial sequence numbers that were offered: a listener without state may choose another for
+    /// each SYN.
     offered: Vec<u32>,
     /// The one that was chosen.
     isn: Option<u32>,
@@ -33,7 +35,8 @@ pub(super) struct Stream {
     window_scale: Option<u8>,
     /// Where the window ended that the peer granted last, as far as the speaker knows.
     edge: Option<u64>,
-    /// The acknowledgment of the segment that granted it, and that segment's place in the peer's stream.
+    /// The acknowledgment of the segment that granted it, and that segment's place in the peer's
+    /// stream.
     granted: Option<(i64, i64)>,
     octets: Vec<u8>,
     /// What a peer sent out of order, by its place in the stream.
@@ -185,8 +188,8 @@ impl Stream {
         }
     }
 
-    /// An FPDU stands in one segment, with none or with other whole ones, and a start-up frame in a segment of its own.
-    /// Only a start-up frame may be longer than a segment.
+    /// An FPDU stands in one segment, with none or with other whole ones, and a start-up frame in a
+    /// segment of its own. Only a start-up frame may be longer than a segment.
     pub(super) fn demand_one_segment(
         &mut self,
         unit: Range<u64>,
@@ -219,9 +222,9 @@ impl Stream {
         });
     }
 
-    /// A segment of the peer, whose stream is `listener`, has arrived at the speaker. Of one that is older than another, by
-    /// its number or by what it acknowledges, or lies beyond the peer's window, the speaker need not take the window (RFC
-    /// 9293 sections 3.4 and 3.10.7.4).
+    /// A segment of the peer, whose stream is `listener`, has arrived at the speaker. Of one that
+    /// is older than another, by its number or by what it acknowledges, or lies beyond the peer's
+    /// window, the speaker need not take the window (RFC 9293 sections 3.4 and 3.10.7.4).
     pub(super) fn hear_window(&mut self, tcp: &TcpFrame<'_>, listener: &Self) {
         let scale = match (self.window_scale, listener.window_scale) {
             (Some(_), Some(scale)) if !tcp.syn => scale,

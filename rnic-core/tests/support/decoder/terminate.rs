@@ -1,5 +1,5 @@
-//! The Terminate message: RFC 5040 section 4.8, with the codes of RFC 5041 section 7.2, RFC 5044 section 8 and
-//! RFC 6581 section 8.
+//! The Terminate message: RFC 5040 section 4.8, with the codes of RFC 5041 section 7.2, RFC 5044
+//! section 8 and RFC 6581 section 8.
 
 use super::findings::{Findings, Rule};
 use super::half::Half;
@@ -28,7 +28,8 @@ pub(crate) fn is_known(layer: u8, error_type: u8, code: u8) -> bool {
         (1, 0) => code == 0,
         (1, 1) => matches!(code, 0..=4),
         (1, 2) => matches!(code, 1..=6),
-        // 1 is a connection that was lost, 4 a start-up frame that is wrong: there the connection is closed.
+        // 1 is a connection that was lost, 4 a start-up frame that is wrong: there the connection
+        // is closed.
         (2, 0) => matches!(code, 2 | 3 | 5..=7),
         _ => false,
     }

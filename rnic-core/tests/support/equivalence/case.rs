@@ -282,7 +282,8 @@ pub(crate) enum Act {
     Wait(Duration),
     /// Until the next timer.
     Alarm,
-    /// Something happens to a frame under way, or will to the one that is sent so many frames later.
+    /// Something happens to a frame under way, or will to the one that is sent so many frames
+    /// later.
     Mishap {
         to: usize,
         at: usize,
@@ -494,8 +495,8 @@ impl Case {
         Self { terms, acts }
     }
 
-    /// The case with an honest network: it loses a frame where it would change what the frame says. Each request tells when it
-    /// is done, and either side may speak first.
+    /// The case with an honest network: it loses a frame where it would change what the frame says.
+    /// Each request tells when it is done, and either side may speak first.
     pub(crate) fn honest(mut self) -> Self {
         self.terms.signal_all = true;
         self.terms.peer_to_peer = true;

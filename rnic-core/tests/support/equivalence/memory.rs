@@ -12,7 +12,8 @@ pub(super) const MEMORY: usize = 72 << 10;
 pub(super) const PARTS: [Range<usize>; 3] = [0..64 << 10, 64 << 10..68 << 10, 68 << 10..MEMORY];
 
 thread_local! {
-    /// That of hosts that are gone: the kernel takes longer to map some than many a case does in all.
+    /// That of hosts that are gone: the kernel takes longer to map some than many a case does in
+    /// all.
     static SPARE: RefCell<Vec<Arc<Region>>> = const { RefCell::new(Vec::new()) };
 }
 

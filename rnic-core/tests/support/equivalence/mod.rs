@@ -1,8 +1,9 @@
-//! Two engines of which only one takes fast paths, on the same input: all that can be seen of them is the same.
+//! Two engines of which only one takes fast paths, on the same input: all that can be seen of them
+//! is the same.
 //!
-//! A [`World`] is two hosts that speak with each other, so both ends of each connection take fast paths, or neither does. A
-//! [`Case`] is what their applications do and what befalls the frames between them. It is made of octets: random ones, or
-//! those of a fuzzer.
+//! A [`World`] is two hosts that speak with each other, so both ends of each connection take fast
+//! paths, or neither does. A [`Case`] is what their applications do and what befalls the frames
+//! between them. It is made of octets: random ones, or those of a fuzzer.
 
 mod case;
 mod choices;
@@ -24,8 +25,8 @@ use self::seen::Reached;
 use self::side::Side;
 use self::texts::first_difference;
 
-/// Acts behind which what is counted and held is compared, and all state and memory; what is sent and told is compared
-/// behind each.
+/// Acts behind which what is counted and held is compared, and all state and memory; what is sent
+/// and told is compared behind each.
 const HOLDINGS_EVERY: usize = 4;
 const STATES_EVERY: usize = 16;
 /// Alarms that are waited for behind the last act.
@@ -58,7 +59,8 @@ pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {
     fast.reached()
 }
 
-/// Runs an [honest](Case::honest) case, behind which nothing is lost any more. Panics where a request is not completed then.
+/// Runs an [honest](Case::honest) case, behind which nothing is lost any more. Panics where a
+/// request is not completed then.
 pub(crate) fn check_all_is_done(case: &Case) {
     let mut world = World::new(&case.terms, FastPaths::ALL);
     for act in &case.acts {

@@ -11,14 +11,15 @@ use rnic_core::wire::rdmap::AtomicOperation;
 use super::case::{Operation, Request};
 use super::side::{RECEIVES_AT, Side};
 
-/// Where the atomics of several connections act in the first region: nothing is sent from there. They are executed when a
-/// connection has its turn to send, and which of several has it first is not compared.
+/// Where the atomics of several connections act in the first region: nothing is sent from there.
+/// They are executed when a connection has its turn to send, and which of several has it first is
+/// not compared.
 const ATOMICS_AT: u64 = (64 << 10) - 4 * ATOMICS_EACH;
 /// Octets for the atomics of each connection.
 const ATOMICS_EACH: u64 = 64;
 
-/// The request that a case asks for on a connection of the side that is `ours`, with this number: the `time`-th of several
-/// alike.
+/// The request that a case asks for on a connection of the side that is `ours`, with this number:
+/// the `time`-th of several alike.
 pub(super) fn work_request(
     (ours, theirs): (&Side, &Side),
     connection: usize,

@@ -178,9 +178,9 @@ impl Side {
 
     /// Makes the device keep frames until they are completed.
     ///
-    /// It has room for all of them. Where it is full the ordinary path has built further segments already, and executed the
-    /// local requests between them; a burst does so when there is room again. Of several connections the first one gets
-    /// the room that there is.
+    /// It has room for all of them. Where it is full the ordinary path has built further segments
+    /// already, and executed the local requests between them; a burst does so when there is room
+    /// again. Of several connections the first one gets the room that there is.
     pub(super) fn hold(&mut self) {
         self.holds = true;
         self.host.device().set_queue_len(usize::MAX);
@@ -207,9 +207,11 @@ impl Side {
     /// What is counted and held.
     pub(super) fn holdings(&self) -> impl fmt::Debug + PartialEq {
         let mut counters = *self.host.driver().engine().counters();
-        // Whoever waits in the line while the device has no room counts, also who has nothing to send in the end.
+        // Whoever waits in the line while the device has no room counts, also who has nothing to
+        // send in the end.
         counters.engine.no_transmit_frame = 0;
-        // What comes behind an error, in the same batch, is dropped or buffered by when the end is seen.
+        // What comes behind an error, in the same batch, is dropped or buffered by when the end is
+        // seen.
         if counters.rdma.terminates_sent > 0 {
             counters.rdma.octets_buffered = 0;
         }
@@ -235,8 +237,9 @@ impl Side {
 
     /// Behind what in its [state](Self::write_state) words may be any.
     pub(super) fn free_in_state(&self) -> &'static [&'static str] {
-        // The switch itself is no state of the protocol, and all free frames are alike. Where the device completes checksums
-        // nobody reads the sum of a payload: a short message has it all the same.
+        // The switch itself is no state of the protocol, and all free frames are alike. Where the
+        // device completes checksums nobody reads the sum of a payload: a short message has it all
+        // the same.
         const FREE: &[&str] = &["sole_ack: ", "FrameId(", "payload_sum: "];
         match self.completes_checksums {
             true => FREE,

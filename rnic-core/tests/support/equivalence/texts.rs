@@ -3,7 +3,8 @@
 /// Octets that are compared at a time.
 const CHUNK: usize = 64;
 
-/// The place where two texts differ; `None` if they only do in words that stand behind one of these.
+/// The place where two texts differ; `None` if they only do in words that stand behind one of
+/// these.
 pub(super) fn first_difference(one: &str, other: &str, free: &[&str]) -> Option<usize> {
     let is_of_word = |c: char| c.is_ascii_alphanumeric();
     let word = |text: &str| text.find(|c| !is_of_word(c)).unwrap_or(text.len());

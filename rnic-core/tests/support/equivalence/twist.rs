@@ -264,7 +264,8 @@ pub(crate) fn mend(frame: &mut [u8]) {
     frame[TCP_AT + 16..][..2].copy_from_slice(&whole.to_be_bytes());
 }
 
-/// What a kernel writes that leaves the checksum to its device: the sum of the pseudo-header. Returns it.
+/// What a kernel writes that leaves the checksum to its device: the sum of the pseudo-header.
+/// Returns it.
 pub(crate) fn begin_checksum(frame: &mut [u8]) -> u16 {
     let len = (frame.len() - TCP_AT) as u16;
     let pseudo = combine(combine(sum(&frame[IP_AT + 12..IP_AT + 20]), 6), len);

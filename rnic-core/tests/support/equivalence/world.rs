@@ -111,7 +111,8 @@ impl World {
         std::mem::take(&mut self.log)
     }
 
-    /// The host, the connection, and how many requests were posted and completed, where not all were completed.
+    /// The host, the connection, and how many requests were posted and completed, where not all
+    /// were completed.
     pub(crate) fn open_requests(&self) -> Vec<(usize, usize, u64, u64)> {
         let of_sides = self.sides.iter().enumerate();
         let all = of_sides.flat_map(|(host, side)| {
@@ -286,7 +287,8 @@ impl World {
         alarm.is_some() || self.sides.iter().any(|side| !side.coming.is_empty())
     }
 
-    /// Applications take completions, as small as their queues may be. Returns whether there were any.
+    /// Applications take completions, as small as their queues may be. Returns whether there were
+    /// any.
     pub(crate) fn take_completions(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -355,10 +357,12 @@ impl World {
         }
     }
 
-    /// Turns of a host, in the first of which frames arrive, until it has sent all that it can. Returns how many it sent.
+    /// Turns of a host, in the first of which frames arrive, until it has sent all that it can.
+    /// Returns how many it sent.
     ///
-    /// In which order connections have their turn is not compared: one with a fast path may wait in the line, or have its
-    /// timer looked at, where it has nothing to do in the end, and the other way round.
+    /// In which order connections have their turn is not compared: one with a fast path may wait in
+    /// the line, or have its timer looked at, where it has nothing to do in the end, and the other
+    /// way round.
     fn turn(&mut self, host: usize, most: usize) -> usize {
         let side = &mut self.sides[host];
         let frames = side.arrive(most, self.tagged, self.unfinished);

@@ -22,8 +22,8 @@ pub(crate) struct Import {
 /// What the sources of one crate say.
 pub(crate) struct Crate {
     pub(crate) imports: BTreeSet<Import>,
-    /// Paths into the crate that lead to nothing that this reader knows, and globs outside of tests: the search would
-    /// overlook what they name.
+    /// Paths into the crate that lead to nothing that this reader knows, and globs outside of
+    /// tests: the search would overlook what they name.
     pub(crate) unknown: BTreeSet<(PathBuf, String)>,
     pub(crate) files: BTreeSet<PathBuf>,
 }
@@ -83,7 +83,8 @@ impl Crate {
     }
 }
 
-/// The circles among files: each set of files that reach each other by imports outside of tests, with the names that tie it.
+/// The circles among files: each set of files that reach each other by imports outside of tests,
+/// with the names that tie it.
 pub(crate) fn circles(imports: &BTreeSet<Import>) -> Vec<Vec<&Import>> {
     let mut onward: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
     for import in imports.iter().filter(|import| !import.in_tests) {

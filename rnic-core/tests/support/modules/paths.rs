@@ -109,7 +109,8 @@ impl Paths<'_> {
         self.through_globs(at, path, depth)
     }
 
-    /// Follows a path from a module through its globs: a test's `use super::*` brings names as well.
+    /// Follows a path from a module through its globs: a test's `use super::*` brings names as
+    /// well.
     fn through_globs(&self, at: &[String], path: &[String], depth: usize) -> Found {
         for glob in &self.modules[at].globs {
             if let Some(base) = self.resolve_module(at, glob, depth + 1)
@@ -124,7 +125,8 @@ impl Paths<'_> {
         Found::Nothing
     }
 
-    /// Follows the path of a `use`: its first name is a crate's, a module's or an item's, not the name that it makes.
+    /// Follows the path of a `use`: its first name is a crate's, a module's or an item's, not the
+    /// name that it makes.
     fn resolve_use(&self, at: &[String], path: &[String], depth: usize) -> Found {
         if depth > 16 {
             return Found::Nothing;

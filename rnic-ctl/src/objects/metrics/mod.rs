@@ -22,25 +22,29 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out;
 
-/// How long those who ask at about the same time get the same answer, so that nobody keeps rnicd busy by asking.
+/// How long those who ask at about the same time get the same answer, so that nobody keeps rnicd
+/// busy by asking.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Prints counters and gauges of what rnicd shares in the text format of Prometheus, as root, or serves them over HTTP.
+/// Prints counters and gauges of what rnicd shares in the text format of Prometheus, as root, or
+/// serves them over HTTP.
 ///
-/// Without --listen it prints them once, for the textfile collector of node_exporter: `rnic-ctl metrics | sponge
-/// /var/lib/prometheus/node-exporter/rnic.prom`. If rnicd does not run, `rnic_up` is 0 and nothing else is known.
+/// Without --listen it prints them once, for the textfile collector of node_exporter:
+/// `rnic-ctl metrics | sponge /var/lib/prometheus/node-exporter/rnic.prom`. If rnicd does not run,
+/// `rnic_up` is 0 and nothing else is known.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MetricsArgs {
     #[command(flatten)]
     access: Access,
 
-    /// Serve http://ADDR/metrics until a signal comes: 127.0.0.1:9752, [::1]:9752, or the path of a Unix socket as
-    /// unix:/run/rnic-metrics/metrics.sock. Every local user can read it; a directory keeps others from a Unix socket
+    /// Serve http://ADDR/metrics until a signal comes: 127.0.0.1:9752, [::1]:9752, or the path of a
+    /// Unix socket as unix:/run/rnic-metrics/metrics.sock. Every local user can read it; a
+    /// directory keeps others from a Unix socket
     #[arg(long, value_name = "ADDR")]
     listen: Option<Place>,
 
-    /// Allow addresses other than loopback: whoever reaches them over the network reads who sends how much, unencrypted and without
-    /// a password
+    /// Allow addresses other than loopback: whoever reaches them over the network reads who sends
+    /// how much, unencrypted and without a password
     #[arg(long, requires = "listen")]
     reachable_from_network: bool,
 

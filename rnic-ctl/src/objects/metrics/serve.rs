@@ -1,5 +1,6 @@
-//! The loop: one thread serves all connections, and waits for none of them. Whoever is slow, or sends half a request and no more,
-//! holds up nobody, and loses the connection when its time is over or its place is needed.
+//! The loop: one thread serves all connections, and waits for none of them. Whoever is slow, or
+//! sends half a request and no more, holds up nobody, and loses the connection when its time is
+//! over or its place is needed.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -13,11 +14,13 @@ use super::place::Listener;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 
-/// The most connections. The oldest makes room for a new one, which has its request sent a moment later if it is honest.
+/// The most connections. The oldest makes room for a new one, which has its request sent a moment
+/// later if it is honest.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take.
 const TIME: Duration = Duration::from_secs(5);
-/// How often to look for signals that came just ahead of waiting, and for connections whose time is over.
+/// How often to look for signals that came just ahead of waiting, and for connections whose time is
+/// over.
 const LOOK_EVERY_MILLIS: u16 = 500;
 
 /// Serves until a signal comes.

@@ -1,7 +1,8 @@
 //! The metrics: their names, what they mean, and where their values come from.
 //!
-//! What is counted for users has the user and the device as labels, and is summed over the user's ports: those labels are few, and
-//! no counter goes back when a port ends. Process ids and programs are no labels: each new process would make new series.
+//! What is counted for users has the user and the device as labels, and is summed over the user's
+//! ports: those labels are few, and no counter goes back when a port ends. Process ids and programs
+//! are no labels: each new process would make new series.
 
 use rnic_manager::LinkState;
 use rnic_manager::Mode;

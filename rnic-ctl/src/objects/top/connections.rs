@@ -13,8 +13,8 @@ use crate::objects::said;
 /// What was asked for.
 const SUMMARY: &str = "summary";
 
-/// How many clients are asked in a look, and how long they may take. Those that do not answer hold up the look for that long, and no
-/// longer.
+/// How many clients are asked in a look, and how long they may take. Those that do not answer hold
+/// up the look for that long, and no longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) most: usize,

@@ -33,17 +33,20 @@ const ALL: Patience = Patience {
 /// The width of what is printed.
 const BATCH_WIDTH: u16 = 100;
 
-/// Shows devices, clients and users with what they send and receive in a second, on the whole screen.
+/// Shows devices, clients and users with what they send and receive in a second, on the whole
+/// screen.
 ///
-/// A client is a port. CONNS are its connections, as it says itself; "-" stands for one that does not. Frames (f/s) and octets (B/s) are those of the last interval, each way as the client sees it; DROP/s are the
-/// frames that it sent and that were not let out (`rnic-ctl -d stat show` has the reasons). Of devices, the kernel counts.
-/// Users other than root see their own clients.
+/// A client is a port. CONNS are its connections, as it says itself; "-" stands for one that does
+/// not. Frames (f/s) and octets (B/s) are those of the last interval, each way as the client sees
+/// it; DROP/s are the frames that it sent and that were not let out (`rnic-ctl -d stat show` has
+/// the reasons). Of devices, the kernel counts. Users other than root see their own clients.
 ///
-/// Keys: q quit, p pause, / filter (Enter keeps it, Esc drops it), < and > choose the column to sort by, r reverses, arrows and
-/// PgUp, PgDn scroll.
+/// Keys: q quit, p pause, / filter (Enter keeps it, Esc drops it), < and > choose the column to
+/// sort by, r reverses, arrows and PgUp, PgDn scroll.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TopArgs {
-    /// The Unix socket of rnicd. The default is RNICD_SOCKET of the environment, or /run/rnic/rnicd.sock
+    /// The Unix socket of rnicd. The default is RNICD_SOCKET of the environment, or
+    /// /run/rnic/rnicd.sock
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 

@@ -1,4 +1,5 @@
-//! The screen: draws what a thread reads of rnicd, and takes keys. The terminal is as before when it ends, however it ends.
+//! The screen: draws what a thread reads of rnicd, and takes keys. The terminal is as before when
+//! it ends, however it ends.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

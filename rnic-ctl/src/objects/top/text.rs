@@ -74,7 +74,8 @@ struct Names {
 }
 
 impl Names {
-    /// Shares out what the other columns leave: each has 5 at least, and the name of the program what the others do not need.
+    /// Shares out what the other columns leave: each has 5 at least, and the name of the program
+    /// what the others do not need.
     fn of(room: usize) -> Self {
         let spare = room.saturating_sub(17);
         let dev = 6 + spare.min(2);

@@ -43,7 +43,8 @@ fn name(message: &Message) -> Option<String> {
     Some(format!("{family} {}", attributes.string(NFTA_TABLE_NAME)?))
 }
 
-/// Lists the tables of nftables, and of iptables if that does not use nftables, in the network namespace of this thread.
+/// Lists the tables of nftables, and of iptables if that does not use nftables, in the network
+/// namespace of this thread.
 pub(crate) fn firewall_tables() -> Result<Vec<String>, NetlinkError> {
     let doing = "list the tables of nftables";
     let socket = Socket::open(netlink::NETFILTER, Groups::NONE);

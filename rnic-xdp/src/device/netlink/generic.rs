@@ -183,7 +183,8 @@ impl Generic {
         })
     }
 
-    /// Returns the number of descriptors in a receive ring. Fails with EOPNOTSUPP if the driver does not state it.
+    /// Returns the number of descriptors in a receive ring. Fails with EOPNOTSUPP if the driver
+    /// does not state it.
     pub(crate) fn receive_ring(&mut self, link: u32) -> Result<u32, NetlinkError> {
         let doing = "read the size of the receive rings";
         let messages = self.ethtool(doing, ETHTOOL_RINGS_GET, link)?;
@@ -191,7 +192,8 @@ impl Generic {
             .ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// Sets the number of descriptors in each receive ring. Fails with EOPNOTSUPP if the driver cannot.
+    /// Sets the number of descriptors in each receive ring. Fails with EOPNOTSUPP if the driver
+    /// cannot.
     pub(crate) fn set_receive_ring(&mut self, link: u32, size: u32) -> Result<(), NetlinkError> {
         let family = self.family("ethtool")?;
         let doing = "set the size of the receive rings";
@@ -203,7 +205,8 @@ impl Generic {
             .map(drop)
     }
 
-    /// Returns the number of queues in use. Fails with EOPNOTSUPP if the driver does not support it.
+    /// Returns the number of queues in use. Fails with EOPNOTSUPP if the driver does not support
+    /// it.
     pub(crate) fn channels(&mut self, link: u32) -> Result<Channels, NetlinkError> {
         let doing = "read the queue counts";
         let messages = self.ethtool(doing, ETHTOOL_CHANNELS_GET, link)?;
@@ -220,8 +223,8 @@ impl Generic {
         first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// Returns how flows are spread over receive queues (Linux 6.3 and later). Fails with EOPNOTSUPP if the driver does not
-    /// support it.
+    /// Returns how flows are spread over receive queues (Linux 6.3 and later). Fails with
+    /// EOPNOTSUPP if the driver does not support it.
     pub(crate) fn rss(&mut self, link: u32) -> Result<RssSettings, NetlinkError> {
         let doing = "read how flows are spread over queues";
         let messages = self.ethtool(doing, ETHTOOL_RSS_GET, link)?;
@@ -245,7 +248,8 @@ impl Generic {
         first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// Returns the NAPI instance of each queue that has one, by which calls can poll it (Linux 6.8 and later).
+    /// Returns the NAPI instance of each queue that has one, by which calls can poll it (Linux 6.8
+    /// and later).
     pub(crate) fn napi_ids(&mut self, link: u32) -> Result<Vec<QueueNapi>, NetlinkError> {
         let doing = "read the NAPI ids of queues";
         let family = self.family("netdev")?;
@@ -317,7 +321,8 @@ fn first<T>(messages: &[Message], read: impl Fn(Attributes<'_>) -> Option<T>) ->
     read(attributes)
 }
 
-/// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does not report it.
+/// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does
+/// not report it.
 pub(crate) fn rx_queues(link: &Link) -> u32 {
     let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
     match counted {

@@ -152,7 +152,8 @@ pub(crate) struct Link {
     /// Kind of a virtual device: "veth", "vlan", ...
     pub(crate) kind: Option<String>,
     pub(crate) vlan: Option<Vlan>,
-    /// What carries its frames, if it stands on another device: a VLAN, a macvlan, the end of a tunnel.
+    /// What carries its frames, if it stands on another device: a VLAN, a macvlan, the end of a
+    /// tunnel.
     pub(crate) lower: Option<Lower>,
     /// The bond, bridge or other device that it is a part of.
     pub(crate) master: Option<u32>,
@@ -219,7 +220,8 @@ impl Link {
         (vlan.parent == device && vlan.is_8021q).then_some(vlan.id)
     }
 
-    /// Returns whether it is a routing domain: its parts keep their addresses and receive their frames themselves.
+    /// Returns whether it is a routing domain: its parts keep their addresses and receive their
+    /// frames themselves.
     pub(crate) fn is_vrf(&self) -> bool {
         self.kind.as_deref() == Some("vrf")
     }
@@ -263,7 +265,8 @@ pub(crate) enum LinkChange {
 }
 
 impl LinkChange {
-    /// Reads a change of a link. Returns `None` for other messages, such as those of a bridge about its ports.
+    /// Reads a change of a link. Returns `None` for other messages, such as those of a bridge about
+    /// its ports.
     pub(crate) fn from_message(message: &Message) -> Option<Self> {
         let (info, _) = message.split::<InterfaceInfo>()?;
         match message.kind {
@@ -329,7 +332,8 @@ pub(crate) fn link_by_name(
     })
 }
 
-/// Returns the first name of a device that this one is a name of, in the network namespace of this thread.
+/// Returns the first name of a device that this one is a name of, in the network namespace of this
+/// thread.
 pub fn device_name(name: &str) -> Option<String> {
     let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, name));
     Some(link.ok()??.name)
@@ -420,7 +424,8 @@ mod tests {
             link.is_ethernet
         };
         assert!(of(ARPHRD_ETHER, Some([2, 0, 0, 0, 0, 1])));
-        // WireGuard and tun have neither, a loopback device has no address, IPoIB and GRE have others.
+        // WireGuard and tun have neither, a loopback device has no address, IPoIB and GRE have
+        // others.
         assert!(!of(0xfffe, None) && !of(772, Some([0; 6])));
         assert!(!of(32, Some([2; 6])) && !of(ARPHRD_ETHER, None));
     }

@@ -1,7 +1,7 @@
 //! Netlink: the kernel's links, addresses, routes, neighbours, policies and device features.
 //!
-//! The kernel replies to requests within the call, and notifications are read without blocking, so that a worker can
-//! follow changes from its loop without an asynchronous runtime.
+//! The kernel replies to requests within the call, and notifications are read without blocking, so
+//! that a worker can follow changes from its loop without an asynchronous runtime.
 
 mod address;
 mod error;

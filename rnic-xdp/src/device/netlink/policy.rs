@@ -146,15 +146,16 @@ fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
 }
 
 impl Policy {
-    /// Reads a policy that can apply to TCP connections of this host. Returns `None` for any other message.
+    /// Reads a policy that can apply to TCP connections of this host. Returns `None` for any other
+    /// message.
     fn from_message(message: &Message) -> Option<Self> {
         if message.kind != NEW_POLICY {
             return None;
         }
         let (raw, attributes) = message.split::<RawPolicy>()?;
         let selector = raw.selector;
-        // Policies of sockets and for forwarding, for other protocols, of xfrm interfaces and for marked packets are not
-        // for ours, which have no mark.
+        // Policies of sockets and for forwarding, for other protocols, of xfrm interfaces and for
+        // marked packets are not for ours, which have no mark.
         let [mark, _mask] = attributes.value::<[u32; 2]>(XFRMA_MARK).unwrap_or_default();
         let other_direction = !matches!(raw.direction, DIRECTION_IN | DIRECTION_OUT);
         let other_protocol = !matches!(i32::from(selector.protocol), 0 | libc::IPPROTO_TCP);
@@ -307,7 +308,8 @@ impl fmt::Display for Policy {
 pub(crate) struct Policies(Vec<Policy>);
 
 impl Policies {
-    /// Returns a policy that forbids an unprotected connection, if there is one. `links` are those that carry it.
+    /// Returns a policy that forbids an unprotected connection, if there is one. `links` are those
+    /// that carry it.
     pub(crate) fn on_connection(
         &self,
         links: &[u32],
@@ -327,7 +329,8 @@ impl Policies {
         demands.filter(first).min_by_key(|policy| !policy.outgoing)
     }
 
-    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there is one.
+    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
+    /// is one.
     pub(crate) fn on_listener(
         &self,
         links: &[u32],
@@ -383,7 +386,8 @@ impl Policies {
 pub(crate) struct PolicySocket(Socket);
 
 impl PolicySocket {
-    /// Opens a socket in the network namespace of this thread. Returns `None` if the kernel has no IPsec.
+    /// Opens a socket in the network namespace of this thread. Returns `None` if the kernel has no
+    /// IPsec.
     pub(crate) fn open(groups: Groups) -> Result<Option<Self>, NetlinkError> {
         match Socket::open(netlink::XFRM, groups) {
             Ok(socket) => Ok(Some(Self(socket))),

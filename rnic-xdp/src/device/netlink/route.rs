@@ -82,8 +82,8 @@ impl Route {
         })
     }
 
-    /// Returns whether a message says that routing may have changed: by routes, by the rules that choose their table, or by
-    /// the next hops that routes name.
+    /// Returns whether a message says that routing may have changed: by routes, by the rules that
+    /// choose their table, or by the next hops that routes name.
     pub(crate) fn is_of_routing(message: &Message) -> bool {
         matches!(
             message.kind,
@@ -107,8 +107,8 @@ pub(crate) fn family_of(address: IpAddr) -> u8 {
     family as u8
 }
 
-/// Looks up the route to `destination`, from a local address and through a device if stated. Returns `None` if there is no
-/// unicast route (unreachable, or it is this host itself).
+/// Looks up the route to `destination`, from a local address and through a device if stated.
+/// Returns `None` if there is no unicast route (unreachable, or it is this host itself).
 pub(crate) fn route(
     socket: &mut RouteSocket,
     destination: IpAddr,

@@ -32,7 +32,8 @@ impl Groups {
     pub(crate) const NONE: Self = Self(0);
     /// IPsec policies.
     pub(crate) const POLICIES: Self = Self(0x8);
-    /// Links, neighbours, addresses, routes and routing rules of both families, and next hops that routes name.
+    /// Links, neighbours, addresses, routes and routing rules of both families, and next hops that
+    /// routes name.
     pub(crate) const ALL: Self =
         Self(0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000 | 0x8000_0000);
 }
@@ -143,7 +144,8 @@ impl Socket {
         }
     }
 
-    /// Returns the waiting notifications, or `None` if the kernel dropped some, so that the state must be read again.
+    /// Returns the waiting notifications, or `None` if the kernel dropped some, so that the state
+    /// must be read again.
     pub(crate) fn notifications(&mut self) -> io::Result<Option<Vec<Message>>> {
         let mut messages = Vec::new();
         loop {

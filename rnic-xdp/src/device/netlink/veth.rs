@@ -24,7 +24,8 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const ADDR_GEN_MODE_NONE: u8 = 1;
 const AF_INET6: u16 = 10;
 
-/// Makes a veth pair of one queue. One end is in this network namespace, the other in `namespace`. Both are down.
+/// Makes a veth pair of one queue. One end is in this network namespace, the other in `namespace`.
+/// Both are down.
 pub(crate) fn make_veth(
     socket: &mut RouteSocket,
     name: &str,

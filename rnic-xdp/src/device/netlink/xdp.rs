@@ -1,4 +1,5 @@
-//! Attaches XDP programs over netlink. Such a program stays for as long as its device, whatever becomes of the process.
+//! Attaches XDP programs over netlink. Such a program stays for as long as its device, whatever
+//! becomes of the process.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -27,8 +28,9 @@ pub(crate) enum XdpMode {
     Stack,
 }
 
-/// Attaches a program to a device of this network namespace. With an expected program that one is replaced, without a gap, and
-/// without one the device must have none. Without a program the expected one is detached.
+/// Attaches a program to a device of this network namespace. With an expected program that one is
+/// replaced, without a gap, and without one the device must have none. Without a program the
+/// expected one is detached.
 pub(crate) fn set_xdp(
     index: u32,
     mode: XdpMode,

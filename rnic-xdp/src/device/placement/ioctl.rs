@@ -1,5 +1,5 @@
-//! The requests of `ethtool` that netlink does not have: which fields are hashed, and rules that choose a queue; and the
-//! table of queues, which it has from Linux 6.3 on.
+//! The requests of `ethtool` that netlink does not have: which fields are hashed, and rules that
+//! choose a queue; and the table of queues, which it has from Linux 6.3 on.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -62,10 +62,11 @@ impl<const RULES: usize> RxnfcRequest<RULES> {
         }
     }
 
-    /// Makes a request to the driver of a device in the network namespace of this thread. The reply overwrites the request.
+    /// Makes a request to the driver of a device in the network namespace of this thread. The reply
+    /// overwrites the request.
     pub(super) fn ask(&mut self, netdev: &str) -> io::Result<()> {
-        // SAFETY: the kernel reads and writes a `struct ethtool_rxnfc`, which `self` is, and behind it as many locations as
-        // `rules` says, which `locations` has room for.
+        // SAFETY: the kernel reads and writes a `struct ethtool_rxnfc`, which `self` is, and behind
+        // it as many locations as `rules` says, which `locations` has room for.
         unsafe { ask(netdev, ptr::from_mut(self).cast()) }
     }
 }
@@ -73,8 +74,8 @@ impl<const RULES: usize> RxnfcRequest<RULES> {
 /// Makes a request to the driver of a device in the network namespace of this thread.
 ///
 /// # Safety
-/// `request` is a structure of `ethtool` that begins with the number of a command, and has room for all that the kernel
-/// writes in reply to that.
+/// `request` is a structure of `ethtool` that begins with the number of a command, and has room for
+/// all that the kernel writes in reply to that.
 unsafe fn ask(netdev: &str, request: *mut libc::c_char) -> io::Result<()> {
     let any: OwnedFd = socket(
         AddressFamily::Inet,
@@ -91,7 +92,8 @@ unsafe fn ask(netdev: &str, request: *mut libc::c_char) -> io::Result<()> {
         *to = from as libc::c_char;
     }
     argument.ifr_ifru.ifru_data = request;
-    // SAFETY: the kernel reads and writes what `ifru_data` points to, which the caller guarantees to be valid.
+    // SAFETY: the kernel reads and writes what `ifru_data` points to, which the caller guarantees
+    // to be valid.
     let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &mut argument) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -135,9 +137,9 @@ impl RssRequest {
     }
 
     fn ask(&mut self, netdev: &str) -> io::Result<()> {
-        // SAFETY: the kernel reads and writes a `struct ethtool_rxfh`, which `self` is, and behind it a table and a key of
-        // the lengths in the request, for which there is room: `settings` is the only caller and ensures that. Of other
-        // lengths it writes none.
+        // SAFETY: the kernel reads and writes a `struct ethtool_rxfh`, which `self` is, and behind
+        // it a table and a key of the lengths in the request, for which there is room: `settings`
+        // is the only caller and ensures that. Of other lengths it writes none.
         unsafe { ask(netdev, ptr::from_mut(self).cast()) }
     }
 

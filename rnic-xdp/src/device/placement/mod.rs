@@ -1,9 +1,10 @@
 //! Which worker the segments of a connection come to, and how to bring them to a certain one.
 //!
-//! A device chooses the receive queue of a segment by a hash of its addresses. For a connection that we open, the local port
-//! is chosen so that the peer's segments come to its worker's queues. Where the hash is not known, or another port would not
-//! change it, a rule in the device chooses the queue. Where there is neither, as on a veth, the worker that receives the
-//! segments hands them over.
+//! A device chooses the receive queue of a segment by a hash of its addresses. For a connection
+//! that we open, the local port is chosen so that the peer's segments come to its worker's queues.
+//! Where the hash is not known, or another port would not change it, a rule in the device chooses
+//! the queue. Where there is neither, as on a veth, the worker that receives the segments hands
+//! them over.
 
 use std::io;
 use std::net::SocketAddr;
@@ -75,7 +76,8 @@ impl FlowPlacement {
 }
 
 impl Placement {
-    /// Reads the placement of a device that this process has just opened, and removes the rules of killed processes.
+    /// Reads the placement of a device that this process has just opened, and removes the rules of
+    /// killed processes.
     pub(crate) fn new(link: &Link, workers: u32) -> Self {
         // The next process tries again what fails here, and `doctor` reports it.
         let remove = |flows: &[Flow]| match ntuple::remove(&link.name, flows) {

@@ -30,7 +30,8 @@ pub(super) fn tcp_flow(ip: IpAddr) -> u32 {
     }
 }
 
-/// A rule in the device, removed when this is dropped. After a `kill -9` it stays until a [sweep](super::records::sweep).
+/// A rule in the device, removed when this is dropped. After a `kill -9` it stays until a
+/// [sweep](super::records::sweep).
 #[derive(Debug)]
 pub(super) struct Rule {
     netdev: String,
@@ -68,8 +69,8 @@ impl Drop for Rule {
     }
 }
 
-/// Installs a rule that brings the segments of a flow to a receive queue. An end of it that is unspecified, or has port 0, is any. The
-/// rule stays until it is removed. Returns its location.
+/// Installs a rule that brings the segments of a flow to a receive queue. An end of it that is
+/// unspecified, or has port 0, is any. The rule stays until it is removed. Returns its location.
 pub(super) fn insert(netdev: &str, flow: Flow, queue: u32) -> io::Result<u32> {
     let mut request = RxnfcRequest::new(INSERT);
     request.rule = spec(flow);
@@ -90,7 +91,8 @@ pub(super) fn insert(netdev: &str, flow: Flow, queue: u32) -> io::Result<u32> {
     asked.map(|()| request.rule.location)
 }
 
-/// Removes the rules that bring segments for a local address and port to a queue, from whatever peers.
+/// Removes the rules that bring segments for a local address and port to a queue, from whatever
+/// peers.
 pub(super) fn remove_to(netdev: &str, local: SocketAddr, queue: u32) -> io::Result<()> {
     for location in used_locations(netdev)?.1 {
         let mut request = RxnfcRequest::new(GET);
@@ -103,7 +105,8 @@ pub(super) fn remove_to(netdev: &str, local: SocketAddr, queue: u32) -> io::Resu
     Ok(())
 }
 
-/// Returns whether a rule brings segments for a local address and port to a queue, as [`insert`] makes it.
+/// Returns whether a rule brings segments for a local address and port to a queue, as [`insert`]
+/// makes it.
 fn is_to(rule: &FlowSpec, local: SocketAddr, queue: u32) -> bool {
     let any: IpAddr = match local.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -148,7 +151,8 @@ fn is_of(rule: &FlowSpec, flow: Flow) -> bool {
     rule.kind == expected.kind && rule.value.0 == expected.value.0 && rule.mask.0 == expected.mask.0
 }
 
-/// Returns the last free location in the table of a device. Earlier ones have precedence and are left to the administrator.
+/// Returns the last free location in the table of a device. Earlier ones have precedence and are
+/// left to the administrator.
 fn free_location(netdev: &str) -> io::Result<u32> {
     let (size, used) = used_locations(netdev)?;
     last_free(size, &used).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
@@ -177,7 +181,8 @@ fn spec(flow: Flow) -> FlowSpec {
         (octets, !of.ip().is_unspecified())
     };
     let port = |of: SocketAddr| (of.port().to_be_bytes().to_vec(), of.port() != 0);
-    // `struct ethtool_tcpip4_spec` and `ethtool_tcpip6_spec`: source before destination, addresses before ports.
+    // `struct ethtool_tcpip4_spec` and `ethtool_tcpip6_spec`: source before destination, addresses
+    // before ports.
     let parts = [address(remote), address(local), port(remote), port(local)];
     let mut spec = FlowSpec::default();
     spec.kind = tcp_flow(local.ip());

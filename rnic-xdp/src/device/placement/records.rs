@@ -1,9 +1,10 @@
-//! Records of the rules that processes have installed in a device. They outlive the process: the device keeps rules after their
-//! process has ended, and does not record whose they are.
+//! Records of the rules that processes have installed in a device. They outlive the process: the
+//! device keeps rules after their process has ended, and does not record whose they are.
 //!
-//! A process has a directory for each device, with an empty file for each rule, named by its flow. The file is created before
-//! the rule and removed after it. The process holds a lock on the directory, which ends with the process in any case. So the
-//! rules in an unlocked directory are left over, and the next process that opens the device removes them.
+//! A process has a directory for each device, with an empty file for each rule, named by its flow.
+//! The file is created before the rule and removed after it. The process holds a lock on the
+//! directory, which ends with the process in any case. So the rules in an unlocked directory are
+//! left over, and the next process that opens the device removes them.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -105,7 +106,8 @@ impl Drop for Record {
     }
 }
 
-/// Creates the directory of a device if there is none, and locks it. Another process may remove it meanwhile.
+/// Creates the directory of a device if there is none, and locks it. Another process may remove it
+/// meanwhile.
 fn create_locked(device: &Path) -> io::Result<Lock> {
     loop {
         let mut private = DirBuilder::new();
@@ -128,8 +130,8 @@ fn create_locked(device: &Path) -> io::Result<Lock> {
     }
 }
 
-/// Returns whether an open directory still is what has this path: another process may have removed it, and a third may have made
-/// another one.
+/// Returns whether an open directory still is what has this path: another process may have removed
+/// it, and a third may have made another one.
 fn is_at(directory: &File, path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(there) => Ok(there.ino() == directory.metadata()?.ino()),
@@ -144,7 +146,8 @@ fn remove_empty(device: &Path) {
         && file.try_lock().is_ok()
     {
         let lock = Lock(file);
-        // Until it was locked, another process could remove it and a third make a new one, which is not ours to remove.
+        // Until it was locked, another process could remove it and a third make a new one, which is
+        // not ours to remove.
         if is_at(&lock.0, device).is_ok_and(|same| same) {
             // It stays if it is not empty.
             let _ = fs::remove_dir(device);
@@ -152,8 +155,9 @@ fn remove_empty(device: &Path) {
     }
 }
 
-/// The lock of a device's directory, unlocked when dropped. Closing the file is not enough: a process that another thread has
-/// just forked has the file open too, and with it the lock, until it runs its program.
+/// The lock of a device's directory, unlocked when dropped. Closing the file is not enough: a
+/// process that another thread has just forked has the file open too, and with it the lock, until
+/// it runs its program.
 #[derive(Debug)]
 struct Lock(File);
 
@@ -180,7 +184,8 @@ pub(super) fn left_behind(device: &Path) -> io::Result<Vec<Flow>> {
     Ok(flows)
 }
 
-/// Removes the rules in a device whose processes are gone, by `remove`, and the records of those that it removed.
+/// Removes the rules in a device whose processes are gone, by `remove`, and the records of those
+/// that it removed.
 pub(super) fn sweep(
     device: &Path,
     mut remove: impl FnMut(&[Flow]) -> io::Result<()>,

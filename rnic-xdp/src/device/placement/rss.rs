@@ -1,4 +1,5 @@
-//! Receive side scaling: how a device spreads flows over its receive queues, and so which queue a flow comes to.
+//! Receive side scaling: how a device spreads flows over its receive queues, and so which queue a
+//! flow comes to.
 
 use std::net::{IpAddr, SocketAddr};
 

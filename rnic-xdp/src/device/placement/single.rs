@@ -1,7 +1,8 @@
-//! How flows are brought to one receive queue of a device, for whoever has that queue and no other: by a rule of the device, or by the
-//! hash (RSS) that it has anyway.
+//! How flows are brought to one receive queue of a device, for whoever has that queue and no other:
+//! by a rule of the device, or by the hash (RSS) that it has anyway.
 //!
-//! Rules that this makes have no record of their own: they are found by the local port, which is reserved as long as they exist.
+//! Rules that this makes have no record of their own: they are found by the local port, which is
+//! reserved as long as they exist.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -39,7 +40,8 @@ impl Queue<'_> {
         rx_queues(self.link) == 1
     }
 
-    /// Brings segments for a local port to the queue by a rule of the device: those of one peer, or of all.
+    /// Brings segments for a local port to the queue by a rule of the device: those of one peer, or
+    /// of all.
     pub(crate) fn insert_rule(
         &self,
         local: SocketAddr,
@@ -62,7 +64,8 @@ impl Queue<'_> {
         }
     }
 
-    /// Fails unless the hash brings the segments of every peer to the queue. `rule` says why no rule does.
+    /// Fails unless the hash brings the segments of every peer to the queue. `rule` says why no
+    /// rule does.
     pub(crate) fn check_all(&self, local: IpAddr, rule: &io::Error) -> Result<(), Unplaced> {
         match Rss::read(self.link, local) {
             Ok(rss) if rss.is_all(self.number) => Ok(()),
@@ -71,7 +74,8 @@ impl Queue<'_> {
         }
     }
 
-    /// Returns what tells from which local ports the hash brings a peer's segments to the queue. `rule` says why no rule does.
+    /// Returns what tells from which local ports the hash brings a peer's segments to the queue.
+    /// `rule` says why no rule does.
     pub(crate) fn suits(
         &self,
         remote: SocketAddr,

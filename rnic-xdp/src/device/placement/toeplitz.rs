@@ -31,7 +31,8 @@ pub(super) struct Fields {
     pub(super) destination_port: bool,
 }
 
-/// What a device does to the fields before hashing, so that both directions of a flow have one hash.
+/// What a device does to the fields before hashing, so that both directions of a flow have one
+/// hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symmetry {
     None,
@@ -41,7 +42,8 @@ pub(super) enum Symmetry {
     OrXor,
 }
 
-/// Returns what is hashed of a frame from `source` to `destination`: RSS has the addresses before the ports.
+/// Returns what is hashed of a frame from `source` to `destination`: RSS has the addresses before
+/// the ports.
 pub(super) fn input(
     source: SocketAddr,
     destination: SocketAddr,

@@ -1,7 +1,9 @@
-//! Busy polling: the worker's system calls poll the device, whose interrupts stay off as long as calls are made.
+//! Busy polling: the worker's system calls poll the device, whose interrupts stay off as long as
+//! calls are made.
 //!
-//! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling only costs time, and with
-//! deferred interrupts frames are lost. So it is used only if each queue has one, which sends too where frames are not copied.
+//! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling only
+//! costs time, and with deferred interrupts frames are lost. So it is used only if each queue has
+//! one, which sends too where frames are not copied.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -22,8 +24,8 @@ const POLL_MICROSECONDS: libc::c_int = 20;
 /// The most frames that a call takes from the device.
 const BUDGET: libc::c_int = 64;
 
-/// How the interrupts of a device are deferred: files in its directory of sysfs, and their values, which the kernel's
-/// documentation of AF_XDP recommends.
+/// How the interrupts of a device are deferred: files in its directory of sysfs, and their values,
+/// which the kernel's documentation of AF_XDP recommends.
 const DEFERRED: [(&str, &str); 2] = [
     ("napi_defer_hard_irqs", "2"),
     ("gro_flush_timeout", "200000"),
@@ -51,7 +53,8 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// Defers the interrupts of a device until this is dropped. After a `kill -9` they stay deferred; `rnic-ctl doctor` reports it.
+/// Defers the interrupts of a device until this is dropped. After a `kill -9` they stay deferred;
+/// `rnic-ctl doctor` reports it.
 #[derive(Debug)]
 pub(super) struct Deferral {
     /// The former content of each file.
@@ -90,8 +93,8 @@ impl Drop for Deferral {
     }
 }
 
-/// Returns the directory of a device in sysfs, if the one that is mounted shows this device rather than one of another
-/// namespace.
+/// Returns the directory of a device in sysfs, if the one that is mounted shows this device rather
+/// than one of another namespace.
 fn directory(link: &Link) -> Option<PathBuf> {
     let directory = PathBuf::from("/sys/class/net").join(&link.name);
     let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
@@ -110,8 +113,8 @@ pub(crate) fn deferred(link: &Link) -> Vec<(PathBuf, String)> {
     files.collect()
 }
 
-/// Makes the sockets of a device, one for each queue, poll busily if each queue has a NAPI id. Keep the deferral as long as
-/// they poll.
+/// Makes the sockets of a device, one for each queue, poll busily if each queue has a NAPI id. Keep
+/// the deferral as long as they poll.
 pub(super) fn begin(link: &Link, shares: &mut [Opened]) -> (BusyPoll, Option<Deferral>) {
     let queues = || shares.iter().flat_map(|share| &share.rx);
     let sockets: Vec<_> = queues().map(|queue| queue.socket()).collect();
@@ -140,8 +143,9 @@ fn try_begin(link: &Link, sockets: &[BorrowedFd<'_>], zero_copy: bool) -> Result
     Ok(deferral)
 }
 
-/// Fails unless each queue has a NAPI instance, which in zero-copy mode sends too: the kernel polls the receiving one alone, and does not
-/// wake the sending one for a socket that prefers busy polling, so that frames would stay in the transmit ring.
+/// Fails unless each queue has a NAPI instance, which in zero-copy mode sends too: the kernel polls
+/// the receiving one alone, and does not wake the sending one for a socket that prefers busy
+/// polling, so that frames would stay in the transmit ring.
 fn can_be_polled(count: u32, zero_copy: bool, queues: &[QueueNapi]) -> Result<(), &'static str> {
     let napi = |queue, receives| {
         let of = |each: &&QueueNapi| each.queue == queue && each.receives == receives;

@@ -1,5 +1,6 @@
-//! Mappings that a process which is forked from this one is not to have: a ring of a socket, which it would share, and whose mapping
-//! keeps the socket open; and a UMEM, of which it would get a copy.
+//! Mappings that a process which is forked from this one is not to have: a ring of a socket, which
+//! it would share, and whose mapping keeps the socket open; and a UMEM, of which it would get a
+//! copy.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -19,7 +20,8 @@ pub(super) unsafe fn do_not_get(start: usize, octets: usize) {
     unsafe { libc::madvise(start, octets, libc::MADV_DONTFORK) };
 }
 
-/// Keeps all mappings of a socket from children: those of xsk-rs too, which does not say where they are.
+/// Keeps all mappings of a socket from children: those of xsk-rs too, which does not say where they
+/// are.
 pub(super) fn are_not_to_map(socket: &impl AsFd) {
     let Ok(inode) = fstat(socket).map(|stat| stat.st_ino) else {
         return;

@@ -1,16 +1,17 @@
 //! How many frames of a receive queue circulate between its rings.
 //!
-//! The kernel uses all frames of the fill ring in turn. Few of them stay in cache; many bridge a time in which the worker does
-//! not empty the receive ring. So few circulate at first. If many are found waiting, twice as many circulate, from a reserve of
-//! unused frames. They go back to the reserve when they were not needed for long.
+//! The kernel uses all frames of the fill ring in turn. Few of them stay in cache; many bridge a
+//! time in which the worker does not empty the receive ring. So few circulate at first. If many are
+//! found waiting, twice as many circulate, from a reserve of unused frames. They go back to the
+//! reserve when they were not needed for long.
 
 /// The most frames that circulate, as a multiple of those at first.
 pub(super) const MOST: u32 = 8;
 /// Received frames after which, if few of them waited, the circulating frames are halved.
 const SHRINK_AFTER: u32 = 1 << 17;
 
-/// The frames of a queue that are in none of its rings, and how many are to circulate. If frames take several chunks, it counts
-/// chunks.
+/// The frames of a queue that are in none of its rings, and how many are to circulate. If frames
+/// take several chunks, it counts chunks.
 #[derive(Debug)]
 pub(super) struct Circulation {
     /// The last frame that left the rings is the first to go back.
@@ -35,8 +36,8 @@ impl Circulation {
         }
     }
 
-    /// Adapts the number of frames after `taken` of `available` received frames were taken. Returns the frames that are
-    /// to circulate as well.
+    /// Adapts the number of frames after `taken` of `available` received frames were taken. Returns
+    /// the frames that are to circulate as well.
     #[inline]
     pub(super) fn on_batch(&mut self, available: u32, taken: u32) -> impl Iterator<Item = u64> {
         if available > self.wanted / 2 {

@@ -21,31 +21,35 @@ pub enum ZeroCopyChoice {
 pub struct PortConfig {
     /// The network device.
     pub netdev: String,
-    /// One receive queue of a device that rnicd shares, to have for oneself, where an administrator has granted it: without copying if
-    /// the driver can. Otherwise a port shares the device's queues with others.
+    /// One receive queue of a device that rnicd shares, to have for oneself, where an administrator
+    /// has granted it: without copying if the driver can. Otherwise a port shares the device's
+    /// queues with others.
     pub queue: Option<u32>,
     /// Native or generic XDP.
     pub mode: ModeChoice,
     /// With or without copying.
     pub zero_copy: ZeroCopyChoice,
-    /// Frames of each receive queue that circulate at first. All of them are used in turn: more of them absorb longer bursts,
-    /// fewer stay in cache. If more than half of them are found waiting, their number doubles, up to eight times, until they
-    /// were not needed for long. If the MTU needs frames of several chunks, this is a number of chunks.
+    /// Frames of each receive queue that circulate at first. All of them are used in turn: more of
+    /// them absorb longer bursts, fewer stay in cache. If more than half of them are found waiting,
+    /// their number doubles, up to eight times, until they were not needed for long. If the MTU
+    /// needs frames of several chunks, this is a number of chunks.
     pub rx_frames: u32,
-    /// Frames to send. Each is held until its octets are acknowledged, so there must be more of them than segments in the
-    /// windows of all connections that send at once. The last one freed is used first, so that many do not cost cache. If the
-    /// MTU needs frames of several chunks, this is a number of chunks.
+    /// Frames to send. Each is held until its octets are acknowledged, so there must be more of
+    /// them than segments in the windows of all connections that send at once. The last one freed
+    /// is used first, so that many do not cost cache. If the MTU needs frames of several chunks,
+    /// this is a number of chunks.
     pub tx_frames: u32,
     /// Entries of the transmit ring: the most frames that one system call sends.
     pub tx_ring: u32,
     /// Use hugepages if there are any.
     pub huge_pages: bool,
-    /// Poll the device in the worker's system calls instead of using interrupts, if the kernel can ([`PortReport::busy_poll`](crate::PortReport)
-    /// says so). For a worker that never sleeps.
+    /// Poll the device in the worker's system calls instead of using interrupts, if the kernel can
+    /// ([`PortReport::busy_poll`](crate::PortReport) says so). For a worker that never sleeps.
     pub busy_poll: bool,
     /// Use a large MTU in full with frames of several chunks, if the kernel has them (Linux 6.6).
     pub multi_buffer: bool,
-    /// What completes the TCP checksums of sent frames. If the MTU needs frames of several chunks, only the engine can.
+    /// What completes the TCP checksums of sent frames. If the MTU needs frames of several chunks,
+    /// only the engine can.
     pub tx_checksum: TxChecksum,
 }
 

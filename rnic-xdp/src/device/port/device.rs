@@ -122,14 +122,14 @@ impl OpenDevice {
         &self.link
     }
 
-    /// Returns the number of receive queues of the device now. It only grows: the kernel does not remove a queue that has a
-    /// socket.
+    /// Returns the number of receive queues of the device now. It only grows: the kernel does not
+    /// remove a queue that has a socket.
     pub(super) fn queues_now(&self) -> u32 {
         rx_queues(&self.link)
     }
 
-    /// Opens a queue that was added to the device, for its worker. Until then the kernel answers segments on that queue with
-    /// RST.
+    /// Opens a queue that was added to the device, for its worker. Until then the kernel answers
+    /// segments on that queue with RST.
     pub(super) fn open_queue(&self, queue: u32) -> Result<Vec<RxPort>, OpenError> {
         let mut new = Opened {
             sends: false,
@@ -150,7 +150,8 @@ impl OpenDevice {
     }
 }
 
-/// Attaches the steering program, and tells it the MAC addresses, VLANs and addresses by which frames are ours.
+/// Attaches the steering program, and tells it the MAC addresses, VLANs and addresses by which
+/// frames are ours.
 fn attach(config: &PortConfig, link: &Link, queues: u32) -> Result<Steering, OpenError> {
     let steering = Steering::attach(link, config.mode, queues.max(link.rx_queues))?;
     let failed = |doing| move |source| OpenError::System { doing, source };
@@ -215,7 +216,8 @@ fn of_all(opened: &[Opened]) -> ZeroCopy {
     copying.next().cloned().unwrap_or(ZeroCopy::On)
 }
 
-/// Returns the transmit queues in use: a socket on a queue beyond them sends nothing, and no error tells.
+/// Returns the transmit queues in use: a socket on a queue beyond them sends nothing, and no error
+/// tells.
 pub(super) fn sending_queues(link: &Link) -> u32 {
     let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
     match counted {

@@ -24,7 +24,8 @@ pub struct GrantedPort {
 }
 
 impl GrantedPort {
-    /// Takes over a bound socket and the memory of its UMEM. Fails if the sizes are not possible, or not those of the memory.
+    /// Takes over a bound socket and the memory of its UMEM. Fails if the sizes are not possible,
+    /// or not those of the memory.
     pub(crate) fn open(
         (socket, memory): (OwnedFd, OwnedFd),
         shape: &PortShape,

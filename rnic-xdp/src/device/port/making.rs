@@ -1,7 +1,8 @@
 //! Makes a port for another process: a veth pair whose client end carries an AF_XDP socket.
 //!
-//! The client end lies in a network namespace without a name, which lives as long as a process has the socket. Then the kernel
-//! takes socket, namespace and veth pair away, whoever else is still there.
+//! The client end lies in a network namespace without a name, which lives as long as a process has
+//! the socket. Then the kernel takes socket, namespace and veth pair away, whoever else is still
+//! there.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +26,8 @@ use crate::device::netlink::{RouteSocket, link_by_name, make_veth, remove_link, 
 /// The name of the client end in its own network namespace.
 const CLIENT_END: &str = "port";
 
-/// A port that was made for another process, which gets the socket and the memory. It exists as long as somebody has the socket.
+/// A port that was made for another process, which gets the socket and the memory. It exists as
+/// long as somebody has the socket.
 #[derive(Debug)]
 pub struct MadePort {
     /// The index of the host end: frames that are redirected to it reach the socket.
@@ -39,9 +41,9 @@ pub struct MadePort {
 }
 
 impl MadePort {
-    /// Makes a port whose host end gets this name, in the network namespace of this thread. `attach` is called with the index of the
-    /// client end and with the socket, on a thread in the namespace of the client end; it attaches what brings frames into
-    /// the socket.
+    /// Makes a port whose host end gets this name, in the network namespace of this thread.
+    /// `attach` is called with the index of the client end and with the socket, on a thread in the
+    /// namespace of the client end; it attaches what brings frames into the socket.
     pub fn make(
         host_end: &str,
         mtu: u32,
@@ -106,8 +108,8 @@ impl Memory {
     }
 }
 
-/// Makes veth pair and socket on a thread that moves to a new network namespace for that. Returns the index of the host end, and the
-/// socket.
+/// Makes veth pair and socket on a thread that moves to a new network namespace for that. Returns
+/// the index of the host end, and the socket.
 fn make_in_new_namespace(
     here: &mut RouteSocket,
     host_end: &str,
@@ -131,7 +133,8 @@ fn make_in_new_namespace(
     };
     let made = made();
     if made.is_err() {
-        // Without a socket the namespace ends with this thread; the veth pair may outlive it a little.
+        // Without a socket the namespace ends with this thread; the veth pair may outlive it a
+        // little.
         remove(here, host_end);
     }
     made

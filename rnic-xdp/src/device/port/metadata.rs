@@ -1,10 +1,13 @@
-//! Sockets whose frames can have metadata: the device, or the kernel, completes their TCP checksums.
+//! Sockets whose frames can have metadata: the device, or the kernel, completes their TCP
+//! checksums.
 //!
-//! The room for metadata is requested when the UMEM is registered. libxdp has no field for it (`xsk_umem_config`), and so
-//! neither has xsk-rs. Such a socket is opened here, call by call; so is one that is made for another process.
+//! The room for metadata is requested when the UMEM is registered. libxdp has no field for it
+//! (`xsk_umem_config`), and so neither has xsk-rs. Such a socket is opened here, call by call; so
+//! is one that is made for another process.
 //!
-//! The metadata of a frame are in front of it, in the room that the kernel keeps free there. The kernel requires that room in
-//! front of every descriptor, also where the second chunk of a frame begins: so this is for frames of one chunk.
+//! The metadata of a frame are in front of it, in the room that the kernel keeps free there. The
+//! kernel requires that room in front of every descriptor, also where the second chunk of a frame
+//! begins: so this is for frames of one chunk.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -32,7 +35,8 @@ pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
     metadata
 }
 
-/// Opens a socket, registers the UMEM, with room for metadata if there is a completer, and sets the rings up. [`bind`] comes next.
+/// Opens a socket, registers the UMEM, with room for metadata if there is a completer, and sets the
+/// rings up. [`bind`] comes next.
 pub(super) fn register(
     umem: &Umem,
     wanted: &SocketSpec<'_>,
@@ -93,10 +97,12 @@ pub(super) fn bind(socket: &OwnedFd, wanted: &SocketSpec<'_>, flags: u16) -> io:
     })
 }
 
-/// Sets an option of an AF_XDP socket to a value of C's: numbers, without pointers that the kernel writes to.
+/// Sets an option of an AF_XDP socket to a value of C's: numbers, without pointers that the kernel
+/// writes to.
 fn set<T: Copy>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the kernel reads a value of that length. The area that a registration names is memory of the UMEM, which lives
-    // as long as the socket, and which this process accesses through raw pointers.
+    // SAFETY: the kernel reads a value of that length. The area that a registration names is memory
+    // of the UMEM, which lives as long as the socket, and which this process accesses through raw
+    // pointers.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -55,7 +55,8 @@ pub(crate) use umem::largest_mtu_in_one_chunk;
 pub use zero_copy::ZeroCopy;
 pub(crate) use zero_copy::zero_copy_layout;
 
-/// An open device, or one worker's share of its queues. Dropping the last share detaches the program.
+/// An open device, or one worker's share of its queues. Dropping the last share detaches the
+/// program.
 pub struct XdpPort {
     /// The receive side.
     pub rx: RxSide,
@@ -91,8 +92,8 @@ enum Behind {
 }
 
 impl XdpPort {
-    /// Attaches the steering program to a device and opens a socket on each of its receive queues. Until ports are
-    /// reserved, all frames go to the kernel as before.
+    /// Attaches the steering program to a device and opens a socket on each of its receive queues.
+    /// Until ports are reserved, all frames go to the kernel as before.
     pub fn open(config: &PortConfig) -> Result<Self, OpenError> {
         let mut shares = Self::open_shares(config, 1)?;
         shares.pop().ok_or(OpenError::TooFewQueues {
@@ -100,8 +101,9 @@ impl XdpPort {
         })
     }
 
-    /// Opens a device in one share for each of `workers`, but no more shares than queues. The receive queues are distributed
-    /// over the shares in turn, and each share sends through its first queue.
+    /// Opens a device in one share for each of `workers`, but no more shares than queues. The
+    /// receive queues are distributed over the shares in turn, and each share sends through its
+    /// first queue.
     pub fn open_shares(config: &PortConfig, workers: u32) -> Result<Vec<Self>, OpenError> {
         config.check()?;
         if let Some(queue) = config.queue {
@@ -159,7 +161,8 @@ impl XdpPort {
         Ok(opened.into_iter().enumerate().filter_map(share).collect())
     }
 
-    /// Takes over a port that the manager of a device has granted, with the thread that serves its worker.
+    /// Takes over a port that the manager of a device has granted, with the thread that serves its
+    /// worker.
     pub(crate) fn granted(port: GrantedPort, control: Control) -> Self {
         Self {
             rx: RxSide::new(vec![port.rx]),
@@ -185,7 +188,8 @@ impl XdpPort {
         }
     }
 
-    /// Returns a reader of the counters of each queue of the port. It works also after the port was given to a worker.
+    /// Returns a reader of the counters of each queue of the port. It works also after the port was
+    /// given to a worker.
     pub fn statistics(&self) -> PortStatistics {
         match &self.shared.behind {
             Behind::Device(device) => device.statistics().clone(),
@@ -208,7 +212,8 @@ impl XdpPort {
         }
     }
 
-    /// Returns whether frames may come from a kernel on this host, whose segments can have partial checksums.
+    /// Returns whether frames may come from a kernel on this host, whose segments can have partial
+    /// checksums.
     pub(crate) fn has_partial_checksums(&self) -> bool {
         match &self.shared.behind {
             Behind::Device(device) => joins_kernels(device.link()),
@@ -218,8 +223,8 @@ impl XdpPort {
         }
     }
 
-    /// Returns whether every connection has CRCs: where the manager of the device has not granted that programs may do without. Whoever opens
-    /// a device for itself is its administrator.
+    /// Returns whether every connection has CRCs: where the manager of the device has not granted
+    /// that programs may do without. Whoever opens a device for itself is its administrator.
     pub(crate) fn needs_crcs(&self) -> bool {
         match &self.shared.behind {
             Behind::Device(_) => false,

@@ -23,8 +23,9 @@ pub(crate) fn node_of(link: &Link) -> Option<u32> {
     node.trim().parse().ok()
 }
 
-/// Returns the CPUs near a device ([`PortReport::numa_node`](crate::PortReport)) on which this thread may run (`taskset`, cpusets); if
-/// there are none, or no node is stated, all on which it may run.
+/// Returns the CPUs near a device ([`PortReport::numa_node`](crate::PortReport)) on which this
+/// thread may run (`taskset`, cpusets); if there are none, or no node is stated, all on which it
+/// may run.
 pub fn cpus_near(node: Option<u32>) -> Vec<usize> {
     let list = match node {
         Some(node) => format!("/sys/devices/system/node/node{node}/cpulist"),
@@ -76,8 +77,8 @@ impl MemoryPolicy {
             mode: MPOL_DEFAULT,
             nodes: [0; MAX_NODES / WORD_BITS],
         };
-        // SAFETY: the kernel writes a number and a mask of `MAX_NODES` bits, which both have room for. It is asked for the
-        // policy of the thread, and so reads no address.
+        // SAFETY: the kernel writes a number and a mask of `MAX_NODES` bits, which both have room
+        // for. It is asked for the policy of the thread, and so reads no address.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -98,7 +99,8 @@ impl MemoryPolicy {
         } else {
             self.nodes.as_ptr()
         };
-        // SAFETY: the kernel reads a mask of `MAX_NODES` bits (it does not count the last), or none.
+        // SAFETY: the kernel reads a mask of `MAX_NODES` bits (it does not count the last), or
+        // none.
         let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, MAX_NODES) };
     }
 }

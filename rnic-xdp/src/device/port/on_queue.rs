@@ -1,4 +1,5 @@
-//! Makes a port for another process that is a hardware queue of a device: an AF_XDP socket bound to that queue.
+//! Makes a port for another process that is a hardware queue of a device: an AF_XDP socket bound to
+//! that queue.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,8 +38,8 @@ pub struct MadeQueue {
 }
 
 impl MadeQueue {
-    /// Binds a socket to a queue of a device, in the network namespace of this thread: without copying if the driver can. A queue that
-    /// is busy is not waited for.
+    /// Binds a socket to a queue of a device, in the network namespace of this thread: without
+    /// copying if the driver can. A queue that is busy is not waited for.
     pub(crate) fn make(
         link: &Link,
         mode: &Mode,

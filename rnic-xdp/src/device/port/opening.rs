@@ -111,7 +111,8 @@ impl Opened {
 const ROOM_IN_ONE_CHUNK: &str = "frames of several chunks, which the MTU needs, have no room for what would ask for it; \
                                  see multi_buffer";
 
-/// Opens a UMEM and a socket on it. Also returns why checksums are not offloaded, if they were to be.
+/// Opens a UMEM and a socket on it. Also returns why checksums are not offloaded, if they were to
+/// be.
 fn open_queue(
     layout: FrameLayout,
     chunks: u32,

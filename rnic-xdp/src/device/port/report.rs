@@ -36,7 +36,8 @@ pub struct PortReport {
     pub chunks: u32,
     /// MTU of the device.
     pub link_mtu: u32,
-    /// The largest IP datagram that is sent and received. It is smaller than the device's MTU if that is not used in full.
+    /// The largest IP datagram that is sent and received. It is smaller than the device's MTU if
+    /// that is not used in full.
     pub mtu: u32,
     /// What was asked for and is not possible, each with the reason.
     pub ignored: Vec<String>,

@@ -1,8 +1,9 @@
 //! The four rings of an AF_XDP socket, in mappings of our own.
 //!
-//! xsk-rs opens sockets and sets their rings up. But it addresses whole chunks only, and a frame of several chunks is one
-//! run of octets: all its descriptors but the first begin where a chunk begins. Nor does it support metadata of frames to be
-//! sent, so that a socket with these is not its at all (`metadata`). Both kinds have these rings.
+//! xsk-rs opens sockets and sets their rings up. But it addresses whole chunks only, and a frame of
+//! several chunks is one run of octets: all its descriptors but the first begin where a chunk
+//! begins. Nor does it support metadata of frames to be sent, so that a socket with these is not
+//! its at all (`metadata`). Both kinds have these rings.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -68,7 +69,8 @@ impl<T: RingEntry> RingMapping<T> {
     /// Returns the entry with this number. Numbers do not wrap with the ring.
     fn entry(&self, number: u32) -> *mut T {
         let slot = (number & (self.entries - 1)) as usize;
-        // SAFETY: the kernel placed an aligned array of `entries` entries at this offset, all of which `map` covers.
+        // SAFETY: the kernel placed an aligned array of `entries` entries at this offset, all of
+        // which `map` covers.
         unsafe {
             let array = self.map.as_mut_ptr().add(self.at.desc as usize);
             array.cast::<T>().add(slot)
@@ -84,7 +86,8 @@ impl<T: RingEntry> RingMapping<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel placed an aligned word here, within `map`; both sides access it atomically.
+        // SAFETY: the kernel placed an aligned word here, within `map`; both sides access it
+        // atomically.
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset as usize).cast()) }
     }
 }
@@ -122,8 +125,8 @@ impl<T: RingEntry> Producer<T> {
 
     /// Writes an entry. Only while there is [`room`](Self::room).
     pub(super) fn push(&mut self, entry: T) {
-        // SAFETY: `entry` gives a valid place. The kernel reads it only after `submit`, and is done with its last
-        // contents: there was room.
+        // SAFETY: `entry` gives a valid place. The kernel reads it only after `submit`, and is done
+        // with its last contents: there was room.
         unsafe { self.ring.entry(self.written).write(entry) };
         self.written = self.written.wrapping_add(1);
     }
@@ -173,8 +176,8 @@ impl<T: RingEntry> Consumer<T> {
             return 0;
         }
         for place in &mut into[..count] {
-            // SAFETY: `entry` gives a valid place, which the kernel has filled and does not write to again until it sees
-            // below that it was taken.
+            // SAFETY: `entry` gives a valid place, which the kernel has filled and does not write
+            // to again until it sees below that it was taken.
             *place = unsafe { self.ring.entry(self.taken).read() };
             self.taken = self.taken.wrapping_add(1);
         }
@@ -222,7 +225,8 @@ fn offsets(socket: BorrowedFd<'_>) -> io::Result<xdp_mmap_offsets> {
         cr: none,
     };
     let mut len = size_of::<xdp_mmap_offsets>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` octets, all of which `offsets` has, and which may have any value.
+    // SAFETY: the kernel writes at most `len` octets, all of which `offsets` has, and which may
+    // have any value.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

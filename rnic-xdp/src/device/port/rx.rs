@@ -75,7 +75,8 @@ pub struct RxPort {
     more: bool,
     /// If frames take one chunk: the last descriptor was a piece of a longer frame that goes on.
     in_pieces: bool,
-    /// If frames may take several chunks: where the frames of the batch begin, and where the last one ends.
+    /// If frames may take several chunks: where the frames of the batch begin, and where the last
+    /// one ends.
     starts: Vec<usize>,
     /// Used again for each frame that is put together.
     join_buffer: RefCell<Vec<u8>>,
@@ -116,8 +117,9 @@ impl Drop for Joined<'_> {
 }
 
 impl RxPort {
-    /// Takes over the first `chunks` of a UMEM, which are in no ring yet. The fill ring has [twice](super::shape::FILL_ENTRIES_PER_FRAME) the
-    /// room. `circulating` of them go to the fill ring at once.
+    /// Takes over the first `chunks` of a UMEM, which are in no ring yet. The fill ring has
+    /// [twice](super::shape::FILL_ENTRIES_PER_FRAME) the room. `circulating` of them go to the fill
+    /// ring at once.
     pub(super) fn new(
         umem: Umem,
         layout: FrameLayout,
@@ -156,7 +158,8 @@ impl RxPort {
             join_buffer: RefCell::default(),
             counted,
         };
-        // Always: some drivers (nfp, fsl_dpaa2_eth) never ask for it, and receive nothing until then.
+        // Always: some drivers (nfp, fsl_dpaa2_eth) never ask for it, and receive nothing until
+        // then.
         port.poll_device();
         port
     }
@@ -198,8 +201,8 @@ impl RxPort {
         self.fill.submit();
     }
 
-    /// Drops frames of several chunks, which some drivers (ice) hand to a socket that takes frames of one chunk. Returns the number
-    /// of their descriptors.
+    /// Drops frames of several chunks, which some drivers (ice) hand to a socket that takes frames
+    /// of one chunk. Returns the number of their descriptors.
     fn set_pieces_aside(&mut self, count: usize) -> usize {
         let batch = &mut self.batch[..count];
         let goes_on = batch.iter().fold(0, |all, each| all | each.options) & XDP_PKT_CONTD != 0;
@@ -231,7 +234,8 @@ impl RxPort {
         self.more
     }
 
-    /// Returns the frames of the batch from their Ethernet headers on, and how to check their checksums.
+    /// Returns the frames of the batch from their Ethernet headers on, and how to check their
+    /// checksums.
     pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
         (0..self.ready).map(|frame| match self.multi_buffer {
             true => self.frame(self.starts[frame]..self.starts[frame + 1]),
@@ -239,7 +243,8 @@ impl RxPort {
         })
     }
 
-    /// Returns the frames of the batch in the form that is handled fastest, if each is in one chunk.
+    /// Returns the frames of the batch in the form that is handled fastest, if each is in one
+    /// chunk.
     #[inline(always)]
     pub fn whole_frames(&self) -> Option<impl Iterator<Item = (&[u8], Checksums)>> {
         let frame = |at| (self.chunk(at), Checksums::None);
@@ -254,8 +259,9 @@ impl RxPort {
         })
     }
 
-    /// Returns the frame in these chunks of the batch. A frame of several chunks is put together: the protocols are faster on
-    /// contiguous octets in the nearest cache, and the copy computes their sum.
+    /// Returns the frame in these chunks of the batch. A frame of several chunks is put together:
+    /// the protocols are faster on contiguous octets in the nearest cache, and the copy computes
+    /// their sum.
     fn frame(&self, chunks: Range<usize>) -> (Frame<'_>, Checksums) {
         if chunks.len() == 1 {
             return (Frame::Chunk(self.chunk(chunks.start)), Checksums::None);
@@ -272,8 +278,8 @@ impl RxPort {
     /// Returns a chunk of the batch.
     fn chunk(&self, at: usize) -> &[u8] {
         let xdp_desc { addr, len, .. } = self.batch[at];
-        // SAFETY: the kernel put this chunk of our UMEM into the receive ring, and does not touch it until `refill`
-        // hands it back, which needs `self` mutably and so ends this borrow.
+        // SAFETY: the kernel put this chunk of our UMEM into the receive ring, and does not touch
+        // it until `refill` hands it back, which needs `self` mutably and so ends this borrow.
         unsafe { self.umem.run(addr as usize, len as usize) }
     }
 
@@ -328,8 +334,9 @@ impl RxPort {
     }
 }
 
-/// Puts the descriptors of frames of one chunk in front, in their order. Returns their number, and that of frames of several chunks
-/// that ended. `goes_on` says whether the frame of the last descriptor goes on, before and afterwards.
+/// Puts the descriptors of frames of one chunk in front, in their order. Returns their number, and
+/// that of frames of several chunks that ended. `goes_on` says whether the frame of the last
+/// descriptor goes on, before and afterwards.
 fn whole_frames_first(batch: &mut [xdp_desc], goes_on: &mut bool) -> (usize, u64) {
     let (mut whole, mut dropped) = (0, 0);
     for at in 0..batch.len() {
@@ -359,7 +366,8 @@ mod tests {
             options,
         };
         let mut goes_on = false;
-        // Frames of one chunk, of three, of one, and of two of which the second is in the next batch.
+        // Frames of one chunk, of three, of one, and of two of which the second is in the next
+        // batch.
         let first = [0, XDP_PKT_CONTD, XDP_PKT_CONTD, 0, 0, XDP_PKT_CONTD];
         let mut batch: Vec<_> = (0..).zip(first).map(piece).collect();
         assert_eq!(whole_frames_first(&mut batch, &mut goes_on), (2, 1));

@@ -4,11 +4,12 @@ use super::circulation;
 use super::config::PortConfig;
 use super::umem::{FrameLayout, UmemRings};
 
-/// The kernel publishes a batch of received frames before it releases their entries in the fill ring. With one entry for each
-/// frame there would be no room to give a frame back until then.
+/// The kernel publishes a batch of received frames before it releases their entries in the fill
+/// ring. With one entry for each frame there would be no room to give a frame back until then.
 pub(super) const FILL_ENTRIES_PER_FRAME: u32 = 2;
 
-/// The sizes of a UMEM and of the rings of its socket. The first chunks receive, those behind them send.
+/// The sizes of a UMEM and of the rings of its socket. The first chunks receive, those behind them
+/// send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortShape {
     /// Octets of a chunk of UMEM: 2048 or 4096.
@@ -32,7 +33,8 @@ pub struct PortShape {
 }
 
 impl PortShape {
-    /// Returns the sizes that a configuration asks for, for a socket that sends, or one that only receives.
+    /// Returns the sizes that a configuration asks for, for a socket that sends, or one that only
+    /// receives.
     pub(super) fn new(config: &PortConfig, layout: FrameLayout, sends: bool) -> Self {
         // The octets do not depend on the MTU: a longer frame takes several chunks.
         let tx_chunks = if sends { config.tx_frames } else { 0 };
@@ -50,7 +52,8 @@ impl PortShape {
             } else {
                 config.tx_ring
             },
-            // It is never full, because it has room for all chunks: ixgbe would hand out a chunk twice.
+            // It is never full, because it has room for all chunks: ixgbe would hand out a chunk
+            // twice.
             rx_ring: rx_chunks,
             tx_ring: config.tx_ring,
         }

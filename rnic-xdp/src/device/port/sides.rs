@@ -11,8 +11,8 @@ use super::umem::Umem;
 use super::zero_copy::ZeroCopy;
 use crate::device::error::OpenError;
 
-/// Makes the two sides of a socket and its UMEM, of these sizes, and what counts for its queue and worker. Frames are received from
-/// now on.
+/// Makes the two sides of a socket and its UMEM, of these sizes, and what counts for its queue and
+/// worker. Frames are received from now on.
 pub(super) fn sides(
     umem: Umem,
     rings: Rings,

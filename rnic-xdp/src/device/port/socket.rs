@@ -26,13 +26,14 @@ use super::umem::{Umem, os_error, ring_size};
 use super::zero_copy::ZeroCopy;
 use crate::device::error::OpenError;
 
-/// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or
-/// for as long as others hold the kernel's lock (RTNL) under which it is released: for seconds where
-/// network namespaces are deleted on a loaded host.
+/// How long to wait for a busy queue. A queue that was just closed stays busy for some
+/// milliseconds, or for as long as others hold the kernel's lock (RTNL) under which it is released:
+/// for seconds where network namespaces are deleted on a loaded host.
 const BUSY_FOR: Duration = Duration::from_secs(10);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
-/// A socket that is open as long as this exists. Of the two handles of one socket, the first that goes ends its being noted.
+/// A socket that is open as long as this exists. Of the two handles of one socket, the first that
+/// goes ends its being noted.
 pub(crate) struct OpenSocket {
     fd: RawFd,
     /// Dropped before the keeper closes it.
@@ -168,7 +169,8 @@ impl Rings {
         let Some(registered) = umem.registered() else {
             return Ok(Err(io::Error::other("the UMEM is not registered")));
         };
-        // SAFETY: libxdp loads no program, so that none can be freed twice; each UMEM has one socket.
+        // SAFETY: libxdp loads no program, so that none can be freed twice; each UMEM has one
+        // socket.
         let socket = unsafe { Socket::new(config, registered, &interface, wanted.queue) };
         let (tx, rx, rings) = match socket {
             Ok(parts) => parts,
@@ -254,8 +256,8 @@ impl Rings {
     }
 }
 
-/// Raises the octets in flight that the kernel allows a copying socket. Without the privilege the system's limit stays, which costs
-/// some throughput.
+/// Raises the octets in flight that the kernel allows a copying socket. Without the privilege the
+/// system's limit stays, which costs some throughput.
 pub(super) fn allow_in_flight(socket: BorrowedFd<'_>, octets: usize) {
     let _ = setsockopt(&socket, sockopt::SndBufForce, &octets);
 }

@@ -10,7 +10,8 @@ use super::umem::UmemRings;
 use super::zero_copy::ZeroCopy;
 use crate::device::error::OpenError;
 
-/// What completes the TCP checksums of sent frames if the engine does not: flags of the UMEM's registration.
+/// What completes the TCP checksums of sent frames if the engine does not: flags of the UMEM's
+/// registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completer(u32);
 
@@ -48,7 +49,8 @@ pub(super) struct SocketSpec<'a> {
 }
 
 impl<'a> SocketSpec<'a> {
-    /// Describes the socket of a port that is made for another process, whose checksums its engine completes.
+    /// Describes the socket of a port that is made for another process, whose checksums its engine
+    /// completes.
     pub(super) fn of_port(
         netdev: &'a str,
         queue: u32,

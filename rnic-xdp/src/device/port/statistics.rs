@@ -74,8 +74,8 @@ impl PortStatistics {
     }
 }
 
-/// A queue and its counters. It ends with the receive side of the queue: this handle of the socket keeps the queue bound, and
-/// must not outlive what empties its ring.
+/// A queue and its counters. It ends with the receive side of the queue: this handle of the socket
+/// keeps the queue bound, and must not outlive what empties its ring.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub(super) queue: u32,
@@ -118,7 +118,8 @@ fn of_socket(socket: &PrivateFd) -> io::Result<xdp_statistics> {
     // SAFETY: zeroes are a valid value of this structure of integers.
     let mut statistics: xdp_statistics = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&statistics) as socklen_t;
-    // SAFETY: the kernel writes no more than `len` octets to `statistics`, and how many those are to `len`.
+    // SAFETY: the kernel writes no more than `len` octets to `statistics`, and how many those are
+    // to `len`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

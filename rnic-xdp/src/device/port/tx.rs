@@ -1,5 +1,5 @@
-//! The transmit side: frames are built, queued and sent. They are free again when neither their owner nor the device holds
-//! them.
+//! The transmit side: frames are built, queued and sent. They are free again when neither their
+//! owner nor the device holds them.
 #![allow(unsafe_code)]
 
 use nix::libc::{XDP_PKT_CONTD, XDP_TX_METADATA, xdp_desc};
@@ -16,10 +16,12 @@ const BATCH: usize = 64;
 
 /// The owner holds it, and may send it (again).
 const OWNED: u8 = 0x80;
-/// One of its descriptors is in the transmit ring, on its way, or in the completion ring. Each counts.
+/// One of its descriptors is in the transmit ring, on its way, or in the completion ring. Each
+/// counts.
 const IN_DEVICE: u8 = 1;
 
-/// The transmit side of a worker: one queue sends for all its connections, so that nothing is reordered.
+/// The transmit side of a worker: one queue sends for all its connections, so that nothing is
+/// reordered.
 #[derive(Debug)]
 pub struct TxSide {
     ring: Producer<xdp_desc>,
@@ -125,7 +127,8 @@ impl TxSide {
         }
     }
 
-    /// Makes the kernel take frames of the ring. A copying socket sends within the call, up to 32 descriptors a call.
+    /// Makes the kernel take frames of the ring. A copying socket sends within the call, up to 32
+    /// descriptors a call.
     fn drive(&mut self) {
         let mut left = self.ring.used();
         while left > 0 && self.ring.needs_wakeup() {
@@ -202,14 +205,15 @@ impl TxFrames for TxSide {
     }
 
     fn bytes(&self, frame: FrameId) -> &[u8] {
-        // SAFETY: the frame is this UMEM's and not in the fill ring, so the kernel does not write to it; this
-        // side hands out slices for writing only through `&mut self`.
+        // SAFETY: the frame is this UMEM's and not in the fill ring, so the kernel does not write
+        // to it; this side hands out slices for writing only through `&mut self`.
         unsafe { self.umem.run(self.address(frame), self.layout.capacity()) }
     }
 
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
-        // SAFETY: as for `bytes`; `&mut self` keeps other slices away. While the frame is busy the device may
-        // read it, which the trait forbids to rely on; it does not make this access unsound.
+        // SAFETY: as for `bytes`; `&mut self` keeps other slices away. While the frame is busy the
+        // device may read it, which the trait forbids to rely on; it does not make this access
+        // unsound.
         unsafe {
             self.umem
                 .run_mut(self.address(frame), self.layout.capacity())

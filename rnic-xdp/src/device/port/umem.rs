@@ -22,8 +22,8 @@ const HUGE_PAGE: u32 = 2 << 20;
 
 /// The layout of frames in chunks of UMEM.
 ///
-/// A frame to be sent is contiguous in as many adjacent chunks as it needs. A received one continues in each of its chunks
-/// after the headroom.
+/// A frame to be sent is contiguous in as many adjacent chunks as it needs. A received one
+/// continues in each of its chunks after the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLayout {
     /// Octets from one chunk to the next.
@@ -35,7 +35,8 @@ pub(crate) struct FrameLayout {
 impl FrameLayout {
     /// The sizes of a chunk, the smallest first. The kernel has none of more than a page.
     pub(crate) const CHUNKS: [u32; 2] = [2048, 4096];
-    /// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17 fragments.
+    /// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17
+    /// fragments.
     pub(super) const MAX_CHUNKS: u32 = 17;
 
     /// Returns the smallest chunks for a link's MTU, and as many as it needs.
@@ -137,8 +138,8 @@ impl Umem {
         })
     }
 
-    /// Maps one whose memory another process may map too. `memory` must have the octets for as long as it is mapped: nobody may
-    /// be able to shorten it.
+    /// Maps one whose memory another process may map too. `memory` must have the octets for as long
+    /// as it is mapped: nobody may be able to shorten it.
     pub(super) fn map(memory: &OwnedFd, octets: usize, huge: bool) -> io::Result<Self> {
         let map = MmapOptions::new().len(octets).populate().map_raw(memory)?;
         Ok(Self::plain(map, octets, huge))
@@ -215,7 +216,8 @@ impl Umem {
         Ok(Self::with(Memory::Registered(umem), (start, octets), huge))
     }
 
-    /// Returns the UMEM for xsk-rs to open a socket on. Returns `None` if the socket is to register it.
+    /// Returns the UMEM for xsk-rs to open a socket on. Returns `None` if the socket is to register
+    /// it.
     pub(super) fn registered(&self) -> Option<&xsk_rs::Umem> {
         match &self.memory {
             Memory::Registered(umem) => Some(umem),
@@ -236,12 +238,13 @@ impl Umem {
     /// Returns `len` octets at an address, in any number of chunks.
     ///
     /// # Safety
-    /// They must be of this UMEM, and must not be written to while the result lives: the kernel because the chunks are in
-    /// no ring that lets it, this process because of the caller.
+    /// They must be of this UMEM, and must not be written to while the result lives: the kernel
+    /// because the chunks are in no ring that lets it, this process because of the caller.
     #[inline]
     pub(super) unsafe fn run(&self, address: usize, len: usize) -> &[u8] {
         debug_assert!(address + len <= self.octets);
-        // SAFETY: the octets are of the mapping, which lives as long as `self`; the rest is the caller's promise.
+        // SAFETY: the octets are of the mapping, which lives as long as `self`; the rest is the
+        // caller's promise.
         unsafe { slice::from_raw_parts(self.at(address), len) }
     }
 
@@ -266,7 +269,8 @@ impl Umem {
 /// Returns where the mapping of a UMEM begins, by one of its descriptors.
 fn start(umem: &xsk_rs::Umem, descriptor: &mut FrameDesc) -> usize {
     let address = descriptor.addr();
-    // SAFETY: the descriptor is of this UMEM, and no octet is read or written: only the address counts.
+    // SAFETY: the descriptor is of this UMEM, and no octet is read or written: only the address
+    // counts.
     let data = unsafe { umem.data_mut(descriptor) }
         .contents_mut()
         .as_mut_ptr();

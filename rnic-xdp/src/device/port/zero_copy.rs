@@ -38,8 +38,9 @@ impl ZeroCopy {
     }
 }
 
-/// Returns the layout of frames in which a device can do without copying at an MTU, or why there is none. A device that writes less
-/// into a chunk than a frame needs would lose the frame, and with it the kernel's own.
+/// Returns the layout of frames in which a device can do without copying at an MTU, or why there is
+/// none. A device that writes less into a chunk than a frame needs would lose the frame, and with
+/// it the kernel's own.
 pub(crate) fn zero_copy_layout(
     driver: Driver,
     features: XdpFeatures,

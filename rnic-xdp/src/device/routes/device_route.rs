@@ -25,8 +25,8 @@ pub(crate) struct DeviceRoute {
 }
 
 impl DeviceRoute {
-    /// Asks the kernel for the route to `destination` through `device`, from `source` if stated. Returns `None` if there
-    /// is none, or it leads through another device.
+    /// Asks the kernel for the route to `destination` through `device`, from `source` if stated.
+    /// Returns `None` if there is none, or it leads through another device.
     pub(crate) fn find(
         socket: &mut RouteSocket,
         device: u32,
@@ -45,7 +45,8 @@ impl DeviceRoute {
         }
     }
 
-    /// Asks for the route of what comes from an address in a VRF, if stated: it goes as the routes of the VRF say, and nothing else does.
+    /// Asks for the route of what comes from an address in a VRF, if stated: it goes as the routes
+    /// of the VRF say, and nothing else does.
     fn find_in(
         socket: &mut RouteSocket,
         device: u32,
@@ -67,7 +68,8 @@ impl DeviceRoute {
         // The kernel prefers another device; there may be a route through this one.
         let this = domain.map_or(device, |domain| domain.member);
         if let Some(found) = route(socket, destination, source, Some(this))?
-            // If a device is stated, the kernel takes any IPv4 destination to be on its link: check its networks.
+            // If a device is stated, the kernel takes any IPv4 destination to be on its link: check
+            // its networks.
             && (found.gateway.is_some() || is_on_link(socket, this, destination)?)
             && let Some(link) = link_on_device(socket, device, found.link)?
         {
@@ -76,8 +78,8 @@ impl DeviceRoute {
         Ok(None)
     }
 
-    /// Looks for a route from one of the device's own addresses. Where rules or VRFs choose the table by the source, there may be none
-    /// without.
+    /// Looks for a route from one of the device's own addresses. Where rules or VRFs choose the
+    /// table by the source, there may be none without.
     fn from_own(
         socket: &mut RouteSocket,
         device: u32,

@@ -1,7 +1,9 @@
-//! Next hops: the kernel's routes and neighbours, resolved for the engine and followed as they change.
+//! Next hops: the kernel's routes and neighbours, resolved for the engine and followed as they
+//! change.
 //!
-//! The kernel does all the work: it chooses the route, resolves the neighbour (ARP, neighbour discovery) and confirms it now
-//! and then, as for a packet of its own. This module requests that, and passes on the results.
+//! The kernel does all the work: it chooses the route, resolves the neighbour (ARP, neighbour
+//! discovery) and confirms it now and then, as for a packet of its own. This module requests that,
+//! and passes on the results.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -29,11 +31,13 @@ mod tests;
 
 pub(crate) use device_route::DeviceRoute;
 
-/// How often to look up a path without a next hop: requests can fail, and notifications can be lost.
+/// How often to look up a path without a next hop: requests can fail, and notifications can be
+/// lost.
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes of routes, addresses and links within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Paths looked up at once. Each takes some requests to the kernel, and notifications wait meanwhile.
+/// Paths looked up at once. Each takes some requests to the kernel, and notifications wait
+/// meanwhile.
 const LOOKUPS_PER_POLL: usize = 16;
 
 /// An update for the engine.
@@ -73,13 +77,15 @@ pub(crate) struct Routes {
     /// A new state that was not reported yet.
     changed_to: Option<LinkState>,
     max_mtu: u32,
-    /// The steering program's table of links, if these routes keep it up to date, and whether to read all links again.
+    /// The steering program's table of links, if these routes keep it up to date, and whether to
+    /// read all links again.
     links: Option<SteeredLinks>,
     links_unknown: bool,
-    /// The addresses of this host that the program knows: those of other devices behind those of this one.
+    /// The addresses of this host that the program knows: those of other devices behind those of
+    /// this one.
     locals: Lingering<(bool, IpAddr)>,
-    /// The local addresses whose frames arrive without a tag, whether to read them again, and whether they have changed since they
-    /// were reported.
+    /// The local addresses whose frames arrive without a tag, whether to read them again, and
+    /// whether they have changed since they were reported.
     untagged: Untagged,
     untagged_unknown: bool,
     untagged_changed: bool,
@@ -96,7 +102,8 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Follows the routes through a device, in the network namespace of this thread. Keeps `links` up to date.
+    /// Follows the routes through a device, in the network namespace of this thread. Keeps `links`
+    /// up to date.
     pub(crate) fn open(
         device: &Link,
         max_mtu: u32,
@@ -130,7 +137,8 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Requests the next hop of a path, from whichever source the route prefers if that is unspecified. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
+    /// Requests the next hop of a path, from whichever source the route prefers if that is
+    /// unspecified. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
     /// has replied.
     pub(crate) fn request(&mut self, path: AddressPair) {
         let known = self.paths.entry(path).or_default();
@@ -145,13 +153,14 @@ impl Routes {
         }
     }
 
-    /// Forgets a path, on which the engine has no connection any more. So the engine's connections bound the number of paths.
+    /// Forgets a path, on which the engine has no connection any more. So the engine's connections
+    /// bound the number of paths.
     pub(crate) fn forget(&mut self, path: AddressPair) {
         self.paths.remove(&path);
     }
 
-    /// Handles notifications, and then looks up some paths: in this order, so that an old notification on a neighbour is
-    /// not taken for the result of a new request.
+    /// Handles notifications, and then looks up some paths: in this order, so that an old
+    /// notification on a neighbour is not taken for the result of a new request.
     pub(crate) fn poll(&mut self, now: Instant) {
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(now, &messages),
@@ -202,8 +211,8 @@ impl Routes {
         self.changed_to.take()
     }
 
-    /// Returns the local addresses whose frames arrive without a tag, if they have changed since the last call. At first there are
-    /// none.
+    /// Returns the local addresses whose frames arrive without a tag, if they have changed since
+    /// the last call. At first there are none.
     pub(crate) fn poll_untagged(&mut self) -> Option<Untagged> {
         std::mem::take(&mut self.untagged_changed).then(|| self.untagged.clone())
     }
@@ -277,7 +286,8 @@ impl Routes {
         }
     }
 
-    /// Tells the program of an address that this host has got at once: whoever connects there would be refused by the kernel.
+    /// Tells the program of an address that this host has got at once: whoever connects there would
+    /// be refused by the kernel.
     fn take_address(&mut self, message: &Message) {
         if self.links.is_none() {
             return;
@@ -302,14 +312,16 @@ impl Routes {
     fn tell_locals(&self) -> io::Result<()> {
         let mut told = BTreeSet::new();
         let all = self.locals.members().map(|(_, address)| *address);
-        // No frame for a loopback address may come from a network. One that two devices have counts once.
+        // No frame for a loopback address may come from a network. One that two devices have counts
+        // once.
         let own = all.filter(|address| !address.is_loopback() && told.insert(*address));
         let own: Vec<_> = own.collect();
         let links = self.links.as_ref();
         links.map_or(Ok(()), |links| links.set_locals(&own))
     }
 
-    /// Reads the addresses of this host, and which of them get their frames without a tag, if that may have changed.
+    /// Reads the addresses of this host, and which of them get their frames without a tag, if that
+    /// may have changed.
     fn look_at_addresses(&mut self, now: Instant) {
         if !std::mem::take(&mut self.untagged_unknown) {
             return;
@@ -425,8 +437,8 @@ impl Routes {
         }
     }
 
-    /// Reports that a peer is unreachable by a path. It is looked up again until the engine forgets it, for connections that still
-    /// exist.
+    /// Reports that a peer is unreachable by a path. It is looked up again until the engine forgets
+    /// it, for connections that still exist.
     fn set_unreachable(&mut self, now: Instant, path: AddressPair) {
         let Some(known) = self.paths.get_mut(&path) else {
             return;

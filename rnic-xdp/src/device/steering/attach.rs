@@ -10,7 +10,8 @@ use rnic_manager::PrivateFd;
 use crate::device::netlink::XdpMode;
 use crate::device::process::Maker;
 
-/// The attachment of a program to a device. The kernel ends it with the last descriptor, at the latest when the process ends.
+/// The attachment of a program to a device. The kernel ends it with the last descriptor, at the
+/// latest when the process ends.
 #[derive(Debug)]
 pub(super) struct Attachment(PrivateFd, Maker);
 
@@ -19,8 +20,8 @@ impl Drop for Attachment {
         if self.1.is_forked() {
             return;
         }
-        // It ends at once, even if a process that was just started still has a copy of the descriptor. It fails only if the
-        // device is gone.
+        // It ends at once, even if a process that was just started still has a copy of the
+        // descriptor. It fails only if the device is gone.
         // SAFETY: the call takes a descriptor, which is open, and no pointers.
         let _ = unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) };
     }
@@ -40,14 +41,15 @@ impl Attachment {
     }
 }
 
-/// Attaches a program to a device. libbpf-rs attaches with a link too, but lets the kernel choose the mode.
+/// Attaches a program to a device. libbpf-rs attaches with a link too, but lets the kernel choose
+/// the mode.
 pub(super) fn attach(
     program: BorrowedFd<'_>,
     device: u32,
     mode: XdpMode,
 ) -> io::Result<Attachment> {
-    // SAFETY: all-zero is a valid value of this plain C structure of integers, pointers that may be null, and a
-    // union of the same.
+    // SAFETY: all-zero is a valid value of this plain C structure of integers, pointers that may be
+    // null, and a union of the same.
     let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
     options.sz = size_of_val(&options) as _;
     options.flags = match mode {

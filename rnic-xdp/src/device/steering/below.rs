@@ -33,7 +33,8 @@ impl Below {
     }
 }
 
-/// Returns the master of a device that is a part of it: its addresses are the master's. A VRF is no such master.
+/// Returns the master of a device that is a part of it: its addresses are the master's. A VRF is no
+/// such master.
 pub(crate) fn above(link: &Link) -> Option<Link> {
     let master = link.master?;
     let found = RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, master));

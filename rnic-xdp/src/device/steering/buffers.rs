@@ -5,8 +5,9 @@ use tracing::warn;
 use crate::device::drivers::Driver;
 use crate::device::netlink::{Generic, Link, NetlinkError};
 
-/// Lets the driver post its receive buffers anew where frames are lost in the old ones. They have no room for a program in front of a
-/// frame; virtio_net copies the first buffer of such a frame to make room, and drops the frame if a page does not hold both.
+/// Lets the driver post its receive buffers anew where frames are lost in the old ones. They have
+/// no room for a program in front of a frame; virtio_net copies the first buffer of such a frame to
+/// make room, and drops the frame if a page does not hold both.
 pub(super) fn renew(link: &Link) {
     if !Driver::of(link).loses_in_old_buffers(link.mtu) {
         return;

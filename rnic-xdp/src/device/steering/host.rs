@@ -1,5 +1,6 @@
-//! This host's own addresses, which entries for any address are for, and the networks of a shared device: in the maps where the
-//! programs look them up, and the first of each family where they compare.
+//! This host's own addresses, which entries for any address are for, and the networks of a shared
+//! device: in the maps where the programs look them up, and the first of each family where they
+//! compare.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -105,7 +106,8 @@ impl Host {
 
     /// Sets in which networks the device is: of each family one counts here, the first.
     pub(super) fn set_networks(&mut self, networks: &[Prefix]) -> io::Result<()> {
-        // The programs may read a value that is half written: the network changes only while it is a single address.
+        // The programs may read a value that is half written: the network changes only while it is
+        // a single address.
         let narrow = Values {
             mask_v4: NOTHING.mask_v4,
             mask_v6: NOTHING.mask_v6,

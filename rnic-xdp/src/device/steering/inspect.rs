@@ -1,4 +1,5 @@
-//! The steering of a device as any process can see it: through the id of the program that is attached.
+//! The steering of a device as any process can see it: through the id of the program that is
+//! attached.
 
 use std::io;
 use std::net::SocketAddr;
@@ -56,7 +57,8 @@ pub fn counters(netdev: &str) -> Result<SteeringCounters, SteeringError> {
     read().map_err(|source| unreadable(netdev, source))
 }
 
-/// Returns the local addresses and ports that are steered to the process that drives a device, or to clients of rnicd.
+/// Returns the local addresses and ports that are steered to the process that drives a device, or
+/// to clients of rnicd.
 pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
     let steered = steered(netdev)?;
     let mut entries: Vec<_> = steered.into_iter().map(|(entry, _)| entry.local).collect();
@@ -65,8 +67,8 @@ pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
     Ok(entries)
 }
 
-/// Returns the entries of a device in order, each with the number of the port to which its frames go; `None` is the process that has
-/// the device for itself.
+/// Returns the entries of a device in order, each with the number of the port to which its frames
+/// go; `None` is the process that has the device for itself.
 pub fn steered(netdev: &str) -> Result<Vec<(Entry, Option<u32>)>, SteeringError> {
     let map = attached_map(netdev, "steer_map")?;
     let read = || -> io::Result<Vec<_>> {
@@ -91,7 +93,8 @@ pub fn steered_devices() -> Result<Vec<String>, SteeringError> {
     Ok(ours.map(|link| link.name).collect())
 }
 
-/// Returns whether something is steered to a client whose port is a hardware queue, as the maps of a program have it.
+/// Returns whether something is steered to a client whose port is a hardware queue, as the maps of
+/// a program have it.
 pub(crate) fn has_queue_ports(maps: &Maps) -> io::Result<bool> {
     let map: HashMap<MapData, KeyOctets, TargetWords> = maps.get("steer_map")?;
     let mut targets = map.iter().filter_map(Result::ok);

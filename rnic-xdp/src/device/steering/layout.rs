@@ -48,7 +48,8 @@ pub(crate) const SOME_PEERS: u32 = 2;
 /// The number of the port of entries whose frames go to the socket of their receive queue.
 pub(crate) const OWN_SOCKETS: u32 = 0;
 
-/// Where the number of a queue begins in the word that says who gets the frames of an entry: below it is that of the port.
+/// Where the number of a queue begins in the word that says who gets the frames of an entry: below
+/// it is that of the port.
 const QUEUE_SHIFT: u32 = 16;
 
 /// Returns the word for a port of a client, which may be a hardware queue of the device.
@@ -69,8 +70,8 @@ pub(crate) fn is_queue(recipient: u32) -> bool {
 /// A key of the map of peers behind its number of bits: the key of an entry, and the address.
 pub(crate) type PeerOctets = [u8; 40];
 
-/// Returns the key for the peers of an entry that have a prefix. Returns `None` if the prefix is of another family. The number
-/// of bits includes those of the entry.
+/// Returns the key for the peers of an entry that have a prefix. Returns `None` if the prefix is of
+/// another family. The number of bits includes those of the entry.
 pub(crate) fn peers(entry: &Entry, prefix: Prefix) -> Option<(u32, PeerOctets)> {
     if prefix.is_ipv4() != entry.local.is_ipv4() {
         return None;
@@ -114,8 +115,8 @@ pub(crate) type LinkOctets = [u8; 16];
 const KNOWN: u32 = 1;
 const UNTAGS: u32 = 2;
 
-/// Returns the value in the map of links for a VLAN: the MAC addresses of this host in it, if there is such a VLAN. `untags` says of
-/// VLAN 0 that tags are removed ahead of the program.
+/// Returns the value in the map of links for a VLAN: the MAC addresses of this host in it, if there
+/// is such a VLAN. `untags` says of VLAN 0 that tags are removed ahead of the program.
 pub(crate) fn link(macs: Option<[MacAddr; 2]>, untags: bool) -> LinkOctets {
     let mut octets = [0; 16];
     if let Some([own, below]) = macs {
@@ -132,7 +133,8 @@ pub(crate) fn untags(octets: &LinkOctets) -> bool {
     octets[12..] == UNTAGS.to_ne_bytes()
 }
 
-/// The octets of a key in the map of addresses whose frames arrive without a tag: address and family.
+/// The octets of a key in the map of addresses whose frames arrive without a tag: address and
+/// family.
 pub(crate) type AddressOctets = [u8; 20];
 
 /// Returns the key of an address in the map of those whose frames arrive without a tag.
@@ -152,11 +154,12 @@ pub(crate) fn address(address: IpAddr) -> AddressOctets {
     octets
 }
 
-/// The octets of a value in the map by port: address, family, whether any address, VLAN, number of others, port of the client.
+/// The octets of a value in the map by port: address, family, whether any address, VLAN, number of
+/// others, port of the client.
 pub(crate) type PortOctets = [u8; 28];
 
-/// The value in the map by port: one entry of the port, with which the program compares at once, and the number of others,
-/// which it looks up.
+/// The value in the map by port: one entry of the port, with which the program compares at once,
+/// and the number of others, which it looks up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortEntries {
     /// The octets of the address in a key.
@@ -301,17 +304,18 @@ pub struct SteeringCounters {
     pub not_tcp: u64,
     /// Shorter than their headers say: passed to the kernel.
     pub truncated: u64,
-    /// For a steered port, but to a MAC address of another host, or in a VLAN without a device here: passed to the kernel,
-    /// which drops them.
+    /// For a steered port, but to a MAC address of another host, or in a VLAN without a device
+    /// here: passed to the kernel, which drops them.
     pub other_host: u64,
-    /// For a steered port, from a peer that may not connect there: passed to the kernel, which answers with RST.
+    /// For a steered port, from a peer that may not connect there: passed to the kernel, which
+    /// answers with RST.
     pub strangers: u64,
     /// Redirected to a client that shares the device.
     pub to_ports: u64,
     /// For a client whose device is gone: passed to the kernel.
     pub no_port: u64,
-    /// On a shared device, from or to a loopback address, which must not come from a network: passed to the kernel, which
-    /// drops them.
+    /// On a shared device, from or to a loopback address, which must not come from a network:
+    /// passed to the kernel, which drops them.
     pub loopback: u64,
     /// For a client that has a hardware queue of the device, but from another queue: dropped.
     pub wrong_queue: u64,

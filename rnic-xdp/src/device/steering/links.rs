@@ -1,8 +1,10 @@
-//! The MAC addresses and VLANs by which frames are this host's: the device's own, and those of VLAN devices on it.
+//! The MAC addresses and VLANs by which frames are this host's: the device's own, and those of VLAN
+//! devices on it.
 //!
-//! The kernel drops frames for another MAC address, or in a VLAN for which the host has no device. The steering program must
-//! pass such frames, so this module keeps its table of addresses and VLANs up to date, the one of the local addresses whose frames
-//! arrive without the tag of their VLAN, and the one of the addresses that entries for any address are for.
+//! The kernel drops frames for another MAC address, or in a VLAN for which the host has no device.
+//! The steering program must pass such frames, so this module keeps its table of addresses and
+//! VLANs up to date, the one of the local addresses whose frames arrive without the tag of their
+//! VLAN, and the one of the addresses that entries for any address are for.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -67,8 +67,8 @@ const CONSTANTS: &str = ".rodata";
 /// The map that says which frames somebody captures, which programs of a device have in common.
 pub(crate) const WANTED: &str = ".data.capture";
 
-/// Loads the one program of an object, with the maps that are given, and new ones otherwise. Pins it if there is a path.
-/// From then on aya handles the maps.
+/// Loads the one program of an object, with the maps that are given, and new ones otherwise. Pins
+/// it if there is a path. From then on aya handles the maps.
 pub(crate) fn load<'obj>(
     mut open: impl OpenSkel<'obj>,
     given: &Maps,
@@ -139,7 +139,8 @@ pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loade
 /// Makes the error for a program that the kernel or libbpf does not accept, with libbpf's warnings.
 pub(crate) fn refused(error: libbpf_rs::Error) -> OpenError {
     let doing = "load an XDP program";
-    // libbpf keeps the words of the kernel's error, and not its number. First: without a descriptor nobody sees what this process may do.
+    // libbpf keeps the words of the kernel's error, and not its number. First: without a descriptor
+    // nobody sees what this process may do.
     let too_many = io::Error::from_raw_os_error(libc::EMFILE);
     if error.to_string().contains(&too_many.to_string()) {
         return OpenError::System {

@@ -1,7 +1,8 @@
 //! Steering: the XDP program of a device, its maps of local ports, its sockets and its counters.
 //!
-//! The program is attached by a BPF link, and nothing is pinned: when the process ends, in any way, the kernel detaches the
-//! program and frees its maps. Other processes find the maps by the id of the attached program.
+//! The program is attached by a BPF link, and nothing is pinned: when the process ends, in any way,
+//! the kernel detaches the program and frees its maps. Other processes find the maps by the id of
+//! the attached program.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -62,7 +63,8 @@ pub(crate) struct Steering {
 }
 
 impl Steering {
-    /// Loads the program and attaches it. Frames go to the kernel until sockets and ports are added.
+    /// Loads the program and attaches it. Frames go to the kernel until sockets and ports are
+    /// added.
     pub(crate) fn attach(link: &Link, choice: ModeChoice, queues: u32) -> Result<Self, OpenError> {
         if let Some(attached) = link.xdp {
             return Err(occupied(link, attached));
@@ -103,7 +105,8 @@ impl Steering {
         &self.mode
     }
 
-    /// Redirects the steered frames of a receive queue to a socket. The kernel removes the entry with the socket.
+    /// Redirects the steered frames of a receive queue to a socket. The kernel removes the entry
+    /// with the socket.
     pub(crate) fn add_socket(&self, queue: u32, socket: &impl AsRawFd) -> Result<(), OpenError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets
@@ -114,8 +117,9 @@ impl Steering {
             })
     }
 
-    /// Makes the program run on this many queues. A veth runs a program only on the queues that it had when it was attached:
-    /// for more queues the program is replaced by a copy with the same maps.
+    /// Makes the program run on this many queues. A veth runs a program only on the queues that it
+    /// had when it was attached: for more queues the program is replaced by a copy with the same
+    /// maps.
     pub(crate) fn cover(&self, queues: u32) -> Result<(), OpenError> {
         let Some(covered) = &self.covered else {
             return Ok(());

@@ -35,7 +35,8 @@ impl ModeChoice {
     }
 }
 
-/// Attaches a program by `attach_in`, in the first mode that the choice and the device allow. Returns what that made.
+/// Attaches a program by `attach_in`, in the first mode that the choice and the device allow.
+/// Returns what that made.
 pub(crate) fn attach_in_mode<T>(
     link: &Link,
     choice: ModeChoice,

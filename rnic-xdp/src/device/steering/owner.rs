@@ -39,7 +39,8 @@ impl Owner {
     }
 }
 
-/// Returns whether rnicd shares a device of this network namespace, or has shared it and its program is there. Only root learns that.
+/// Returns whether rnicd shares a device of this network namespace, or has shared it and its
+/// program is there. Only root learns that.
 pub fn is_shared(netdev: &str) -> bool {
     let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, netdev));
     let attached = link.ok().flatten().and_then(|link| link.xdp);

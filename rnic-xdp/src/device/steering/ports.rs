@@ -16,8 +16,9 @@ use super::layout::{
 use super::load::Maps;
 use super::maps::io_error;
 
-/// Adds an entry only if there is none yet (`BPF_NOEXIST`), because the entries of a port are counted. There is one if two
-/// links have the address, as a device and a VLAN on it can have the same link-local one, and both have it untagged.
+/// Adds an entry only if there is none yet (`BPF_NOEXIST`), because the entries of a port are
+/// counted. There is one if two links have the address, as a device and a VLAN on it can have the
+/// same link-local one, and both have it untagged.
 const NEW: u64 = 1;
 
 /// The steered ports of a device, shared by all that add to them.
@@ -30,7 +31,8 @@ struct Tables {
     ports: Array<MapData, PortOctets>,
     /// The peers to which entries are limited.
     peers: LpmTrie<MapData, PeerOctets, u32>,
-    /// What the maps have: nobody else writes to them, and to walk them takes the longer the more all clients have.
+    /// What the maps have: nobody else writes to them, and to walk them takes the longer the more
+    /// all clients have.
     known: BTreeMap<Entry, Steered>,
 }
 
@@ -64,7 +66,8 @@ impl SteeredPorts {
         self.add_for(OWN_SOCKETS, entry, peers)
     }
 
-    /// Steers segments of these peers to an entry, and from there to this [recipient](layout::recipient).
+    /// Steers segments of these peers to an entry, and from there to this
+    /// [recipient](layout::recipient).
     pub(crate) fn add_for(&self, recipient: u32, entry: &Entry, peers: &Peers) -> io::Result<()> {
         let mut maps = self.lock();
         let which = match peers.limits() {
@@ -192,7 +195,8 @@ impl Tables {
         }
         let after = before.with(entry, port);
         if before.is_hidden() {
-            // The program may read a value that is half written, so the address changes only while it is hidden.
+            // The program may read a value that is half written, so the address changes only while
+            // it is hidden.
             self.set_port(entry, after.hidden())?;
         }
         self.set_port(entry, after)

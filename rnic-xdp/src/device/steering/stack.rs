@@ -1,18 +1,19 @@
 //! The devices below a device, down to those on which its frames arrive.
 //!
-//! A program on a VLAN, a macvlan or the end of a tunnel sees what the devices below have made of the frames, and who else sends
-//! there.
+//! A program on a VLAN, a macvlan or the end of a tunnel sees what the devices below have made of
+//! the frames, and who else sends there.
 
 use std::net::IpAddr;
 
 use crate::device::drivers::driver_name;
 use crate::device::netlink::{Generic, Link, Lower, NetlinkError, RouteSocket, links, route};
 
-/// Offloads that merge received segments, by the kernel's name and by ethtool's. The kernel turns LRO off below a generic program,
-/// and these only on the device of the program.
+/// Offloads that merge received segments, by the kernel's name and by ethtool's. The kernel turns
+/// LRO off below a generic program, and these only on the device of the program.
 const MERGING: [(&str, &str); 2] = [("rx-gro", "gro"), ("rx-gro-hw", "rx-gro-hw")];
 
-/// Kinds of devices whose offload merges nothing: they only pass on what others receive, or take it from a process.
+/// Kinds of devices whose offload merges nothing: they only pass on what others receive, or take it
+/// from a process.
 const PASSING: [&str; 8] = [
     "bond", "bridge", "ipvlan", "macvlan", "macvtap", "team", "tun", "vlan",
 ];
@@ -31,7 +32,8 @@ const UNPACKING: [&str; 7] = [
 /// Kinds of devices that only kernels reach which reach the devices below.
 const TRANSPARENT: [&str; 5] = ["bond", "dsa", "macsec", "team", "vlan"];
 
-/// Drivers of devices through which a virtual machine gets the segments of kernels on its host as these are.
+/// Drivers of devices through which a virtual machine gets the segments of kernels on its host as
+/// these are.
 const OF_GUESTS: [&str; 2] = ["virtio_net", "vif"];
 
 /// What lies below a device.
@@ -56,7 +58,8 @@ impl Stack {
         Ok(Self::among(&all, link, towards))
     }
 
-    /// Returns what of these lies below a device. `towards` returns the device of the route to an address.
+    /// Returns what of these lies below a device. `towards` returns the device of the route to an
+    /// address.
     fn among(all: &[Link], link: &Link, mut towards: impl FnMut(IpAddr) -> Option<u32>) -> Self {
         let mut stack = Self {
             netdev: link.name.clone(),
@@ -91,8 +94,8 @@ impl Stack {
         self.links.is_empty() && self.blind.is_none()
     }
 
-    /// Returns why the device loses segments, and the remedy. What the devices below have merged is longer than a frame may be, and
-    /// its checksum is only begun.
+    /// Returns why the device loses segments, and the remedy. What the devices below have merged is
+    /// longer than a frame may be, and its checksum is only begun.
     pub(crate) fn losses(&self) -> Option<(String, String)> {
         let may_merge = self.links.iter().filter(|link| self.may_merge(link));
         let merging = may_merge.flat_map(|link| {
@@ -147,7 +150,8 @@ impl Stack {
     }
 }
 
-/// Returns whether the peers of a device may be kernels on this host. Their segments come with partial checksums.
+/// Returns whether the peers of a device may be kernels on this host. Their segments come with
+/// partial checksums.
 pub(crate) fn joins_kernels(link: &Link) -> bool {
     hears_kernels(link) || Stack::below(link).map_or(true, |stack| stack.joins_kernels())
 }
@@ -185,8 +189,8 @@ mod tests {
         }
     }
 
-    /// A VLAN on a bond of two NICs, a macvlan and a vxlan on that VLAN, a bridge with a veth and a tap, and what comes from
-    /// elsewhere.
+    /// A VLAN on a bond of two NICs, a macvlan and a vxlan on that VLAN, a bridge with a veth and a
+    /// tap, and what comes from elsewhere.
     fn host() -> Vec<Link> {
         let on = |index| Some(Lower::Link(index));
         let member = |index, name, kind, master| Link {
@@ -259,7 +263,8 @@ mod tests {
         for name in ["eth0", "bond0", "bond0.7"] {
             assert!(!joins(name), "{name}");
         }
-        // Other macvlans, the far end of a tunnel, containers and virtual machines may be of this host.
+        // Other macvlans, the far end of a tunnel, containers and virtual machines may be of this
+        // host.
         for name in ["mv0", "vx0", "pod0", "br0", "br0.5", "veth0", "vnet0"] {
             assert!(joins(name), "{name}");
         }

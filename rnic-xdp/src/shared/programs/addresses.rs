@@ -50,7 +50,8 @@ impl Addresses {
         })
     }
 
-    /// Makes the map hold these addresses of this host, each with its VLAN, the broadcast addresses of these networks, and no others.
+    /// Makes the map hold these addresses of this host, each with its VLAN, the broadcast addresses
+    /// of these networks, and no others.
     pub(super) fn set(
         &mut self,
         own: &[(IpAddr, u16)],
@@ -130,7 +131,8 @@ fn slot(mac: MacAddr) -> u16 {
     u16::from_be_bytes([high, low]) % SLOTS
 }
 
-/// Returns the first and the last address of a network, which are no host's: that of the network, and the broadcast address.
+/// Returns the first and the last address of a network, which are no host's: that of the network,
+/// and the broadcast address.
 fn ends(network: Prefix) -> Option<[Ipv4Addr; 2]> {
     let IpAddr::V4(first) = network.address() else {
         return None;

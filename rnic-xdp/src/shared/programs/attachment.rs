@@ -44,7 +44,8 @@ pub(super) fn replace(
     })
 }
 
-/// Returns whether an attached program uses any of our maps: nobody else's does. It need not be one that we can replace.
+/// Returns whether an attached program uses any of our maps: nobody else's does. It need not be one
+/// that we can replace.
 pub(super) fn is_ours(attached: AttachedXdp, maps: &Maps) -> io::Result<bool> {
     let info = program_info(attached.program);
     let used = info.map(|info| info.map_ids()).transpose();

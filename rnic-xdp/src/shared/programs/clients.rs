@@ -137,7 +137,8 @@ impl Clients {
         self.list_for(port, &[])
     }
 
-    /// Makes the map of peers have these prefixes for a port, and no others. Those of port 0 are the networks of the device.
+    /// Makes the map of peers have these prefixes for a port, and no others. Those of port 0 are
+    /// the networks of the device.
     pub(super) fn list_for(&mut self, port: u32, prefixes: &[Prefix]) -> io::Result<()> {
         let before = self.listed.remove(&port).unwrap_or_default();
         let mut there = before.clone();
@@ -190,7 +191,8 @@ impl Clients {
         Ok(found)
     }
 
-    /// Returns what became of the frames that the client with this port sent; port 0 has those of devices without a client.
+    /// Returns what became of the frames that the client with this port sent; port 0 has those of
+    /// devices without a client.
     pub(super) fn counters(&self, port: u32) -> Result<PoliceCounters, SharingError> {
         if port > 0 {
             check_port(port)?;
@@ -200,7 +202,8 @@ impl Clients {
         Ok(PoliceCounters::of(&cpus))
     }
 
-    /// Makes redirects to an index go to a device: that of a client, or, for index 0, the shared one.
+    /// Makes redirects to an index go to a device: that of a client, or, for index 0, the shared
+    /// one.
     pub(super) fn set_device(&mut self, index: u32, ifindex: u32) -> Result<(), SharingError> {
         let set = self
             .devices

@@ -142,7 +142,8 @@ pub(super) type PeerOctets = [u8; 24];
 /// The bits of port and family.
 const OWNER_BITS: u32 = 64;
 
-/// Returns the key of the addresses with a prefix, to which the client with this port may send, and the number of bits.
+/// Returns the key of the addresses with a prefix, to which the client with this port may send, and
+/// the number of bits.
 pub(super) fn peer(port: u32, prefix: Prefix) -> (u32, PeerOctets) {
     let (address, family) = address_octets(prefix.address());
     let octets = transmute!(Peer {

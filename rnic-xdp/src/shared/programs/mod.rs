@@ -1,9 +1,10 @@
 //! A device that many clients share: its programs, and their maps of clients and leases.
 //!
-//! A client has a *port*: a veth pair, whose one end lies beside the device and whose other end is the client's. The steering
-//! program on the device sends the segments for a lease (a local address and TCP port) to the client that has it. A program on the
-//! host's end of each pair sends out what this client may send, and a third one on the client's end puts all into its AF_XDP
-//! socket. The programs are attached over netlink and the maps are pinned, so all goes on without this process.
+//! A client has a *port*: a veth pair, whose one end lies beside the device and whose other end is
+//! the client's. The steering program on the device sends the segments for a lease (a local address
+//! and TCP port) to the client that has it. A program on the host's end of each pair sends out what
+//! this client may send, and a third one on the client's end puts all into its AF_XDP socket. The
+//! programs are attached over netlink and the maps are pinned, so all goes on without this process.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -50,8 +51,9 @@ pub use policy::{ClientPeers, ClientPolicy};
 use port_skeleton::PortSkelBuilder;
 use queues::Queues;
 
-/// A device that many clients share. Dropping it leaves everything in place; [`SharedSteering::close`] ends it. All methods but
-/// [`SharedSteering::attach_port`] must be called in the network namespace of the device.
+/// A device that many clients share. Dropping it leaves everything in place;
+/// [`SharedSteering::close`] ends it. All methods but [`SharedSteering::attach_port`] must be
+/// called in the network namespace of the device.
 pub struct SharedSteering {
     link: Link,
     mode: Mode,
@@ -65,7 +67,8 @@ pub struct SharedSteering {
     queues: Queues,
     addresses: Addresses,
     counters: PerCpuArray<MapData, u64>,
-    /// The number of queues on which a veth runs the steering program; any other device runs it on all.
+    /// The number of queues on which a veth runs the steering program; any other device runs it on
+    /// all.
     covered: Option<u32>,
     /// The id of the attached program, once it was found to be ours.
     program: Option<u32>,
@@ -90,11 +93,13 @@ impl std::fmt::Debug for SharedSteering {
 }
 
 impl SharedSteering {
-    /// Loads the programs, attaches the steering program to a device, and pins all under a directory of the BPF file system that
-    /// is this device's alone. If a former process did so, its maps go on: clients, leases and counters are there, and the
-    /// programs are replaced by those of this process, without losing a frame.
+    /// Loads the programs, attaches the steering program to a device, and pins all under a
+    /// directory of the BPF file system that is this device's alone. If a former process did so,
+    /// its maps go on: clients, leases and counters are there, and the programs are replaced by
+    /// those of this process, without losing a frame.
     ///
-    /// It follows the MAC addresses and VLANs of the device from [`SharedSteering::read_links`] on only.
+    /// It follows the MAC addresses and VLANs of the device from [`SharedSteering::read_links`] on
+    /// only.
     pub fn open(netdev: &str, choice: ModeChoice, pins: &Path) -> Result<Self, OpenError> {
         let absent = || OpenError::NoSuchDevice {
             netdev: netdev.to_string(),
@@ -134,13 +139,14 @@ impl SharedSteering {
         })
     }
 
-    /// Returns whether the device runs the program only on the queues that it had when the program was attached, so that somebody
-    /// has to [`cover`](Self::cover) those that are added.
+    /// Returns whether the device runs the program only on the queues that it had when the program
+    /// was attached, so that somebody has to [`cover`](Self::cover) those that are added.
     pub(crate) fn forgets_queues(&self) -> bool {
         self.covered.is_some()
     }
 
-    /// Makes the steering program run on queues that were added to the device. Returns their number, if there are more than before.
+    /// Makes the steering program run on queues that were added to the device. Returns their
+    /// number, if there are more than before.
     pub(crate) fn cover(&mut self) -> Result<Option<u32>, OpenError> {
         let queues = rx_queues(&self.link);
         let Some(covered) = self.covered.filter(|covered| *covered != queues) else {
@@ -158,8 +164,8 @@ impl SharedSteering {
         attached.is_some_and(|attached| Some(attached.program) == self.program)
     }
 
-    /// Looks whether the device, which is this now, runs the steering program, and attaches that again if it runs none. Fails if it runs
-    /// another.
+    /// Looks whether the device, which is this now, runs the steering program, and attaches that
+    /// again if it runs none. Fails if it runs another.
     pub(crate) fn look(&mut self, now: &Link) -> Result<Looked, OpenError> {
         if self.is_ours(now.xdp) {
             return Ok(Looked::Attached);
@@ -183,8 +189,8 @@ impl SharedSteering {
         }
     }
 
-    /// Ends the sharing: removes all clients, detaches the program from the device, and removes the pins. The programs on clients'
-    /// devices stay, and drop all frames.
+    /// Ends the sharing: removes all clients, detaches the program from the device, and removes the
+    /// pins. The programs on clients' devices stay, and drop all frames.
     pub fn close(mut self) -> Result<(), SharingError> {
         let clients: Vec<_> = self.clients()?.iter().map(|client| client.port).collect();
         for port in clients {
@@ -201,7 +207,8 @@ impl SharedSteering {
         &self.mode
     }
 
-    /// Returns the MAC addresses and VLANs of the device as the programs see them, for whoever follows them.
+    /// Returns the MAC addresses and VLANs of the device as the programs see them, for whoever
+    /// follows them.
     pub(crate) fn links(&self) -> SteeredLinks {
         self.links.clone()
     }
@@ -261,7 +268,8 @@ impl SharedSteering {
         self.clients.add(port, ifindex, policy)
     }
 
-    /// Removes a client with its leases and peers, as far as they are there. The program on its device stays, and drops all.
+    /// Removes a client with its leases and peers, as far as they are there. The program on its
+    /// device stays, and drops all.
     pub fn remove_client(&mut self, port: u32) -> Result<(), SharingError> {
         self.clients.remove(port)?;
         for (owner, entry) in self.leases() {
@@ -297,7 +305,8 @@ impl SharedSteering {
         self.queues.of(port)
     }
 
-    /// Returns whether a client's socket on a queue is still there. It takes another AF_XDP socket to see that.
+    /// Returns whether a client's socket on a queue is still there. It takes another AF_XDP socket
+    /// to see that.
     pub(crate) fn queue_has_socket(
         &mut self,
         queue: u32,
@@ -306,7 +315,8 @@ impl SharedSteering {
         self.queues.has_socket(queue, another)
     }
 
-    /// Lists the clients by port, those of former processes included, whether their devices still exist or not.
+    /// Lists the clients by port, those of former processes included, whether their devices still
+    /// exist or not.
     pub fn clients(&self) -> Result<Vec<SharedClient>, SharingError> {
         let list = self.clients.list();
         list.map_err(SharingError::system("read the map of clients"))
@@ -322,7 +332,8 @@ impl SharedSteering {
         Ok(links.into_iter().find(runs).map(|link| link.name))
     }
 
-    /// Lists the clients that a former process left under these pins, whether the device still exists or not.
+    /// Lists the clients that a former process left under these pins, whether the device still
+    /// exists or not.
     pub fn clients_left(netdev: &str, pins: &Path) -> Result<Vec<SharedClient>, SharingError> {
         let Some(maps) = Pins::at(netdev, pins)?.maps()? else {
             return Ok(Vec::new());
@@ -331,8 +342,8 @@ impl SharedSteering {
         list.map_err(SharingError::system("read the map of clients"))
     }
 
-    /// Attaches the program that says what clients may send to the host's end of a veth pair, in the same mode as that on the
-    /// device. Until then what comes from there goes to the kernel.
+    /// Attaches the program that says what clients may send to the host's end of a veth pair, in
+    /// the same mode as that on the device. Until then what comes from there goes to the kernel.
     pub fn attach_police(&self, ifindex: u32) -> Result<(), SharingError> {
         let link = link_at(ifindex)?;
         if let Some(attached) = link.xdp {
@@ -342,8 +353,9 @@ impl SharedSteering {
         Ok(attach(&link, ModeChoice::only(&self.mode), self.police.as_fd()).map(drop)?)
     }
 
-    /// Attaches the program that puts all that arrives at the client's end of a veth pair into a socket, which is bound to queue 0
-    /// of that device. Must be called in the network namespace of that end.
+    /// Attaches the program that puts all that arrives at the client's end of a veth pair into a
+    /// socket, which is bound to queue 0 of that device. Must be called in the network namespace of
+    /// that end.
     pub fn attach_port(ifindex: u32, socket: &impl AsRawFd) -> Result<(), SharingError> {
         let link = link_at(ifindex)?;
         let mut object = std::mem::MaybeUninit::uninit();
@@ -356,8 +368,9 @@ impl SharedSteering {
         Ok(attach(&link, ModeChoice::Native, loaded.program.as_fd()).map(drop)?)
     }
 
-    /// Leases a local address and TCP port to a client: from there it may send, and segments of these peers come to it. The port
-    /// must be reserved in the kernel, which also keeps two clients from leases that overlap.
+    /// Leases a local address and TCP port to a client: from there it may send, and segments of
+    /// these peers come to it. The port must be reserved in the kernel, which also keeps two
+    /// clients from leases that overlap.
     pub fn add_lease(
         &mut self,
         port: u32,
@@ -397,12 +410,14 @@ impl SharedSteering {
         self.ports.listed_peers()
     }
 
-    /// Lists the leases of an address and port, one for each VLAN, each with the port of its client.
+    /// Lists the leases of an address and port, one for each VLAN, each with the port of its
+    /// client.
     pub fn leases_at(&self, local: SocketAddr) -> Vec<(u32, Entry)> {
         self.ports.at(local)
     }
 
-    /// Returns what became of the frames that a client sent; port 0 has those from devices that are no client's.
+    /// Returns what became of the frames that a client sent; port 0 has those from devices that are
+    /// no client's.
     pub fn counters(&self, port: u32) -> Result<PoliceCounters, SharingError> {
         self.clients.counters(port)
     }

@@ -155,7 +155,8 @@ pub(super) fn detach(link: &Link, maps: &Maps) -> Result<(), OpenError> {
     }
 }
 
-/// Returns whether a device sends what programs redirect to it. Some do only while they have a program.
+/// Returns whether a device sends what programs redirect to it. Some do only while they have a
+/// program.
 fn transmits_redirected(link: &Link) -> Result<bool, OpenError> {
     let features = Generic::open()?.xdp_features(link.index)?;
     Ok(features.transmits_redirected())

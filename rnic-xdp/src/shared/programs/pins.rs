@@ -1,7 +1,8 @@
-//! The pins of a shared device: its maps and programs in the BPF file system, where the next process finds them.
+//! The pins of a shared device: its maps and programs in the BPF file system, where the next
+//! process finds them.
 //!
-//! All lie in a directory that is named after their layout. It is made whole under another name and renamed then, so that what
-//! is there is complete.
+//! All lie in a directory that is named after their layout. It is made whole under another name and
+//! renamed then, so that what is there is complete.
 
 use std::fs;
 use std::io;
@@ -15,7 +16,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::device::error::OpenError;
 use crate::device::steering::{Maps, WANTED, io_error};
 
-/// The directory of the maps in that of a device's pins. Its number changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
+/// The directory of the maps in that of a device's pins. Its number changes with `ebpf/steer.h`,
+/// `ebpf/police.h` and `ebpf/capture.h`.
 pub const LAYOUT: &str = "layout-4";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
@@ -56,7 +58,8 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Looks at a directory, which need not exist. Returns an error if it is not on a BPF file system.
+    /// Looks at a directory, which need not exist. Returns an error if it is not on a BPF file
+    /// system.
     pub(super) fn at(netdev: &str, directory: &Path) -> Result<Self, OpenError> {
         let there = directory.ancestors().find(|path| path.exists());
         let found = there.and_then(|path| statfs(path).ok());
@@ -128,7 +131,8 @@ impl Pins {
         fs::rename(&unfinished, &place).map_err(failed("rename pins to", &place))
     }
 
-    /// Puts the programs that were pinned since [`Pins::begin`] in the place of those of a former process.
+    /// Puts the programs that were pinned since [`Pins::begin`] in the place of those of a former
+    /// process.
     pub(super) fn replace_programs(&self, names: &[&str]) -> Result<(), OpenError> {
         let unfinished = self.directory.join(UNFINISHED);
         for name in names {

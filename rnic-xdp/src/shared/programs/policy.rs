@@ -9,15 +9,16 @@ use super::error::SharingError;
 /// The most entries of the map of devices: the device itself, and its clients.
 const MAX_DEVICES: u32 = 1024;
 
-/// The octets of an Ethernet wire that a frame takes beside its IP packet: header with a VLAN tag, frame check sequence, preamble and
-/// gap.
+/// The octets of an Ethernet wire that a frame takes beside its IP packet: header with a VLAN tag,
+/// frame check sequence, preamble and gap.
 const ETHERNET: u64 = 18 + 4 + 8 + 12;
 
 /// The most octets a second, and in a burst, with which the program can compute.
 const MAX_RATE: u64 = 1 << 40;
 const MAX_BURST: u64 = 1 << 32;
 
-/// With whom a client of a shared device may speak: to whom it may send, and from whom anything comes to it.
+/// With whom a client of a shared device may speak: to whom it may send, and from whom anything
+/// comes to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPeers {
     /// The hosts in the networks of the device, as they are now, and this host.
@@ -45,8 +46,8 @@ impl From<Peers> for ClientPeers {
 pub struct ClientPolicy {
     /// The most octets behind the Ethernet header.
     pub mtu: u32,
-    /// The most octets of an Ethernet wire a second: each frame takes 64 at least, with its check sequence, and 20 for preamble and
-    /// gap. Without a rate there is no limit.
+    /// The most octets of an Ethernet wire a second: each frame takes 64 at least, with its check
+    /// sequence, and 20 for preamble and gap. Without a rate there is no limit.
     pub rate: Option<u64>,
     /// With a rate: the octets of the wire that it may send at once after a pause.
     pub burst: u64,
@@ -55,7 +56,8 @@ pub struct ClientPolicy {
 }
 
 impl ClientPolicy {
-    /// Returns an error for values with which the client could send nothing, or that the program cannot compute with.
+    /// Returns an error for values with which the client could send nothing, or that the program
+    /// cannot compute with.
     pub(super) fn check(&self) -> Result<(), SharingError> {
         let Some(rate) = self.rate else {
             return Ok(());

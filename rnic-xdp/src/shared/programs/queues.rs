@@ -1,7 +1,8 @@
-//! The ports of a shared device that are hardware queues of it, and the map of sockets to which the steering program redirects.
+//! The ports of a shared device that are hardware queues of it, and the map of sockets to which the
+//! steering program redirects.
 //!
-//! The kernel removes a socket from that map when nobody has it any more. So the map says which of these ports still exist, also to the
-//! next process.
+//! The kernel removes a socket from that map when nobody has it any more. So the map says which of
+//! these ports still exist, also to the next process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -69,8 +70,9 @@ impl Queues {
         self.ports.remove(&port);
     }
 
-    /// Returns whether the map has a socket of a queue. The kernel does not read this map for processes: it says whether there is room for
-    /// another socket, which leaves the map when it is closed here.
+    /// Returns whether the map has a socket of a queue. The kernel does not read this map for
+    /// processes: it says whether there is room for another socket, which leaves the map when it is
+    /// closed here.
     pub(super) fn has_socket(
         &mut self,
         queue: u32,

@@ -153,7 +153,8 @@ fn waiting<'scope>(
     waiting
 }
 
-/// While one waits until no worker uses an STag any more, nobody else ends it, and nothing is bound to it.
+/// While one waits until no worker uses an STag any more, nobody else ends it, and nothing is bound
+/// to it.
 // rfc: 5040-110, 5041-91 after revocation nothing changes the buffer
 #[test]
 fn an_stag_is_ended_by_one_at_a_time() {
@@ -241,8 +242,9 @@ fn only_its_own_windows_go_with_a_region() {
     assert!(table.is_valid(second));
 }
 
-/// The worker of one stream opens and closes a window here and there and writes through it, and that of another tries
-/// the same STags all the time. The other never gets access, and what is written lies in the window.
+/// The worker of one stream opens and closes a window here and there and writes through it, and
+/// that of another tries the same STags all the time. The other never gets access, and what is
+/// written lies in the window.
 // rfc: 5040-106, 5041-78, 5041-87, 5042-9 an STag of one stream is of use to no other
 #[test]
 fn a_window_that_changes_is_never_half_of_each_for_anybody() {
@@ -287,7 +289,8 @@ fn a_window_that_changes_is_never_half_of_each_for_anybody() {
     assert!(octets[4096..].iter().all(|octet| *octet == 2));
 }
 
-/// A worker binds a window again and again and writes through it; the region is revoked, and from then on its octets do not change.
+/// A worker binds a window again and again and writes through it; the region is revoked, and from
+/// then on its octets do not change.
 // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
 #[test]
 fn memory_is_still_once_its_region_went_with_its_windows() {
@@ -336,8 +339,9 @@ fn memory_is_still_once_its_region_went_with_its_windows() {
     }
 }
 
-/// A worker has found a window valid when its region is revoked. As long as it may go on with what it found, nobody gives the
-/// window another meaning by the same key: the worker would take that for the one it has seen.
+/// A worker has found a window valid when its region is revoked. As long as it may go on with what
+/// it found, nobody gives the window another meaning by the same key: the worker would take that
+/// for the one it has seen.
 #[test]
 fn a_window_is_not_bound_anew_under_a_worker_that_has_seen_it() {
     let memory = region(8192);

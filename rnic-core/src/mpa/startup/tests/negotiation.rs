@@ -271,7 +271,8 @@ mod peer_to_peer {
 
     /// Flags A and B beside IRD, C and D beside ORD.
     // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-36, 6581-37, 6581-s3
-    // with A the responder names the messages that it takes; without A the flags are clear and ignored
+    // with A the responder names the messages that it takes; without A the flags are clear and
+    // ignored
     #[test]
     fn responder() {
         let cases = [

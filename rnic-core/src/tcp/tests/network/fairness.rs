@@ -29,8 +29,8 @@ fn config(congestion: CongestionAlgorithm) -> TcpConfig {
     }
 }
 
-/// Returns the goodput of connections in megabits per second, from the twentieth second to the eightieth. Each has an
-/// algorithm, a round-trip time, and a time at which it opens.
+/// Returns the goodput of connections in megabits per second, from the twentieth second to the
+/// eightieth. Each has an algorithm, a round-trip time, and a time at which it opens.
 fn shares(flows: &[(CongestionAlgorithm, u64, u64)]) -> Vec<f64> {
     let mut network = Network::new(path());
     for &(algorithm, round_trip, at) in flows {

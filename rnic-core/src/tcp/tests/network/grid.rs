@@ -38,7 +38,8 @@ impl Cell {
         }
     }
 
-    /// Returns the goodput in megabits per second, after slow start, measured as long as the time for a test allows.
+    /// Returns the goodput in megabits per second, after slow start, measured as long as the time
+    /// for a test allows.
     fn goodput(&self) -> f64 {
         let config = TcpConfig {
             mss: CONFIG_MSS,
@@ -76,7 +77,8 @@ impl Cell {
         self.rate((1.5 / self.chance()).sqrt())
     }
 
-    /// Returns the average window of CUBIC (RFC 9438 section 5.1), where it is larger than that of Reno.
+    /// Returns the average window of CUBIC (RFC 9438 section 5.1), where it is larger than that of
+    /// Reno.
     fn cubic(&self) -> f64 {
         let factor = (0.4_f64 * (3.0 + 0.7) / (4.0 * (1.0 - 0.7))).powf(0.25);
         let window = factor * (self.round_trip.as_secs_f64() / self.chance()).powf(0.75);

@@ -1,7 +1,7 @@
 //! Connections that share a bottleneck, on virtual time: how congestion control uses a path.
 //!
-//! Each connection sends without end in one direction. Segments wait in the bottleneck's queue, are dropped where it is
-//! full, and some are lost or delayed by chance. ACKs are only delayed.
+//! Each connection sends without end in one direction. Segments wait in the bottleneck's queue, are
+//! dropped where it is full, and some are lost or delayed by chance. ACKs are only delayed.
 
 mod fairness;
 mod grid;
@@ -144,7 +144,8 @@ impl Network {
         }
     }
 
-    /// Adds a connection over this path, which opens at a time and sends without end. Returns its number.
+    /// Adds a connection over this path, which opens at a time and sends without end. Returns its
+    /// number.
     pub(super) fn open(&mut self, config: &TcpConfig, round_trip: Duration, at: Duration) -> usize {
         let end = || End {
             tcp: None,
@@ -327,7 +328,8 @@ impl Network {
         self.plan(leaves_at + half + late, flow, RECEIVER, event);
     }
 
-    /// Returns when a segment leaves the bottleneck, and whether it is marked there. `None` if it is dropped.
+    /// Returns when a segment leaves the bottleneck, and whether it is marked there. `None` if it
+    /// is dropped.
     fn pass_queue(&mut self, len: u64, capable: bool) -> Option<(Instant, bool)> {
         let time = |octets: u64| Duration::from_nanos(octets * 8_000_000_000 / self.path.bandwidth);
         let waiting = self.free_at.since(self.now).as_nanos() as u64;

@@ -18,7 +18,8 @@ use crate::device::process::Maker;
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
 
-/// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
+/// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block
+/// meanwhile.
 const MAX_REQUESTS: usize = 1024;
 /// Notices that may wait for a worker. Beyond that, changes wait where they come from.
 const MAX_NOTICES: usize = 256;
@@ -87,7 +88,8 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Starts a thread that serves requests. It looks for them when the bell rings, and ends at [`Request::End`].
+    /// Starts a thread that serves requests. It looks for them when the bell rings, and ends at
+    /// [`Request::End`].
     pub(crate) fn start(
         policies: Arc<Mutex<KnownPolicies>>,
         run: impl FnOnce(Receiver<Request>, Bell) + Send + 'static,
@@ -143,7 +145,8 @@ impl std::fmt::Debug for ControlHandle {
 }
 
 impl ControlHandle {
-    /// Adds a worker, whose next hops and link are followed from now on. Returns the channel of its notices.
+    /// Adds a worker, whose next hops and link are followed from now on. Returns the channel of its
+    /// notices.
     pub(crate) fn join(
         &self,
         worker: usize,

@@ -1,6 +1,7 @@
-//! The control thread of a device. It makes the calls of the kernel that may block: links, routes, queues and rules are looked
-//! up and changed under a lock (RTNL) that any process on the host may hold for seconds. A worker must not wait for that lock,
-//! since its frames would wait too. Workers and this thread communicate by channels.
+//! The control thread of a device. It makes the calls of the kernel that may block: links, routes,
+//! queues and rules are looked up and changed under a lock (RTNL) that any process on the host may
+//! hold for seconds. A worker must not wait for that lock, since its frames would wait too. Workers
+//! and this thread communicate by channels.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +107,8 @@ impl ControlThread {
         true
     }
 
-    /// Follows the destinations of a worker that begins. The first one keeps the steering program's table of links up to date.
+    /// Follows the destinations of a worker that begins. The first one keeps the steering program's
+    /// table of links up to date.
     fn join(&mut self, Joining { worker, joined }: Joining) {
         let (device, mtu) = (&self.device, self.device.report().mtu);
         let links = (worker.number == 0).then(|| device.steering().links());
@@ -121,7 +123,8 @@ impl ControlThread {
         let _ = joined.send(routes.map_err(OpenError::from));
     }
 
-    /// Passes on ICMP messages of routers. A worker without room for notices misses them, as if the network had lost them.
+    /// Passes on ICMP messages of routers. A worker without room for notices misses them, as if the
+    /// network had lost them.
     fn follow_routers(&mut self) {
         let workers = || self.workers.iter().map(|followed| &followed.worker);
         self.icmp.poll(|too_big| {
@@ -175,7 +178,8 @@ impl ControlThread {
             let Some(worker) = worker.filter(|worker| worker.has_room()) else {
                 return;
             };
-            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts the frames on it.
+            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts the frames
+            // on it.
             let opened = match self.device.open_queue(self.queues) {
                 Ok(opened) => opened,
                 Err(why) => return debug!("cannot open receive queue {}: {why}", self.queues),

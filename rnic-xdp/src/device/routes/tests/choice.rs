@@ -1,4 +1,5 @@
-//! Routes that the kernel chooses by more than the destination: by the source, and by next hops with a name.
+//! Routes that the kernel chooses by more than the destination: by the source, and by next hops
+//! with a name.
 
 use super::*;
 
@@ -25,8 +26,9 @@ fn path(local: &str, remote: &str) -> AddressPair {
     }
 }
 
-/// A host whose second NIC is reached by a rule, as clouds set it up: everything leaves by "rail", but what comes from an address of
-/// "east" leaves there, and its second address has a router of its own.
+/// A host whose second NIC is reached by a rule, as clouds set it up: everything leaves by "rail",
+/// but what comes from an address of "east" leaves there, and its second address has a router of
+/// its own.
 fn with_rules(name: &str) -> Rig {
     let rig = Rig::new(name);
     let end = |namespace, name, addresses| VethEnd {
@@ -196,7 +198,8 @@ fn with_impatience(rig: &Rig) {
     });
 }
 
-/// Another router takes an address over: it says so by a gratuitous ARP, or the old one is dead and nobody says anything.
+/// Another router takes an address over: it says so by a gratuitous ARP, or the old one is dead and
+/// nobody says anything.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_router_whose_address_moves_is_followed_whether_it_is_announced_or_not() {

@@ -288,7 +288,8 @@ fn changes_are_followed() {
     rig.east.ip("link set dev east mtu 1280").unwrap();
     assert_eq!(wait(&mut rig).mtu, 1280);
 
-    // When the address of a device changes, the kernel drops its neighbours, and must resolve them again.
+    // When the address of a device changes, the kernel drops its neighbours, and must resolve them
+    // again.
     rig.east
         .ip("link set dev east address 02:00:00:00:00:77")
         .unwrap();
@@ -383,7 +384,8 @@ fn a_destination_is_followed_until_it_is_forgotten() {
     let mut rig = Rig::new("many");
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
-    // All are behind one router, because all namespaces share the kernel's table of neighbours, which is small.
+    // All are behind one router, because all namespaces share the kernel's table of neighbours,
+    // which is small.
     rig.west.ip("addr add 10.77.0.3/24 dev west").unwrap();
     rig.east
         .ip("route add 100.64.0.0/10 via 10.77.0.3")
