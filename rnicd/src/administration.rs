@@ -1,5 +1,5 @@
 //! What administrators ask for: what is there, its end, and what happens. Other users see what is
-//! their own.
+//! their own. `release` ends a lease, for an administrator and for its client.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -1,4 +1,5 @@
 //! Leases of TCP ports, and next hops: what clients ask of the ports that they have.
+//! Who may have a lease is decided here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;

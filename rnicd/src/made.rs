@@ -1,4 +1,5 @@
-//! Making a port: a share of a device, or a hardware queue of it.
+//! Making a port: a share of a device, or a hardware queue of it. What `police` lets its client
+//! send, its rate included, is settled here.
 
 use std::io;
 use std::os::fd::OwnedFd;

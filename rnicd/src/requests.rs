@@ -1,4 +1,5 @@
-//! What clients ask for. Everything that they send is untrusted.
+//! What clients ask for, and the version of the protocol in which they do. Everything that they
+//! send is untrusted.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

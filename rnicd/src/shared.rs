@@ -1,4 +1,5 @@
 //! A device and its ports: who has them, what they have leased, and which next hops they follow.
+//! What they have leased is given back when they end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};

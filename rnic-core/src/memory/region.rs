@@ -1,5 +1,5 @@
 //! Regions: locked memory, on hugepages where there are some, that applications use and peers reach
-//! by STag.
+//! by STag. [`HugePages`] says which sizes of pages are tried.
 
 #![allow(unsafe_code)]
 

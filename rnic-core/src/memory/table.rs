@@ -1,4 +1,5 @@
-//! The STag table: which memory peers may reach, by which name, and how.
+//! The STag table: which memory peers may reach, by which name, and how. Each access is checked
+//! here (`StagTable::check`).
 //!
 //! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written
 //! only while it is invalid and no reader that it concerns can still have seen it valid, so its

@@ -1,4 +1,5 @@
-//! FPDUs without markers: length, ULPDU, pad and CRC (RFC 5044 section 4.1).
+//! FPDUs without markers: length, ULPDU, pad and CRC (RFC 5044 section 4.1). The CRC of a received
+//! FPDU is checked here, with or without markers.
 
 pub use crate::wire::mpa::{CRC_LEN, LENGTH_LEN, fpdu_len};
 

@@ -1,4 +1,6 @@
 //! The requester: makes messages of the send queue's work requests, and completes these in order.
+//!
+//! It decides when a request may begin: a fence, the ORD and a full completion queue hold it back.
 
 mod completing;
 mod in_parts;

@@ -1,4 +1,5 @@
-//! Where our libibverbs.so.1 and librdmacm.so.1 are.
+//! Where our libibverbs.so.1 and librdmacm.so.1 are: beside this command, as a build leaves them,
+//! or where the Debian package has them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! Offloads that change received segments.
+//! Offloads that change received segments: LRO, GRO and the removal of VLAN tags. What GRO of
+//! devices below merges ahead of a generic program is for `Stack` to say.
 
 use super::fact::Fact;
 use crate::device::drivers::{Driver, Merging};

@@ -1,4 +1,5 @@
-//! Leases of local ports of a shared device.
+//! Leases of local ports of a shared device: TCP ports are reserved in the kernel, steered, and
+//! given back. rnicd decides who gets one.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

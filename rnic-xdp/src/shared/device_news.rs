@@ -1,5 +1,5 @@
 //! What changes of a shared device beside its link: its MTU, the program that it runs, and the ends
-//! of its ports.
+//! of its ports. A port ends when the kernel has taken its veth pair, because its client has ended.
 
 use std::time::Duration;
 

@@ -230,7 +230,7 @@ fn toml_list(words: &str) -> String {
     )
 }
 
-/// Returns a value in the words of a command line, which [`Value::toml`] understands.
+/// Returns a value in the words of a command line, which `Value::toml` understands.
 pub fn words(value: &impl fmt::Display) -> String {
     let mut text = value.to_string();
     text.retain(|char| !matches!(char, '"' | '[' | ']' | ' '));

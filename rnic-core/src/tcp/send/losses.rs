@@ -1,4 +1,5 @@
-//! Which of the segments sent were lost, and which is sent again.
+//! Which of the segments sent were lost, and which is sent again: SACK blocks and losses are
+//! entered into the scoreboard (`tcp::scoreboard`).
 
 use core::cmp::Reverse;
 use core::ops::Range;

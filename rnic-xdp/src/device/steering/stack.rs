@@ -1,7 +1,8 @@
 //! The devices below a device, down to those on which its frames arrive.
 //!
 //! A program on a VLAN, a macvlan or the end of a tunnel sees what the devices below have made of
-//! the frames, and who else sends there.
+//! the frames, and who else sends there. Segments that GRO there has merged are lost:
+//! `rnic-ctl doctor` says so.
 
 use std::net::IpAddr;
 
