@@ -26,7 +26,7 @@
 //!
 //! # What the parts use of each other
 //!
-//! - `adapter`: `adapters() -> &'static [Adapter]`; of an [`Adapter`](adapter::Adapter) `name`,
+//! - `adapter`: `adapters() -> &'static [Adapter]`; of an `Adapter` `name`,
 //!   `netdev`, `index`, `addresses()`, `interface()` (link state, MAC, MTU, interface index),
 //!   `is_active()`, and `device()`, which opens the device once for the process.
 //!   `on_events(handler)` has a function called in the adapter's dispatcher thread whenever
