@@ -153,8 +153,8 @@ fn take(word: &AtomicU64) -> u64 {
         return 0;
     }
     let bits = word.swap(0, Ordering::SeqCst);
-    if cfg!(all(target_arch = "x86_64", not(loom))) {
-        // Its exchange is a barrier to loads as well.
+    if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
+        // Its exchange is a barrier to loads as well, which loom and Miri do not know.
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
