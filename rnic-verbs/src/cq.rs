@@ -83,7 +83,7 @@ impl Completion {
 /// How the engine notifies the application, and flags that are read without a system call.
 #[derive(Debug)]
 struct Channel {
-    way: Way,
+    way: Wakeup,
     fired: AtomicBool,
     /// The engine is gone: no more notifications come.
     closed: AtomicBool,
@@ -93,14 +93,14 @@ struct Channel {
 
 /// What a notification does.
 #[derive(Debug)]
-enum Way {
+enum Wakeup {
     /// It makes this eventfd readable.
     Descriptor(EventFd),
     /// It wakes this waker of the application's.
     Waker(Waker),
 }
 
-impl Way {
+impl Wakeup {
     fn descriptor() -> Result<Self, Error> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         EventFd::from_value_and_flags(0, flags)
@@ -110,7 +110,7 @@ impl Way {
 }
 
 impl Channel {
-    fn new(way: Way) -> Self {
+    fn new(way: Wakeup) -> Self {
         Self {
             way,
             fired: AtomicBool::new(false),
@@ -122,16 +122,16 @@ impl Channel {
     fn tell(&self) {
         match &self.way {
             // Fails only if 2^64 - 2 notifications are pending.
-            Way::Descriptor(fd) => drop(fd.write(1)),
-            Way::Waker(_) if self.dropped.load(Ordering::Acquire) => {}
-            Way::Waker(waker) => waker.wake_by_ref(),
+            Wakeup::Descriptor(fd) => drop(fd.write(1)),
+            Wakeup::Waker(_) if self.dropped.load(Ordering::Acquire) => {}
+            Wakeup::Waker(waker) => waker.wake_by_ref(),
         }
     }
 
     fn fd(&self) -> Option<&EventFd> {
         match &self.way {
-            Way::Descriptor(fd) => Some(fd),
-            Way::Waker(_) => None,
+            Wakeup::Descriptor(fd) => Some(fd),
+            Wakeup::Waker(_) => None,
         }
     }
 
@@ -266,7 +266,7 @@ impl Device {
     /// Fails if all completion queues of the device are in use, if `capacity` is too large or there
     /// is no memory for it, or if the worker has ended.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
-        self.make_cq(capacity, Way::descriptor()?)
+        self.make_cq(capacity, Wakeup::descriptor()?)
     }
 
     /// Makes a completion queue that has no channel of its own: a notification that was
@@ -275,10 +275,10 @@ impl Device {
     /// wake a thread and do nothing else, and must not keep the device. One that is being called
     /// when the queue is dropped may go on for a moment.
     pub fn cq_notifying(&self, capacity: u32, notify: Waker) -> Result<Cq, Error> {
-        self.make_cq(capacity, Way::Waker(notify))
+        self.make_cq(capacity, Wakeup::Waker(notify))
     }
 
-    fn make_cq(&self, capacity: u32, way: Way) -> Result<Cq, Error> {
+    fn make_cq(&self, capacity: u32, way: Wakeup) -> Result<Cq, Error> {
         let workers = self.inner.workers();
         let rings = (0..workers).map(|_| ring(capacity));
         let (producers, lanes) = rings
@@ -556,7 +556,7 @@ mod tests {
     /// Between the engine's write to the file descriptor and its setting of the flag.
     #[test]
     fn what_the_file_descriptor_announced_can_be_acknowledged() {
-        let channel = Channel::new(Way::descriptor().unwrap());
+        let channel = Channel::new(Wakeup::descriptor().unwrap());
         channel.fd().unwrap().write(1).unwrap();
         assert!(channel.acknowledge());
         assert!(!channel.acknowledge() && !channel.take());

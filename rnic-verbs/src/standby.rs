@@ -186,20 +186,20 @@ impl Drop for Standby {
 
 /// The worker, held for a turn. A panic in the turn drops it, which tells everybody who waits for
 /// it.
-struct Taken<'a> {
+struct HeldWorker<'a> {
     worker: MutexGuard<'a, Option<Box<dyn SplitTurn>>>,
     /// This thread was panicking already, so a turn is not why.
     panicking: bool,
 }
 
-impl Taken<'_> {
+impl HeldWorker<'_> {
     #[inline]
     fn worker(&mut self) -> Result<&mut (dyn SplitTurn + 'static), WorkerGone> {
         self.worker.as_deref_mut().ok_or(WorkerGone)
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for HeldWorker<'_> {
     #[inline]
     fn drop(&mut self) {
         if thread::panicking() && !self.panicking {
@@ -211,9 +211,9 @@ impl Drop for Taken<'_> {
 impl Shared {
     /// Locks the worker. Returns `None` if another thread has it.
     #[inline]
-    fn try_take(&self) -> Result<Option<Taken<'_>>, WorkerGone> {
+    fn try_take(&self) -> Result<Option<HeldWorker<'_>>, WorkerGone> {
         match self.worker.try_lock() {
-            Ok(worker) => Ok(Some(Taken {
+            Ok(worker) => Ok(Some(HeldWorker {
                 worker,
                 panicking: thread::panicking(),
             })),

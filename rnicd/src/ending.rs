@@ -13,11 +13,11 @@ use tracing::{debug, warn};
 
 use crate::freeing::{Freeing, Remains};
 use crate::memory::Memory;
-use crate::quota::{Quotas, Resource, Taken};
+use crate::quota::{Charge, Quotas, Resource};
 use crate::record::{Ended, Record, Records};
 
 /// Counts what a port holds for its user, as its record says.
-pub(crate) fn holdings(quotas: &Quotas, record: &Record) -> Vec<Taken> {
+pub(crate) fn holdings(quotas: &Quotas, record: &Record) -> Vec<Charge> {
     let take = |resource, amount| quotas.adopt(record.account(), resource, amount);
     vec![
         take(Resource::Ports, 1),

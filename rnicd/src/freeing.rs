@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tracing::warn;
 
 use crate::memory::Memory;
-use crate::quota::Taken;
+use crate::quota::Charge;
 use crate::record::Record;
 
 /// The account of memory of which nobody knows whose it was.
@@ -26,19 +26,19 @@ pub(crate) struct Remains {
     /// Whose it was.
     pub(crate) record: Record,
     /// What it has of its user's quota.
-    pub(crate) _held: Vec<Taken>,
+    pub(crate) _held: Vec<Charge>,
     /// Its memory.
     pub(crate) memory: Option<Memory>,
 }
 
 /// Memory that is being freed.
 struct Left {
-    what: What,
+    what: Leftover,
     /// It was said that it could not be freed at once.
     told: bool,
 }
 
-enum What {
+enum Leftover {
     /// That of a port of this device.
     Port(Box<Remains>, String),
     /// That of a port without a record.
@@ -48,15 +48,15 @@ enum What {
 impl Left {
     fn memory(&self) -> Option<&Memory> {
         match &self.what {
-            What::Port(remains, _) => remains.memory.as_ref(),
-            What::Memory(memory) => Some(memory),
+            Leftover::Port(remains, _) => remains.memory.as_ref(),
+            Leftover::Memory(memory) => Some(memory),
         }
     }
 
     fn account(&self) -> u32 {
         match &self.what {
-            What::Port(remains, _) => remains.record.account(),
-            What::Memory(_) => NOBODY,
+            Leftover::Port(remains, _) => remains.record.account(),
+            Leftover::Memory(_) => NOBODY,
         }
     }
 }
@@ -99,17 +99,17 @@ impl Freeing {
     /// Frees what is left of a port whose socket nobody has any more.
     pub(crate) fn free(&mut self, remains: Remains, netdev: &str) {
         let key = remains.record.port.into();
-        self.add(key, What::Port(Box::new(remains), netdev.to_owned()));
+        self.add(key, Leftover::Port(Box::new(remains), netdev.to_owned()));
     }
 
     /// Frees the memory of a port without a record.
     pub(crate) fn free_memory(&mut self, memory: Memory) {
         self.next_key += 1;
         let key = u64::from(u32::MAX) + self.next_key;
-        self.add(key, What::Memory(memory));
+        self.add(key, Leftover::Memory(memory));
     }
 
-    fn add(&mut self, key: u64, what: What) {
+    fn add(&mut self, key: u64, what: Leftover) {
         let left = Left { what, told: false };
         let account = left.account();
         self.left.insert(key, left);
@@ -196,8 +196,8 @@ impl Freeing {
     /// Returns what is left of each port.
     pub(crate) fn remains(&self) -> impl Iterator<Item = &Remains> {
         self.left.values().filter_map(|left| match &left.what {
-            What::Port(remains, _) => Some(&**remains),
-            What::Memory(_) => None,
+            Leftover::Port(remains, _) => Some(&**remains),
+            Leftover::Memory(_) => None,
         })
     }
 
@@ -209,8 +209,8 @@ impl Freeing {
     /// Returns what is left of a port, and the device that it was a port of.
     pub(crate) fn get(&self, number: u32) -> Option<(&Remains, &str)> {
         match &self.left.get(&number.into())?.what {
-            What::Port(remains, netdev) => Some((remains, netdev)),
-            What::Memory(_) => None,
+            Leftover::Port(remains, netdev) => Some((remains, netdev)),
+            Leftover::Memory(_) => None,
         }
     }
 }

@@ -12,7 +12,7 @@ use rnic_manager::states::Event;
 use crate::administration::{Answered, release};
 use crate::client::now;
 use crate::config::Limits;
-use crate::quota::{QuotaError, Resource, Taken};
+use crate::quota::{Charge, QuotaError, Resource};
 use crate::server::Server;
 use crate::shared::{ClientKey, Lease, Shared, lease_key};
 
@@ -134,7 +134,7 @@ impl Server {
         &mut self,
         number: u32,
         reserved: Result<(SocketAddr, OwnedFd), NetError>,
-        held: Taken,
+        held: Charge,
     ) -> Answered {
         let named = |error| self.name_holder(error, number);
         let (local, socket) = reserved.map_err(|error| Refused::from(named(error)))?;

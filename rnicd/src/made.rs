@@ -21,7 +21,7 @@ const BURST_PART: u64 = 100;
 const MIN_BURST: u64 = 256 << 10;
 
 /// A port that was made, and that its client does not have yet.
-pub(crate) struct Made {
+pub(crate) struct MadePort {
     /// The AF_XDP socket, and the memory of its UMEM.
     pub(crate) descriptors: Vec<OwnedFd>,
     /// What it is, if it is a hardware queue.
@@ -30,7 +30,7 @@ pub(crate) struct Made {
     huge_pages: bool,
 }
 
-impl Made {
+impl MadePort {
     /// Makes a port of a device for a user.
     pub(crate) fn make(
         shared: &mut Shared,

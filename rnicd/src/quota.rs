@@ -138,7 +138,7 @@ impl Quotas {
         resource: Resource,
         wanted: u64,
         limits: &Limits,
-    ) -> Result<Taken, QuotaError> {
+    ) -> Result<Charge, QuotaError> {
         let Setting {
             value: limit,
             origin,
@@ -160,7 +160,7 @@ impl Quotas {
     }
 
     /// Counts what a user is found to hold when rnicd starts, whatever the limits are by then.
-    pub fn adopt(&self, uid: u32, resource: Resource, found: u64) -> Taken {
+    pub fn adopt(&self, uid: u32, resource: Resource, found: u64) -> Charge {
         self.take(&mut self.accounts(), (uid, resource), found)
     }
 
@@ -169,13 +169,13 @@ impl Quotas {
         self.accounts().get(&(uid, resource)).copied().unwrap_or(0)
     }
 
-    fn take(&self, accounts: &mut Accounts, account: Account, amount: u64) -> Taken {
+    fn take(&self, accounts: &mut Accounts, account: Account, amount: u64) -> Charge {
         let held = accounts.get(&account).copied().unwrap_or(0);
         let sum = held.saturating_add(amount);
         if sum > 0 {
             accounts.insert(account, sum);
         }
-        Taken {
+        Charge {
             accounts: Arc::clone(&self.accounts),
             account,
             // What is given back is what was added.
@@ -196,13 +196,13 @@ fn lock(accounts: &Mutex<Accounts>) -> MutexGuard<'_, Accounts> {
 /// What was taken for a user. Dropping it gives it back.
 #[derive(Debug)]
 #[must_use = "what was taken is given back when this is dropped"]
-pub struct Taken {
+pub struct Charge {
     accounts: Arc<Mutex<Accounts>>,
     account: Account,
     amount: u64,
 }
 
-impl Drop for Taken {
+impl Drop for Charge {
     fn drop(&mut self) {
         let mut accounts = lock(&self.accounts);
         let held = accounts.remove(&self.account).unwrap_or(0);
@@ -304,9 +304,9 @@ mod tests {
                 ..Limits::default()
             };
             let quotas = Quotas::default();
-            let mut taken: Vec<(Account, u64, Taken)> = Vec::new();
+            let mut taken: Vec<(Account, u64, Charge)> = Vec::new();
             for step in steps {
-                let sum = |taken: &[(Account, u64, Taken)], account: Account| -> u64 {
+                let sum = |taken: &[(Account, u64, Charge)], account: Account| -> u64 {
                     let of = taken.iter().filter(|(other, ..)| *other == account);
                     of.map(|(_, amount, _)| amount).sum()
                 };

@@ -19,7 +19,7 @@ use crate::client::now;
 use crate::devices::cannot_share;
 use crate::leasing::{not_yours, nothing, over, path};
 use crate::listeners::Role;
-use crate::made::{Made, check_queue, frames};
+use crate::made::{MadePort, check_queue, frames};
 use crate::memory::Memory;
 use crate::quota::Resource;
 use crate::record::Record;
@@ -224,7 +224,7 @@ impl Server {
                 format!("the kernel has no random numbers: {error}"),
             )
         })?;
-        let made = Made::make(shared, number, config, &limits, peer.uid)?;
+        let made = MadePort::make(shared, number, config, &limits, peer.uid)?;
         // Only now is it known where the memory lies.
         let huge_octets = made.huge_octets();
         if huge_octets > 0 {

@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::freeing::Remains;
 use crate::kept::Kept;
 use crate::memory::Memory;
-use crate::quota::Taken;
+use crate::quota::Charge;
 use crate::record::{Record, Records};
 use crate::usage::Usage;
 
@@ -27,7 +27,7 @@ pub(crate) struct Lease {
     /// before that is said.
     pub(crate) reservation: Kept,
     /// Its part of the quota.
-    pub(crate) _held: Taken,
+    pub(crate) _held: Charge,
     /// When it was leased, in seconds since 1970-01-01 UTC, unless a former rnicd did it.
     pub(crate) since: Option<u64>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Port {
     /// Its client, unless that is not connected now.
     pub(crate) client: Option<ClientKey>,
     /// What it has of its user's quota.
-    pub(crate) held: Vec<Taken>,
+    pub(crate) held: Vec<Charge>,
     /// The memory of its frames, unless a former rnicd has lost it.
     pub(crate) memory: Option<Memory>,
     /// What it has leased.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::upper::User;
+use super::upper::LocalUlp;
 use super::{Connection, Phase};
 
 impl Connection {
@@ -24,7 +24,7 @@ impl Connection {
             return Ok(());
         };
         writeln!(to, "{stream:?}")?;
-        if let User::Rdmap(user) = &stream.user {
+        if let LocalUlp::Rdmap(user) = &stream.user {
             writeln!(to, "{:?} {:?}", user.rdmap, user.outbound)?;
         }
         Ok(())

@@ -21,7 +21,7 @@ use crate::wire::mpa::Fpdu;
 use super::context::{Context, Upcoming};
 use super::facts::MpaFacts;
 use super::terminate::{self, StreamError};
-use super::upper::{LocalEnd, RdmapUser, User, message};
+use super::upper::{LocalEnd, LocalUlp, RdmapUser, message};
 use super::{EndReason, Event};
 
 pub(super) use self::built::Built;
@@ -101,7 +101,7 @@ pub(super) struct Stream {
     marked_from: Option<u64>,
     deframer: NotedDeframer,
     pub(super) ddp: DdpStream,
-    pub(super) user: User,
+    pub(super) user: LocalUlp,
     /// The position of the next FPDU among those that were sent, if the peer requires markers.
     markers: Option<u64>,
     /// The Terminate that is to be sent.
@@ -125,7 +125,7 @@ impl Stream {
             }),
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
-            user: User::new(end, negotiated.ird, negotiated.ord, opening),
+            user: LocalUlp::new(end, negotiated.ird, negotiated.ord, opening),
             send_may_open: responder && negotiated.rtr.send,
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),
@@ -150,7 +150,7 @@ impl Stream {
     /// Returns whether the layer above is not RDMAP. Such a layer decides itself how long the
     /// stream lives.
     pub(super) fn is_endpoint(&self) -> bool {
-        matches!(self.user, User::Endpoint(_))
+        matches!(self.user, LocalUlp::Endpoint(_))
     }
 
     /// Prefetches what a turn needs, one step further with each depth from 0 to 2.
@@ -201,7 +201,8 @@ impl Stream {
     /// message. Also, no step of the stream's beginning or end, and no response of ours, is
     /// pending.
     fn is_between_messages(&self) -> bool {
-        let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
+        let (LocalUlp::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold)
+        else {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
@@ -274,7 +275,7 @@ impl Stream {
         guard: &'g Guard<'_>,
     ) -> Option<Writer<'g>> {
         // A layer other than RDMAP may want the payload elsewhere each time.
-        let User::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
+        let LocalUlp::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
         };
         if self.ended || !self.deframer.get().is_at_fpdu_boundary() {
@@ -323,7 +324,7 @@ impl Stream {
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         if let Err(error) = outcome {
             self.fail(&error, context);
-        } else if let User::Rdmap(user) = &self.user
+        } else if let LocalUlp::Rdmap(user) = &self.user
             && let Some(terminate) = user.rdmap.received()
         {
             context.counters.rdma.terminates_received += 1;
@@ -351,10 +352,10 @@ impl Stream {
         // rfc: 5044-77b no Terminate before MPA has found an FPDU of the peer valid
         let is_mute = self.hold == Hold::ForFirstFpdu && error.is_mpa();
         match &mut self.user {
-            User::Rdmap(_) if is_mute => {
+            LocalUlp::Rdmap(_) if is_mute => {
                 self.end(EndReason::Startup(error.to_string()), context);
             }
-            User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
+            LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 // What the peer acknowledged before its fault completes.
                 rdmap.acked(self.acked, qp, context.cqs);
                 if let Some(sink) = error.faulted_sink() {
@@ -374,7 +375,7 @@ impl Stream {
                 }
                 self.end(error.end_reason(), context);
             }
-            User::Endpoint(endpoint) => {
+            LocalUlp::Endpoint(endpoint) => {
                 if !self.ddp.has_failed() {
                     self.ddp.fail();
                     // rfc: 5041-70c, 5041-71 the ULP is told, and decides when the stream ends
@@ -460,7 +461,7 @@ impl Stream {
     /// which may use a window that one of them binds. Where a message can begin, beginning it
     /// carries them out.
     pub(super) fn execute_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
-        let User::Rdmap(RdmapUser {
+        let LocalUlp::Rdmap(RdmapUser {
             rdmap,
             qp,
             outbound,

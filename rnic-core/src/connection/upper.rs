@@ -88,7 +88,7 @@ impl LocalEnd {
 
 /// The layer above DDP while FPDUs flow.
 #[allow(clippy::large_enum_variant)] // it stands in a stream, which has a box of its own
-pub(super) enum User {
+pub(super) enum LocalUlp {
     Rdmap(RdmapUser),
     Endpoint(Box<Endpoint>),
 }
@@ -107,7 +107,7 @@ impl RdmapUser {
     pub(super) const IN_EACH_TURN: usize = offset_of!(Self, rdmap) + Rdmap::IN_EACH_TURN;
 }
 
-impl User {
+impl LocalUlp {
     /// Makes the layer for an end of a connection with these read depths. `opening` is RDMAP's
     /// ready-to-receive message.
     pub(super) fn new(end: LocalEnd, ird: u16, ord: u16, opening: Option<RtrMessage>) -> Self {
@@ -183,7 +183,7 @@ impl User {
     pub(super) fn with<'a, 'c, 'g>(
         &'a mut self,
         context: &'a mut Context<'c, 'g>,
-    ) -> Upper<'a, 'c, 'g> {
+    ) -> UlpCall<'a, 'c, 'g> {
         self.receiving(context, 0)
     }
 
@@ -193,8 +193,8 @@ impl User {
         &'a mut self,
         context: &'a mut Context<'c, 'g>,
         acked: u64,
-    ) -> Upper<'a, 'c, 'g> {
-        Upper {
+    ) -> UlpCall<'a, 'c, 'g> {
+        UlpCall {
             user: self,
             context,
             acked,
@@ -228,16 +228,16 @@ impl User {
 }
 
 /// The layer above DDP for one call.
-pub(super) struct Upper<'a, 'c, 'g> {
-    user: &'a mut User,
+pub(super) struct UlpCall<'a, 'c, 'g> {
+    user: &'a mut LocalUlp,
     context: &'a mut Context<'c, 'g>,
     acked: u64,
 }
 
-impl Buffers for Upper<'_, '_, '_> {
+impl Buffers for UlpCall<'_, '_, '_> {
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
         match self.user {
-            User::Rdmap(RdmapUser { qp, .. }) => {
+            LocalUlp::Rdmap(RdmapUser { qp, .. }) => {
                 let number = qp.number;
                 if queue == QueueNumber::SEND
                     && let ReceiveQueue::Shared(shared) = &mut qp.rq
@@ -248,40 +248,40 @@ impl Buffers for Upper<'_, '_, '_> {
                 }
                 qp.buffer(queue, ahead)
             }
-            User::Endpoint(endpoint) => endpoint.ulp.buffer(queue, ahead),
+            LocalUlp::Endpoint(endpoint) => endpoint.ulp.buffer(queue, ahead),
         }
     }
 }
 
-impl Ulp for Upper<'_, '_, '_> {
+impl Ulp for UlpCall<'_, '_, '_> {
     type Error = StreamError;
 
     fn supply(&self, queue: QueueNumber) -> Option<BufferSupply> {
         match &*self.user {
-            User::Rdmap(_) => None,
-            User::Endpoint(endpoint) => endpoint.ulp.supply(queue),
+            LocalUlp::Rdmap(_) => None,
+            LocalUlp::Endpoint(endpoint) => endpoint.ulp.supply(queue),
         }
     }
 
     #[inline]
     fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, StreamError> {
         match &*self.user {
-            User::Rdmap(user) => Ok(user.rdmap.admit(segment)?),
-            User::Endpoint(endpoint) => Ok(endpoint.ulp.admit(segment)?),
+            LocalUlp::Rdmap(user) => Ok(user.rdmap.admit(segment)?),
+            LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.admit(segment)?),
         }
     }
 
     #[cold]
     fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, StreamError> {
         match &*self.user {
-            User::Rdmap(_) => Ok(Rdmap::abandons_message(begun, header)?),
-            User::Endpoint(endpoint) => Ok(endpoint.ulp.abandons_message(begun, header)?),
+            LocalUlp::Rdmap(_) => Ok(Rdmap::abandons_message(begun, header)?),
+            LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.abandons_message(begun, header)?),
         }
     }
 
     fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), StreamError> {
         match self.user {
-            User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
+            LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 let cqs = &mut *self.context.cqs;
                 match delivery {
                     Delivery::Tagged { header, len } => {
@@ -306,26 +306,26 @@ impl Ulp for Upper<'_, '_, '_> {
                     }
                 }
             }
-            User::Endpoint(endpoint) => Ok(endpoint.ulp.deliver(delivery, guard)?),
+            LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.deliver(delivery, guard)?),
         }
     }
 
     fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<UlpMessage>, StreamError> {
         match self.user {
-            User::Rdmap(user) => {
+            LocalUlp::Rdmap(user) => {
                 user.outbound = user
                     .rdmap
                     .next_message(&mut user.qp, self.context.cqs, guard)?;
                 Ok(user.outbound.as_ref().map(message))
             }
-            User::Endpoint(endpoint) => Ok(endpoint.ulp.next_message(guard)?),
+            LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.next_message(guard)?),
         }
     }
 
     #[inline]
     fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), StreamError> {
         match self.user {
-            User::Rdmap(RdmapUser {
+            LocalUlp::Rdmap(RdmapUser {
                 rdmap,
                 qp,
                 outbound,
@@ -336,33 +336,33 @@ impl Ulp for Upper<'_, '_, '_> {
                 let read = rdmap.read(outbound, qp, guard, offset, to);
                 Ok(read.map_err(|error| rdmap.source_failed(outbound.token, offset, error))?)
             }
-            User::Endpoint(endpoint) => Ok(endpoint.ulp.read(offset, to, guard)?),
+            LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.read(offset, to, guard)?),
         }
     }
 
     #[inline]
     fn posted(&mut self, end: u64) {
         match self.user {
-            User::Rdmap(user) => {
+            LocalUlp::Rdmap(user) => {
                 if let Some(outbound) = user.outbound.take() {
                     user.rdmap.sent(outbound.token, end);
                 }
             }
-            User::Endpoint(endpoint) => endpoint.ulp.posted(end),
+            LocalUlp::Endpoint(endpoint) => endpoint.ulp.posted(end),
         }
     }
 
     fn transferred(&mut self, end: u64) {
         match self.user {
-            User::Rdmap(user) => user.rdmap.acked(end, &mut user.qp, self.context.cqs),
-            User::Endpoint(endpoint) => endpoint.ulp.transferred(end),
+            LocalUlp::Rdmap(user) => user.rdmap.acked(end, &mut user.qp, self.context.cqs),
+            LocalUlp::Endpoint(endpoint) => endpoint.ulp.transferred(end),
         }
     }
 
     fn is_drained(&self) -> bool {
         match &*self.user {
-            User::Rdmap(user) => user.rdmap.is_drained(&user.qp),
-            User::Endpoint(endpoint) => endpoint.ulp.is_drained(),
+            LocalUlp::Rdmap(user) => user.rdmap.is_drained(&user.qp),
+            LocalUlp::Endpoint(endpoint) => endpoint.ulp.is_drained(),
         }
     }
 
@@ -370,8 +370,8 @@ impl Ulp for Upper<'_, '_, '_> {
     /// it cannot respond.
     fn handle_half_close(&mut self) -> HalfCloseAction {
         match self.user {
-            User::Rdmap(_) => HalfCloseAction::Close,
-            User::Endpoint(endpoint) => endpoint.ulp.handle_half_close(),
+            LocalUlp::Rdmap(_) => HalfCloseAction::Close,
+            LocalUlp::Endpoint(endpoint) => endpoint.ulp.handle_half_close(),
         }
     }
 }

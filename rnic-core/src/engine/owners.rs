@@ -122,7 +122,7 @@ impl Parcel {
 }
 
 /// The way from one engine to another.
-struct Way {
+struct EngineLink {
     /// Empty parcels.
     empty: Receiver<Parcel>,
     /// Where filled parcels go, with the number of the engine that they come from.
@@ -169,7 +169,7 @@ pub struct EnginePlace {
     owners: Arc<Owners>,
     foreign: Foreign,
     /// By the number of the engine.
-    ways: Vec<Way>,
+    links: Vec<EngineLink>,
     /// Whether a parcel has to be sent, or its receiver has to be woken.
     has_parcels: bool,
     handed_here: Receiver<(u16, Parcel)>,
@@ -180,7 +180,7 @@ pub struct EnginePlace {
     has_come_far: bool,
 }
 
-impl Way {
+impl EngineLink {
     fn wake(&self) {
         if self.doorbells.ring_commands() {
             self.wake.wake_by_ref();
@@ -226,7 +226,7 @@ pub(super) fn places(
             number,
             owners: owners.clone(),
             foreign: Foreign::default(),
-            ways: Vec::new(),
+            links: Vec::new(),
             has_parcels: false,
             handed_here,
             homes: Vec::new(),
@@ -242,7 +242,7 @@ pub(super) fn places(
             for _ in 0..PARCELS {
                 let _ = home.send(Parcel::default());
             }
-            places[from].ways.push(Way {
+            places[from].links.push(EngineLink {
                 empty,
                 full: full.clone(),
                 open: None,
@@ -354,13 +354,13 @@ impl EnginePlace {
 
     /// Hands a connection of this engine to another, with a command for it.
     pub(super) fn give_away(&self, owner: u16, key: Option<FlowKey>, command: Command) {
-        let Some(way) = self.ways.get(usize::from(owner)) else {
+        let Some(link) = self.links.get(usize::from(owner)) else {
             return;
         };
         let tell = || {
             // If the other engine is gone, its connections time out at their peers.
-            let _ = way.commands.send(command);
-            way.wake();
+            let _ = link.commands.send(command);
+            link.wake();
         };
         match key {
             Some(key) => self.owners.give(&key, owner, tell),
@@ -371,7 +371,7 @@ impl EnginePlace {
     /// Copies a frame for another engine, to be [sent](Self::send_parcels) at the end of the turn.
     pub(super) fn hand_over(&mut self, owner: u16, frame: &[u8], checksums: Checksums) -> HandOver {
         self.has_parcels = true;
-        self.ways[usize::from(owner)].add(self.number, frame, checksums)
+        self.links[usize::from(owner)].add(self.number, frame, checksums)
     }
 
     /// Sends what was handed over in this turn, and wakes the engines that it is for.
@@ -380,10 +380,10 @@ impl EnginePlace {
             return;
         }
         self.has_parcels = false;
-        for way in &mut self.ways {
-            way.send(self.number);
-            if !way.full.is_empty() {
-                way.wake();
+        for link in &mut self.links {
+            link.send(self.number);
+            if !link.full.is_empty() {
+                link.wake();
             }
         }
     }

@@ -36,8 +36,8 @@ pub(crate) struct CaptureArgs {
     pub(super) snapshot_length: u32,
 
     /// Frames in one direction alone
-    #[arg(short = 'Q', long, value_enum, value_name = "WAY", default_value_t = Way::Inout)]
-    pub(super) direction: Way,
+    #[arg(short = 'Q', long, value_enum, value_name = "WAY", default_value_t = CaptureDirection::Inout)]
+    pub(super) direction: CaptureDirection,
 
     /// Frames of the client with this port of rnicd (`rnic-ctl port show`)
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -72,7 +72,7 @@ pub(crate) struct CaptureArgs {
 
 /// Where frames go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
+pub(super) enum CaptureDirection {
     /// Received
     In,
     /// Sent
@@ -86,9 +86,9 @@ impl CaptureArgs {
     pub(super) fn wanted(&self) -> Wanted {
         Wanted {
             direction: match self.direction {
-                Way::In => Some(Direction::Received),
-                Way::Out => Some(Direction::Sent),
-                Way::Inout => None,
+                CaptureDirection::In => Some(Direction::Received),
+                CaptureDirection::Out => Some(Direction::Sent),
+                CaptureDirection::Inout => None,
             },
             snap: self.snapshot_length,
             port: self.port_id,

@@ -12,7 +12,7 @@ use nix::libc::{
 use crate::abi::*;
 use crate::adapter::adapters;
 use crate::cancellation::PutOff;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Addresses, Id, rdma_freeaddrinfo};
 use crate::cm::lifetime::complete;
 use crate::errno::{Errno, fail};
@@ -213,7 +213,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
         return if code == -1 { -1 } else { fail(Errno::ENOENT) };
     }
     this.state().resolved.first = Some(Addresses(found));
-    this.tell(What::new(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
+    this.tell(EventData::new(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
     complete(id).map_or_else(fail, |()| 0)
 }
 

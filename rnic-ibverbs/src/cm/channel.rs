@@ -13,7 +13,7 @@ use crate::process;
 
 /// A channel in the program's hands.
 #[repr(C)]
-struct Made {
+struct ProgramChannel {
     public: rdma_event_channel,
     queue: Queue,
 }
@@ -22,7 +22,7 @@ struct Made {
 pub(super) fn make() -> Result<(*mut rdma_event_channel, Queue), Errno> {
     let queue = Arc::new(EventQueue::new()?);
     let fd: RawFd = queue.fd();
-    let made = Made {
+    let made = ProgramChannel {
         public: rdma_event_channel { fd },
         queue: queue.clone(),
     };
@@ -34,7 +34,7 @@ pub(super) fn make() -> Result<(*mut rdma_event_channel, Queue), Errno> {
 /// # Safety
 /// It is NULL, or a channel that exists.
 pub(super) unsafe fn queue_of(channel: *mut rdma_event_channel) -> Result<Queue, Errno> {
-    let made = channel.cast::<Made>().as_ref();
+    let made = channel.cast::<ProgramChannel>().as_ref();
     let queue = &made.ok_or(Errno::EINVAL)?.queue;
     process::check(&queue.process)?;
     Ok(queue.clone())
@@ -55,9 +55,9 @@ pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
 #[unsafe(export_name = "rnic_cm_rdma_destroy_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     let _whole = PutOff::new();
-    let made = channel.cast::<Made>().as_ref();
+    let made = channel.cast::<ProgramChannel>().as_ref();
     // What was inherited by a fork is left.
     if made.is_some_and(|made| !made.queue.process.is_forked()) {
-        drop(Box::from_raw(channel.cast::<Made>()));
+        drop(Box::from_raw(channel.cast::<ProgramChannel>()));
     }
 }

@@ -6,7 +6,7 @@ use rnic_verbs::ConnectRequest;
 
 /// What has happened.
 #[derive(Debug, Default)]
-pub(super) struct What {
+pub(super) struct EventData {
     /// RDMA_CM_EVENT_...
     pub(super) event: u32,
     /// 0, or an errno with a minus.
@@ -22,7 +22,7 @@ pub(super) struct What {
     pub(super) arg: Option<u64>,
 }
 
-impl What {
+impl EventData {
     pub(super) fn new(event: u32, status: i32) -> Self {
         Self {
             event,

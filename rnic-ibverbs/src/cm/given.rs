@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::Id;
 
 /// The longest private data that an event can tell the length of.
@@ -22,7 +22,7 @@ pub(super) struct Given {
 impl Given {
     /// Makes the event for the program.
     pub(super) fn give(
-        what: &What,
+        what: &EventData,
         id: *mut rdma_cm_id,
         listen_id: *mut rdma_cm_id,
         counted: Arc<Id>,

@@ -16,7 +16,7 @@ use crate::adapter::Adapter;
 use crate::cm::address::Reserved;
 use crate::cm::attempt::Attempt;
 use crate::cm::claims::Claim;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
@@ -29,12 +29,12 @@ pub(super) type Queue = Arc<EventQueue<Waiting>>;
 pub(super) struct Waiting {
     /// The id that it is about; of a connection request the one that listens.
     pub(super) id: Arc<Id>,
-    pub(super) what: What,
+    pub(super) what: EventData,
 }
 
 /// An id in the program's hands.
 #[repr(C)]
-struct Made {
+struct ProgramId {
     public: rdma_cm_id,
     id: Arc<Id>,
 }
@@ -201,7 +201,7 @@ impl Id {
     ) -> *mut rdma_cm_id {
         // A raw pointer from the beginning: the id keeps it, and a Box that moves would end what
         // was derived from it.
-        let made: *mut Made = Box::into_raw(Box::<Made>::new_uninit()).cast();
+        let made: *mut ProgramId = Box::into_raw(Box::<ProgramId>::new_uninit()).cast();
         let public: *mut rdma_cm_id = made.cast();
         let id = Arc::new(Self {
             process: Process::this(),
@@ -221,7 +221,7 @@ impl Id {
         zeros.ps = ps;
         zeros.qp_type = qp_type;
         // SAFETY: it was allocated for this above, and nobody else has it yet.
-        unsafe { made.write(Made { public: zeros, id }) };
+        unsafe { made.write(ProgramId { public: zeros, id }) };
         public
     }
 
@@ -230,7 +230,7 @@ impl Id {
     /// # Safety
     /// `id` is NULL or an id of the program.
     pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a Arc<Self>, Errno> {
-        let made = id.cast::<Made>().as_ref().ok_or(Errno::EINVAL)?;
+        let made = id.cast::<ProgramId>().as_ref().ok_or(Errno::EINVAL)?;
         process::check(&made.id.process)?;
         Ok(&made.id)
     }
@@ -241,7 +241,7 @@ impl Id {
     /// # Safety
     /// `id` is NULL or an id of the program.
     pub(super) unsafe fn is_inherited(id: *mut rdma_cm_id) -> bool {
-        let made = id.cast::<Made>().as_ref();
+        let made = id.cast::<ProgramId>().as_ref();
         made.is_some_and(|made| made.id.is_of_parent())
     }
 
@@ -255,7 +255,7 @@ impl Id {
     /// # Safety
     /// `id` is an id of the program that nobody uses any more. All its events are acknowledged.
     pub(super) unsafe fn free(id: *mut rdma_cm_id) {
-        drop(Box::from_raw(id.cast::<Made>()));
+        drop(Box::from_raw(id.cast::<ProgramId>()));
     }
 
     /// Returns the program's part.
@@ -291,13 +291,13 @@ impl Id {
     }
 
     /// Puts an event into the channel, unless the id is being destroyed.
-    pub(super) fn tell(self: &Arc<Self>, what: What) {
+    pub(super) fn tell(self: &Arc<Self>, what: EventData) {
         let state = self.state();
         self.tell_in(&state, what);
     }
 
     /// Puts an event into the channel of an id that is locked.
-    pub(super) fn tell_in(self: &Arc<Self>, state: &State, what: What) {
+    pub(super) fn tell_in(self: &Arc<Self>, state: &State, what: EventData) {
         let Some(queue) = state.queue.as_ref() else {
             return;
         };

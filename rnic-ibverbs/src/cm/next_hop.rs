@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::adapter::{Adapter, adapters};
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::dispatch::spawn;
 use crate::errno::Errno;
@@ -66,11 +66,11 @@ fn tell(id: &Arc<Id>, outcome: Result<(), Errno>) {
     let what = match outcome {
         Ok(()) => {
             state.phase = Phase::AddressResolved;
-            What::new(RDMA_CM_EVENT_ADDR_RESOLVED, 0)
+            EventData::new(RDMA_CM_EVENT_ADDR_RESOLVED, 0)
         }
         Err(errno) => {
             state.phase = Phase::Bound;
-            What::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32))
+            EventData::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32))
         }
     };
     id.tell_in(&state, what);

@@ -8,7 +8,7 @@ use nix::libc::sockaddr;
 use crate::abi::*;
 use crate::cancellation::PutOff;
 use crate::cm::address;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::errno::{Errno, fail};
 
@@ -165,9 +165,9 @@ pub(crate) unsafe extern "C" fn rdma_write_cm_event(
     let _whole = PutOff::new();
     match Id::of(id) {
         Ok(this) if event == RDMA_CM_EVENT_USER => {
-            this.tell(What {
+            this.tell(EventData {
                 arg: Some(arg),
-                ..What::new(event, status)
+                ..EventData::new(event, status)
             });
             0
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rnic_verbs::{ConnectionEvent, EndReason, ReadDepths};
 
 use crate::abi::*;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::verbs;
 use crate::errno::Errno;
@@ -31,11 +31,11 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
             // rfc: 6581-14 the peer's depths, where it states them
             let agreed = (established.ird, established.ord);
             let (ird, ord) = stated(established.peer_depths).unwrap_or((agreed.1, agreed.0));
-            What {
+            EventData {
                 private_data: established.private_data,
                 initiator_depth: ird,
                 responder_resources: ord,
-                ..What::new(RDMA_CM_EVENT_ESTABLISHED, 0)
+                ..EventData::new(RDMA_CM_EVENT_ESTABLISHED, 0)
             }
         }
         ConnectionEvent::Rejected {
@@ -45,11 +45,11 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
             state.phase = Phase::Over;
             // rfc: 6581-20 of a rejection too
             let (ird, ord) = stated(peer_depths).unwrap_or_default();
-            What {
+            EventData {
                 private_data,
                 initiator_depth: ird,
                 responder_resources: ord,
-                ..What::new(RDMA_CM_EVENT_REJECTED, -(Errno::ECONNRESET as i32))
+                ..EventData::new(RDMA_CM_EVENT_REJECTED, -(Errno::ECONNRESET as i32))
             }
         }
         ConnectionEvent::Failed(reason) => {
@@ -61,16 +61,16 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
             } else {
                 event
             };
-            What::new(event, -(errno as i32))
+            EventData::new(event, -(errno as i32))
         }
         ConnectionEvent::Disconnected(_) if state.phase == Phase::Connected => {
             state.phase = Phase::Over;
-            What::new(RDMA_CM_EVENT_DISCONNECTED, 0)
+            EventData::new(RDMA_CM_EVENT_DISCONNECTED, 0)
         }
         // The program has failed the queue pair before it was connected.
         ConnectionEvent::Disconnected(_) => {
             state.phase = Phase::Over;
-            What::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32))
+            EventData::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32))
         }
     };
     id.tell_in(&state, what);
@@ -136,8 +136,10 @@ pub(super) fn tell_destroyed(id: &Arc<Id>) {
     let mut state = id.state();
     state.connection = None;
     let event = match state.phase {
-        Phase::Connected => What::new(RDMA_CM_EVENT_DISCONNECTED, 0),
-        Phase::Connecting => What::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32)),
+        Phase::Connected => EventData::new(RDMA_CM_EVENT_DISCONNECTED, 0),
+        Phase::Connecting => {
+            EventData::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32))
+        }
         _ => return,
     };
     state.phase = Phase::Over;

@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::cm::address;
 use crate::cm::channel;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase, State};
 use crate::cm::verbs;
 
@@ -22,12 +22,12 @@ pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
         debug!("{}: {backlog} peers wait already", asked.peer());
         return;
     }
-    id.tell(What {
+    id.tell(EventData {
         private_data: asked.private_data().to_vec(),
         responder_resources: asked.ord(),
         initiator_depth: asked.ird(),
         request: Some(asked),
-        ..What::new(RDMA_CM_EVENT_CONNECT_REQUEST, 0)
+        ..EventData::new(RDMA_CM_EVENT_CONNECT_REQUEST, 0)
     });
 }
 
@@ -38,7 +38,7 @@ pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
 pub(super) unsafe fn make_id(
     listening: &Arc<Id>,
     asked: ConnectRequest,
-    what: &What,
+    what: &EventData,
 ) -> Option<*mut rdma_cm_id> {
     let parent = listening.public();
     let (channel, is_sync, options, bound_to) = {

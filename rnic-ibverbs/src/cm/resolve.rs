@@ -13,7 +13,7 @@ use crate::cm::address::{
     self, Reserved, any_like, link_of, plain, reserve, reserve_again, source_for,
 };
 use crate::cm::claims::Claim;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
 use crate::cm::next_hop;
@@ -240,7 +240,7 @@ unsafe fn resolve(
     let (adapter, path) = {
         let mut state = this.state();
         if let Err(errno) = found {
-            let what = What::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32));
+            let what = EventData::new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32));
             this.tell_in(&state, what);
             drop(state);
             return complete(id);
@@ -291,7 +291,7 @@ unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
             return Err(Errno::EINVAL);
         }
         state.phase = Phase::RouteResolved;
-        this.tell_in(&state, What::new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+        this.tell_in(&state, EventData::new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
     }
     complete(id)
 }

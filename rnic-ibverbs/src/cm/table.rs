@@ -12,7 +12,7 @@ use tracing::debug;
 
 use crate::abi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 use crate::adapter::Adapter;
-use crate::cm::event::What;
+use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::outcome;
 use crate::cm::request;
@@ -164,7 +164,7 @@ impl Table {
                         debug!("a listener has ended: {why}");
                         lock(&self.listeners)
                             .retain(|known| !Arc::ptr_eq(&known.listener, &one.listener));
-                        one.id.tell(What::new(RDMA_CM_EVENT_DEVICE_REMOVAL, 0));
+                        one.id.tell(EventData::new(RDMA_CM_EVENT_DEVICE_REMOVAL, 0));
                         break;
                     }
                 }
@@ -226,7 +226,7 @@ impl Table {
     fn tell_removal(&self) {
         let ids: Vec<_> = std::mem::take(&mut *lock(&self.ids));
         for id in ids.iter().filter_map(std::sync::Weak::upgrade) {
-            id.tell(What::new(RDMA_CM_EVENT_DEVICE_REMOVAL, 0));
+            id.tell(EventData::new(RDMA_CM_EVENT_DEVICE_REMOVAL, 0));
         }
     }
 }

@@ -21,7 +21,7 @@ pub(super) use crate::query::MAX_READS;
 
 /// The protection domain of a device that ids share whose programs name none.
 #[derive(Clone, Copy)]
-struct Shared {
+struct SharedPd {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
     process: u32,
@@ -29,9 +29,9 @@ struct Shared {
 
 // SAFETY: a context and a protection domain, which threads share, and which stay as long as the
 // process.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedPd {}
 
-static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+static SHARED: Mutex<Vec<SharedPd>> = Mutex::new(Vec::new());
 
 /// Forgets the domains of the parent.
 ///
@@ -68,7 +68,7 @@ unsafe fn shared_pd(context: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
         return Ok(known.pd);
     }
     let pd = made(ibv_alloc_pd(context))?;
-    shared.push(Shared {
+    shared.push(SharedPd {
         context,
         pd,
         process,

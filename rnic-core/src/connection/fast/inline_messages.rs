@@ -3,7 +3,7 @@
 
 use crate::connection::Context;
 use crate::connection::stream::Stream;
-use crate::connection::upper::{RdmapUser, User};
+use crate::connection::upper::{LocalUlp, RdmapUser};
 use crate::fast_paths::{FastPath, taken};
 use crate::mpa::frame;
 use crate::rdmap::InlineMessage;
@@ -23,7 +23,7 @@ impl InlineFpdu {
     /// header.
     #[inline(always)]
     fn eligible(stream: &Stream, most: usize, context: &Context<'_, '_>) -> Option<Self> {
-        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &stream.user else {
+        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &stream.user else {
             return None;
         };
         if !stream.ddp.may_begin() {
@@ -40,7 +40,7 @@ impl InlineFpdu {
     pub(super) fn eligible_alone(stream: &Stream, context: &Context<'_, '_>) -> Option<Self> {
         let may_begin = stream.may_send() && stream.ddp.may_begin() && !stream.has_markers();
         match &stream.user {
-            User::Rdmap(user) if may_begin => {
+            LocalUlp::Rdmap(user) if may_begin => {
                 let message = InlineMessage::eligible_alone(&user.rdmap, &user.qp, context.cqs)?;
                 message.is_short().then_some(Self { message })
             }
@@ -52,7 +52,7 @@ impl InlineFpdu {
     #[inline(always)]
     fn commit(self, stream: &mut Stream, room: &mut [u8], start: u64) -> usize {
         let (message, crc) = (self.message, stream.has_crcs());
-        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
+        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
             return 0;
         };
         let ulpdu = &mut room[LENGTH_LEN..];
@@ -74,7 +74,7 @@ impl InlineFpdu {
         start: u64,
     ) -> (u16, u16) {
         let (message, crc) = (self.message, stream.has_crcs());
-        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
+        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
             return (0, 0);
         };
         // A copy of known length is cheap.

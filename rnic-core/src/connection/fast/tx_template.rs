@@ -6,7 +6,7 @@
 //! nothing that it relies on changes meanwhile.
 
 use crate::connection::stream::{Built, Stream};
-use crate::connection::upper::{RdmapUser, User};
+use crate::connection::upper::{LocalUlp, RdmapUser};
 use crate::ddp::FullSegments;
 use crate::memory::epoch::Guard;
 use crate::memory::place::Source;
@@ -27,7 +27,7 @@ impl<'g> TxTemplate<'g> {
     pub(super) fn eligible(stream: &Stream, mulpdu: usize, guard: &'g Guard<'_>) -> Option<Self> {
         // A layer other than RDMAP may have its octets elsewhere each time, and markers stand
         // elsewhere in each segment.
-        let User::Rdmap(RdmapUser { qp, outbound, .. }) = &stream.user else {
+        let LocalUlp::Rdmap(RdmapUser { qp, outbound, .. }) = &stream.user else {
             return None;
         };
         if stream.has_markers() || !stream.may_send() {

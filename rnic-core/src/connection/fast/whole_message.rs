@@ -5,7 +5,7 @@
 //! these. It passes all layers in one step.
 
 use crate::connection::stream::Stream;
-use crate::connection::upper::{RdmapUser, User};
+use crate::connection::upper::{LocalUlp, RdmapUser};
 use crate::connection::{Connection, Phase};
 use crate::counters::RdmaCounters;
 use crate::fast_paths::{FastPath, taken};
@@ -93,7 +93,7 @@ impl<'a, 'g> Message<'a, 'g> {
         guard: &'g Guard<'_>,
         cqs: &CqTable,
     ) -> Option<Self> {
-        let User::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
+        let LocalUlp::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
             return None;
         };
         if !stream.is_still_between_messages() {
@@ -141,7 +141,7 @@ impl<'a, 'g> Message<'a, 'g> {
         cqs: &mut CqTable,
         counters: &mut RdmaCounters,
     ) {
-        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
+        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
             return;
         };
         // It came in one frame, so its length fits.
@@ -165,7 +165,7 @@ impl Stream {
     /// message](WholeMessage::commit).
     #[inline(always)]
     fn is_at_rest_behind_message(&self) -> bool {
-        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
+        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
             return false;
         };
         !self.ddp.is_sending() && !rdmap.has_request(qp)

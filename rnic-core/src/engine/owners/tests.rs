@@ -119,7 +119,7 @@ fn parcels_keep_so_much_memory_and_no_more() {
         places[0].send_parcels();
         let found = found(&mut places[1]);
         assert!(found.len() == most && found.iter().all(|(_, octets, _)| *octets == frame));
-        let parcels: Vec<_> = places[0].ways[1].empty.try_iter().collect();
+        let parcels: Vec<_> = places[0].links[1].empty.try_iter().collect();
         assert_eq!(parcels.len(), PARCELS);
         for parcel in parcels {
             assert!(len == 60_000 || parcel.octets.capacity() <= OCTETS);
