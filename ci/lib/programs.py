@@ -201,6 +201,10 @@ class Hosts:
             # The kernel tells of a carrier a little later.
             while "state UP" not in call("ip", "-n", self.namespace(side), "link", "show", side):
                 time.sleep(0.02)
+        for side in SIDES:
+            # Until the link-local address is the host's, it asks for no neighbour over IPv6.
+            while call("ip", "-n", self.namespace(side), "address", "show", side, "tentative"):
+                time.sleep(0.1)
 
     def _share(self):
         bpf = self.directory / "bpf"
