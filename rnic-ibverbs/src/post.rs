@@ -162,9 +162,9 @@ fn flagged(request: SendRequest<'_>, wr_id: u64, flags: u32) -> SendRequest<'_> 
     }
 }
 
-/// A list of requests, each made when it is asked for. What one is made of lies in the scratch
-/// until the next is asked for: whoever takes one lets it go before. `post_sends` does, and is the
-/// only one.
+/// A list of requests, each made when it is asked for. A request points into the scratch, which the
+/// next request overwrites. So a caller must drop a request before it asks for the next. The only
+/// caller is `post_sends`, which does.
 struct Requests {
     next: *mut ibv_send_wr,
     scratch: *mut Scratch,

@@ -79,7 +79,7 @@ impl From<OwnedFd> for PrivateFd {
 }
 
 impl From<PrivateFd> for OwnedFd {
-    /// Notes it no more: whoever gets it is to close it.
+    /// Removes the descriptor from those that are noted. The caller must close it.
     fn from(private: PrivateFd) -> Self {
         private.fd
     }

@@ -1,4 +1,4 @@
-//! The same of loom, where it has it.
+//! What shipping code uses of `std`, by loom's types where loom has them.
 
 pub(crate) use loom::{
     hint,
