@@ -31,6 +31,9 @@ build_release() { # -p PACKAGE..., and perhaps --bin NAME, the only one that is 
     cargo build --release --locked "${targets[@]}" "$@" --manifest-path "$root/Cargo.toml"
 }
 
+# `cargo xtask`, from any directory.
+xtask() { (cd "$root" && cargo xtask "$@"); }
+
 # Installs a program of cargo into $tools. It runs for seconds, so that it is not optimised: that
 # would take minutes.
 install_tool() { # crate, options of cargo

@@ -15,7 +15,7 @@ pub(super) fn directory() -> Outcome<PathBuf> {
     find(&places).cloned().ok_or_else(|| {
         let places = places.map(|place| place.display().to_string());
         let why = format!(
-            "{} are not in {}; the Debian package has them, and `rnic-ibverbs/link` builds them",
+            "{} are not in {}; the Debian package has them, and `cargo xtask libraries` builds them",
             NAMES.join(" and "),
             places.join(" or in "),
         );

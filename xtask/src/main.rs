@@ -1,0 +1,158 @@
+//! `cargo xtask`: builds everything that a user needs.
+
+use std::env;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+mod compare;
+mod exports;
+mod libraries;
+mod trampolines;
+
+const HELP: &str = "\
+Builds everything that a user needs, in target/PROFILE or target/TARGET/PROFILE.
+
+Usage: cargo xtask COMMAND [OPTIONS]
+
+Commands:
+  build      Build the commands, and the C libraries in lib/ beside them
+  libraries  Build the C libraries alone: lib/libibverbs.so.1 and lib/librdmacm.so.1
+  compare    Compare what the C libraries export with the libraries of this system's rdma-core
+
+Options:
+  --profile PROFILE  One of cargo's profiles [default: release]
+  --target TARGET    x86_64-unknown-linux-gnu or aarch64-unknown-linux-gnu [default: this machine's]
+
+$CC is the compiler that links, of TARGET [default: cc, or TARGET's own where it is not this
+machine's].
+";
+
+/// What went wrong, in a sentence.
+type Failure = Box<dyn Error>;
+
+/// What is built, and where.
+struct Build {
+    /// The source tree.
+    root: PathBuf,
+    profile: String,
+    /// The triple that `--target` names.
+    target: Option<String>,
+}
+
+impl Build {
+    /// Reads the options.
+    fn parse(mut options: impl Iterator<Item = String>) -> Result<Self, Failure> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut build = Self {
+            root: root.parent().ok_or("no source tree")?.to_owned(),
+            profile: "release".to_owned(),
+            target: None,
+        };
+        while let Some(option) = options.next() {
+            let value = options.next();
+            match (option.as_str(), value) {
+                ("--profile", Some(profile)) => build.profile = profile,
+                ("--target", Some(target)) => build.target = Some(target),
+                _ => return Err(format!("'{option}' is not understood: see --help").into()),
+            }
+        }
+        Ok(build)
+    }
+
+    /// Returns the architecture that is built for.
+    fn architecture(&self) -> &str {
+        match &self.target {
+            Some(target) => target.split('-').next().unwrap_or(target),
+            None => env::consts::ARCH,
+        }
+    }
+
+    /// Returns the directory that cargo puts what it builds into.
+    fn output(&self) -> PathBuf {
+        let mut output =
+            env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
+        output.extend(&self.target);
+        output.join(match self.profile.as_str() {
+            "dev" | "test" => "debug",
+            "bench" => "release",
+            profile => profile,
+        })
+    }
+
+    /// Has cargo build some packages.
+    fn cargo(&self, packages: &[&str]) -> Result<(), Failure> {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args([
+            "build",
+            "--locked",
+            "--lib",
+            "--bins",
+            "--profile",
+            &self.profile,
+        ]);
+        cargo.args(packages).current_dir(&self.root);
+        if let Some(target) = &self.target {
+            cargo.args(["--target", target]);
+        }
+        run(&mut cargo)
+    }
+}
+
+/// Runs a program, which must succeed.
+fn run(command: &mut Command) -> Result<(), Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .status()
+        .map_err(|error| format!("cannot run {name}: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("{name} failed: {status}").into()),
+    }
+}
+
+/// The packages of what is installed.
+const COMMANDS: [&str; 6] = ["-p", "rnicd", "-p", "rnic-ctl", "-p", "rnic-ibverbs"];
+
+/// Returns the packages that cargo is to build. Cargo builds what packages depend on with the
+/// features that these packages ask for, and anew for each selection of packages. ci/test, which
+/// needs most of them, has the same selection in all of its steps.
+fn selection<'a>(packages: &'a [&'a str]) -> &'a [&'a str] {
+    match env::var_os("RNIC_BUILD_ALL") {
+        Some(_) => &["--workspace", "--example", "play"],
+        None => packages,
+    }
+}
+
+fn carry_out(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let command = arguments.next().unwrap_or_default();
+    match command.as_str() {
+        "build" => {
+            let build = Build::parse(arguments)?;
+            build.cargo(selection(&COMMANDS))?;
+            libraries::link(&build)
+        }
+        "libraries" => {
+            let build = Build::parse(arguments)?;
+            build.cargo(selection(&["-p", "rnic-ibverbs"]))?;
+            libraries::link(&build)
+        }
+        "compare" => compare::compare(&Build::parse(arguments)?),
+        "-h" | "--help" | "help" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        "" => Err("which command? see --help".into()),
+        _ => Err(format!("no command '{command}': see --help").into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match carry_out(env::args().skip(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("cargo xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
