@@ -13,8 +13,8 @@ import time
 import siw
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-CTL = pathlib.Path(os.environ.get("RNIC_CTL") or
-                   pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "rnic-ctl")
+BUILT = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / os.environ.get("RNIC_PROFILE", "release")
+CTL = pathlib.Path(os.environ.get("RNIC_CTL") or BUILT / "rnic-ctl")
 # Our program for cases that rnic-ctl cannot do: rnic-ctl/examples/play.
 PLAY = CTL.parent / "examples" / "play"
 OURS, SIW = "10.78.0.1", "10.78.0.2"

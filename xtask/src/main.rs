@@ -92,6 +92,10 @@ impl Build {
             &self.profile,
         ]);
         cargo.args(packages).current_dir(&self.root);
+        if self.profile == "test" {
+            // What tests depend on counts too: then this is what `cargo test` has built.
+            cargo.arg("--tests");
+        }
         if let Some(target) = &self.target {
             cargo.args(["--target", target]);
         }
