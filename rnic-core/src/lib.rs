@@ -10,12 +10,21 @@ pub mod ddp;
 pub mod engine;
 pub mod fast_paths;
 pub mod ids;
+pub mod in_memory;
 pub mod memory;
 pub mod mpa;
 pub mod rdmap;
 mod sync;
 pub mod tcp;
+#[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;
 pub mod verbs;
 pub mod wire;
+
+/// Where [`in_memory`] was in version 0.2.0.
+#[cfg(not(feature = "testing"))]
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::in_memory;
+}

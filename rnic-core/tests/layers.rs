@@ -283,7 +283,7 @@ type Floor = &'static [&'static str];
 
 /// The floors of rnic-core, from the ground up. The protocol layers share one, and do not know each
 /// other.
-const FLOORS: [Floor; 9] = [
+const FLOORS: [Floor; 10] = [
     &["ids", "time", "counters", "fast_paths", "sync"],
     &["wire"],
     &["memory"],
@@ -291,6 +291,7 @@ const FLOORS: [Floor; 9] = [
     &PROTOCOLS,
     &["connection"],
     &["engine"],
+    &["in_memory"],
     &["testing"],
     &["lib"],
 ];

@@ -6,17 +6,10 @@ use crate::capture::CaptureArgs;
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::doctor::DoctorArgs;
 use crate::objects::client::ClientArgs;
-use crate::objects::conn::ConnArgs;
-use crate::objects::dev::DevArgs;
-use crate::objects::lease::LeaseArgs;
 use crate::objects::metrics::MetricsArgs;
 use crate::objects::monitor::MonitorArgs;
-use crate::objects::port::PortArgs;
-use crate::objects::res::ResArgs;
-use crate::objects::stat::StatArgs;
-use crate::objects::steer::SteerArgs;
 use crate::objects::top::TopArgs;
-use crate::objects::user::UserArgs;
+use crate::objects::{Asking, ObjectArgs, conn, dev, lease, port, res, stat, steer, user};
 use crate::perf::args::PerfArgs;
 use crate::programs::env::EnvArgs;
 use crate::rping::RpingArgs;
@@ -58,21 +51,21 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     #[command(alias = "d", infer_subcommands = true)]
-    Dev(DevArgs),
+    Dev(ObjectArgs<dev::Verb>),
     #[command(alias = "p", infer_subcommands = true)]
-    Port(PortArgs),
+    Port(ObjectArgs<port::Verb>),
     #[command(infer_subcommands = true)]
-    Lease(LeaseArgs),
+    Lease(ObjectArgs<lease::Verb>),
     #[command(alias = "c", infer_subcommands = true)]
     Client(ClientArgs),
     #[command(infer_subcommands = true)]
-    Conn(ConnArgs),
+    Conn(ObjectArgs<conn::Verb, Asking>),
     #[command(alias = "r", infer_subcommands = true)]
-    Res(ResArgs),
+    Res(ObjectArgs<res::Verb, Asking>),
     #[command(infer_subcommands = true)]
-    User(UserArgs),
+    User(ObjectArgs<user::Verb>),
     #[command(aliases = ["s", "st"], infer_subcommands = true)]
-    Stat(StatArgs),
+    Stat(ObjectArgs<stat::Verb>),
     #[command(alias = "m")]
     Monitor(MonitorArgs),
     #[command(alias = "t")]
@@ -83,7 +76,7 @@ pub(crate) enum Command {
     Env(EnvArgs),
     Doctor(DoctorArgs),
     #[command(infer_subcommands = true)]
-    Steer(SteerArgs),
+    Steer(ObjectArgs<steer::Verb>),
     Steering(SteeringArgs),
     Capture(CaptureArgs),
     Completion(CompletionArgs),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rnic_core::engine::NetError;
-use rnic_core::testing::in_memory;
+use rnic_core::in_memory;
 use rnic_verbs::{
     CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, Error, ModeChoice,
     OpenError, Peers, Prefix, TcpConfig,

@@ -62,7 +62,7 @@
 //!
 //! ```
 //! use std::{net::SocketAddr, sync::Arc, time::Duration};
-//! use rnic_core::testing::in_memory;
+//! use rnic_core::in_memory;
 //! use rnic_verbs::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

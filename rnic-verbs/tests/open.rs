@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rnic_core::engine::NetError;
 use rnic_core::memory::table::TableError;
-use rnic_core::testing::in_memory;
+use rnic_core::in_memory;
 use rnic_verbs::{
     Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error,
     HugePages, Mr, OpenError, PortConfig, Qp, QpCaps, Region, SendRequest,

@@ -9,6 +9,7 @@ pub mod client;
 mod device;
 pub mod facts;
 pub mod shared;
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use device::bell::{Bell, bell};

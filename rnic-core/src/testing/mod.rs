@@ -1,10 +1,8 @@
 //! Virtual devices and links, on which tests run the engine.
 
-pub mod frames;
 pub mod host;
-pub mod in_memory;
 pub mod link;
 pub mod raw_peer;
 pub mod simulation;
 
-pub use frames::VecFrames;
+pub use crate::in_memory::{self, VecFrames};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use rnic_manager::channel::{ChannelError, default_socket};
 use rnic_manager::protocol::Reason;
 use rnic_manager::{Administrator, AskError};
@@ -27,6 +27,17 @@ pub(crate) struct Access {
     /// Print details. JSON always has them
     #[arg(short, long, global = true)]
     details: bool,
+}
+
+// What a command for objects is given: how to reach and print them, and a verb, without which it
+// shows them. The help has the doc comment of the verbs; one here would take its place.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ObjectArgs<V: Subcommand, A: Args = Access> {
+    #[command(flatten)]
+    pub(super) access: A,
+
+    #[command(subcommand)]
+    pub(super) verb: Option<V>,
 }
 
 /// How to print.

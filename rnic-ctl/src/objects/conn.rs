@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use rnic_verbs::resource::Resource;
 use serde_json::Value;
 
-use super::access::Style;
+use super::access::{ObjectArgs, Style};
 use super::filter::CONNECTIONS;
 use super::line::Line;
 use super::said::{self, Asking};
@@ -20,17 +20,8 @@ use crate::failure::Outcome;
 /// sizes and windows in octets, rates in octets a second. A client whose program drives its
 /// connections by polling answers when it polls next. If a client does not answer, the exit code is
 /// 1, and -j has an object with "error" in its place. Users other than root see their own.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ConnArgs {
-    #[command(flatten)]
-    asking: Asking,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show the connections
     #[command(visible_alias = "list")]
     Show {
@@ -41,13 +32,13 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &ConnArgs, style: Style) -> Outcome<ExitCode> {
+pub(crate) fn run(args: &ObjectArgs<Verb, Asking>, style: Style) -> Outcome<ExitCode> {
     let words = match &args.verb {
         Some(Verb::Show { filter }) => filter.as_slice(),
         None => &[],
     };
     let filter = CONNECTIONS.parse(words)?;
-    said::show(&args.asking, style, ("connection", &filter), line)
+    said::show(&args.access, style, ("connection", &filter), line)
 }
 
 fn line(resource: Resource) -> Option<Line> {

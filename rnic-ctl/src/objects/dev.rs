@@ -1,11 +1,11 @@
 //! `rnic-ctl dev`: the devices that rnicd shares, and how.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use rnic_manager::LinkState;
 use rnic_manager::Mode;
 use rnic_manager::states::{Configured, DeviceState, KernelLink};
 
-use super::access::{Access, Style, failed};
+use super::access::{ObjectArgs, Style, failed};
 use super::line::Line;
 use super::settings::{AnySettings, Settings};
 use crate::failure::{Failure, Outcome};
@@ -19,17 +19,8 @@ use crate::failure::{Failure, Outcome};
 ///
 /// What root sets with add, del and set counts at once and over rnicd.toml, until the system ends;
 /// `rnicd --show-config` marks it.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct DevArgs {
-    #[command(flatten)]
-    access: Access,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show the devices, or one of them
     #[command(visible_alias = "list", alias = "s")]
     Show {
@@ -65,7 +56,7 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &DevArgs, style: Style) -> Outcome {
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
     match &args.verb {
         None => show(args, None, style),
         Some(Verb::Show { dev }) => show(args, dev.as_deref(), style),
@@ -90,7 +81,7 @@ pub(crate) fn run(args: &DevArgs, style: Style) -> Outcome {
     }
 }
 
-fn show(args: &DevArgs, wanted: Option<&str>, style: Style) -> Outcome {
+fn show(args: &ObjectArgs<Verb>, wanted: Option<&str>, style: Style) -> Outcome {
     let devices = args.access.connect()?.devices();
     let mut devices = devices.map_err(failed("show the devices"))?;
     if let Some(wanted) = wanted {

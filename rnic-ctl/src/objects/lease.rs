@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use rnic_manager::states::LeaseState;
 
-use super::access::{Access, Style, failed};
+use super::access::{ObjectArgs, Style, failed};
 use super::filter::LEASES;
 use super::line::Line;
 use super::words::{Users, time};
@@ -16,17 +16,8 @@ use crate::failure::Outcome;
 ///
 /// From a lease a port may send, and what arrives there is the port's. Users other than root see
 /// their own.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct LeaseArgs {
-    #[command(flatten)]
-    access: Access,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show the leases, or those of one port
     #[command(visible_alias = "list")]
     Show {
@@ -46,7 +37,7 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &LeaseArgs, style: Style) -> Outcome {
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
     const SHOW: &str = "show the leases";
     let words = match &args.verb {
         Some(Verb::Revoke { port, local }) => {

@@ -24,4 +24,5 @@ pub(crate) mod top;
 pub(crate) mod user;
 mod words;
 
-pub(crate) use access::Style;
+pub(crate) use access::{ObjectArgs, Style};
+pub(crate) use said::Asking;

@@ -1,9 +1,9 @@
 //! `rnic-ctl port`: the ports of rnicd, which are clients' shares of devices.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use rnic_manager::states::{PortState, QueueState};
 
-use super::access::{Access, Style};
+use super::access::{ObjectArgs, Style};
 use super::dev::kernel;
 use super::filter::PORTS;
 use super::line::Line;
@@ -15,17 +15,8 @@ use crate::failure::Outcome;
 /// A line has whose the port is, and since when; if it is a hardware queue of the device, also
 /// that, and whether its frames are copied. With -d also what became of the frames that the client
 /// sent, and what the kernel says of the host end of the port. Users other than root see their own.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct PortArgs {
-    #[command(flatten)]
-    access: Access,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show the ports, or one of them
     #[command(visible_alias = "list")]
     Show {
@@ -36,7 +27,7 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &PortArgs, style: Style) -> Outcome {
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
     let words = args.verb.as_ref().map(|Verb::Show { filter }| filter);
     let filter = PORTS.parse(words.map_or(&[], Vec::as_slice))?;
     let ports = filter.all_ports(&mut args.access.connect()?, "show the ports")?;

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Subcommand, ValueEnum};
 use rnic_verbs::resource::Resource;
 
-use super::access::Style;
+use super::access::{ObjectArgs, Style};
 use super::filter::{QPS, RESOURCES};
 use super::line::Line;
 use super::said::{self, Asking};
@@ -17,17 +17,8 @@ use crate::failure::Outcome;
 /// which rnicd cannot check. A local address that it has not leased has "leased no". If a client
 /// does not answer, the exit code is 1, and -j has an object with "error" in its place. Users other
 /// than root see the objects of their own ports.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ResArgs {
-    #[command(flatten)]
-    asking: Asking,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show how many objects each client has, or those of one kind
     #[command(visible_alias = "list")]
     Show {
@@ -71,7 +62,7 @@ impl Kind {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &ResArgs, style: Style) -> Outcome<ExitCode> {
+pub(crate) fn run(args: &ObjectArgs<Verb, Asking>, style: Style) -> Outcome<ExitCode> {
     let (kind, words) = match &args.verb {
         Some(Verb::Show { kind, filter }) => (*kind, filter.as_slice()),
         None => (None, [].as_slice()),
@@ -82,7 +73,7 @@ pub(crate) fn run(args: &ResArgs, style: Style) -> Outcome<ExitCode> {
     };
     let filter = filters.parse(words)?;
     let what = kind.map_or("summary", Kind::name);
-    said::show(&args.asking, style, (what, &filter), line)
+    said::show(&args.access, style, (what, &filter), line)
 }
 
 fn line(resource: Resource) -> Option<Line> {

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use rnic_manager::Administrator;
 use rnic_manager::states::PortState;
 
-use super::access::{Access, Style, failed};
+use super::access::{ObjectArgs, Style, failed};
 use super::filter::{Filter, PORTS};
 use super::line::Line;
 use super::port::counters;
@@ -24,17 +24,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// They count the frames that clients sent and received, and those that were dropped, with the
 /// reason. What a client with a hardware queue sends and receives is not counted. Users other than
 /// root see their own.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct StatArgs {
-    #[command(flatten)]
-    access: Access,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show the counters of the ports, or of one of them; with -d those that are zero too
     #[command(visible_alias = "list")]
     Show {
@@ -54,7 +45,7 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &StatArgs, style: Style, interrupt: &Interrupt) -> Outcome {
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style, interrupt: &Interrupt) -> Outcome {
     let words = match &args.verb {
         Some(Verb::Watch { filter, .. } | Verb::Show { filter }) => filter.as_slice(),
         None => &[],

@@ -1,11 +1,11 @@
 //! `rnic-ctl steer`: what the XDP programs of this host take from the kernel, asked of the kernel
 //! itself.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use nix::unistd::geteuid;
 use rnic_xdp::steering::{Entry, SteeringError, steered, steered_devices};
 
-use super::access::{Access, Style};
+use super::access::{ObjectArgs, Style};
 use super::filter::STEERED;
 use super::line::Line;
 use crate::failure::{Failure, Outcome};
@@ -14,17 +14,8 @@ const WHAT: &str = "show what is steered";
 
 /// Shows the local addresses and ports whose frames go to rnic, of rnicd's clients and of processes
 /// that have an interface alone.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct SteerArgs {
-    #[command(flatten)]
-    access: Access,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show them, or those of one interface, as root
     #[command(visible_alias = "list")]
     Show {
@@ -36,7 +27,7 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &SteerArgs, style: Style) -> Outcome {
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
     let words = args.verb.as_ref().map(|Verb::Show { filter }| filter);
     let filter = STEERED.parse(words.map_or(&[], Vec::as_slice))?;
     let devices = match &filter.dev {

@@ -1,10 +1,10 @@
 //! `rnic-ctl user`: what users hold of rnicd, and may have.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use nix::unistd::geteuid;
 use rnic_manager::states::{Configured, UserState};
 
-use super::access::{Access, Style, failed};
+use super::access::{ObjectArgs, Style, failed};
 use super::line::Line;
 use super::settings::Settings;
 use super::words::Users;
@@ -17,17 +17,8 @@ use crate::failure::{Failure, Outcome};
 ///
 /// What root sets counts at once and over rnicd.toml, until the system ends, for new ports and
 /// leases: what users hold already stays as it was granted. `rnicd --show-config` marks it.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct UserArgs {
-    #[command(flatten)]
-    access: Access,
-
-    #[command(subcommand)]
-    verb: Option<Verb>,
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Show the users, or one of them
     #[command(visible_alias = "list", alias = "s")]
     Show {
@@ -50,7 +41,7 @@ enum Verb {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &UserArgs, style: Style) -> Outcome {
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
     const CHANGE: &str = "change what a user may have";
     match &args.verb {
         None => show(args, None, style),
@@ -67,7 +58,7 @@ pub(crate) fn run(args: &UserArgs, style: Style) -> Outcome {
     }
 }
 
-fn show(args: &UserArgs, wanted: Option<&str>, style: Style) -> Outcome {
+fn show(args: &ObjectArgs<Verb>, wanted: Option<&str>, style: Style) -> Outcome {
     let users = args.access.connect()?.users();
     let mut users = users.map_err(failed("show the users"))?;
     let mut names = Users::default();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rnic_core::engine::Turn;
-use rnic_core::testing::in_memory::{InMemoryWorker, pair};
+use rnic_core::in_memory::{InMemoryWorker, pair};
 use rnic_verbs::{
     ConnectionOptions, Device, Driver, EndReason, Error, QpCaps, SendRequest, WcOpcode,
 };

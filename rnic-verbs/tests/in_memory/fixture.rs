@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::testing::in_memory::{InMemoryDevice, pair};
+use rnic_core::in_memory::{InMemoryDevice, pair};
 use rnic_verbs::{
     Access, Completion, ConnectionOptions, Cq, Device, Driver, EndReason, HugePages, Listener, Mr,
     Pd, Qp, QpCaps, QpState, Region, WcStatus,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic_core::engine::{Sleeper, SplitTurn, Turn};
-use rnic_core::testing::in_memory::{InMemoryDevice, InMemoryWorker, pair};
+use rnic_core::in_memory::{InMemoryDevice, InMemoryWorker, pair};
 use rnic_verbs::{
     AsyncEvent, Completion, ConnectionEvent, ConnectionOptions, Device, Driver, EndReason, Error,
     QpCaps, SendRequest, WcOpcode,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rnic_core::engine::{EngineConfig, Turn};
-use rnic_core::testing::in_memory::{InMemoryWorker, InMemoryWorkers, pair_of_workers};
+use rnic_core::in_memory::{InMemoryWorker, InMemoryWorkers, pair_of_workers};
 use rnic_verbs::{
     AsyncEvent, ConnectionOptions, Cq, Device, Driver, Error, Listener, Mr, Pd, Qp, QpCaps,
     SendRequest, SrqCaps,

@@ -1,5 +1,7 @@
 //! Two devices in one process, joined by a link in memory, in real time: the engine without a NIC.
 
+mod frames;
+
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +24,7 @@ use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::packet::Checksums;
 
-use super::VecFrames;
+pub use frames::VecFrames;
 
 /// Frames handled in one turn.
 const BATCH: usize = 64;
