@@ -10,7 +10,6 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
-use crate::process::renew;
 
 /// A context. The program has a pointer into the middle of it.
 #[repr(C)]
@@ -125,13 +124,9 @@ impl Context {
     }
 }
 
-/// Forgets the contexts of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(crate) unsafe fn renew_lists() {
-    renew(&OPEN);
-    renew(&SHARED);
+/// Returns the locks of both lists, which a child makes new.
+pub(crate) fn renewed() -> [&'static Mutex<impl Default>; 2] {
+    [&OPEN, &SHARED]
 }
 
 /// Calls `what` with a context if it is open. It is not closed meanwhile.

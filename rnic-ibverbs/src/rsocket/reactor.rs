@@ -11,7 +11,6 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::errno::{Errno, lock};
-use crate::process::renew;
 
 /// Descriptors that are reported at once.
 const BATCH: usize = 32;
@@ -29,13 +28,9 @@ pub(super) struct Reactor {
 
 static REACTOR: Mutex<Option<&'static Reactor>> = Mutex::new(None);
 
-/// Forgets the reactor of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(super) unsafe fn renew_reactor() {
-    // SAFETY: says the caller.
-    unsafe { renew(&REACTOR) };
+/// Returns the lock of the reactor, which a child makes new.
+pub(super) fn renewed() -> &'static Mutex<impl Default> {
+    &REACTOR
 }
 
 impl Reactor {
