@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         comp_vector: comp_vector as u32,
     };
     // Zeros are numbers and null pointers.
-    pointer(create(new, std::mem::zeroed()))
+    pointer(create(new, Zeros::zeros()))
 }
 
 #[unsafe(no_mangle)]

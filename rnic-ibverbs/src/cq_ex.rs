@@ -58,8 +58,7 @@ unsafe fn create_ex(
 }
 
 fn readers() -> ibv_cq_ex {
-    // SAFETY: zeros are numbers, null pointers, and absent functions.
-    let empty: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    let empty = ibv_cq_ex::zeros();
     ibv_cq_ex {
         start_poll: Some(start_poll),
         next_poll: Some(next_poll),

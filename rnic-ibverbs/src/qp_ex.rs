@@ -29,8 +29,7 @@ const KNOWN: u64 = IBV_QP_EX_WITH_RDMA_WRITE
 
 /// Returns a structure without operations.
 pub(crate) fn none() -> ibv_qp_ex {
-    // SAFETY: zeros are numbers, null pointers, and absent functions.
-    unsafe { std::mem::zeroed() }
+    Zeros::zeros()
 }
 
 /// Returns a structure with these send operations, which fails where there is one that iWARP has
@@ -181,8 +180,7 @@ fn link(requests: &mut [BatchedRequest]) -> *mut ibv_send_wr {
 /// As of [`batch`].
 unsafe fn add(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
     let Some(batch) = batch(qp) else { return };
-    // Zeros are numbers and null pointers.
-    let mut wr: ibv_send_wr = std::mem::zeroed();
+    let mut wr = ibv_send_wr::zeros();
     wr.wr_id = (*qp).wr_id;
     wr.send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
     wr.opcode = opcode;

@@ -214,8 +214,7 @@ impl Id {
             requests: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
         });
-        // SAFETY: zeros are numbers, null pointers, and addresses of no family.
-        let mut zeros: rdma_cm_id = unsafe { std::mem::zeroed() };
+        let mut zeros = rdma_cm_id::zeros();
         zeros.channel = channel;
         zeros.context = context;
         zeros.ps = ps;

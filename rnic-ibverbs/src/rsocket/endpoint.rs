@@ -1,7 +1,6 @@
 //! The queue pair of a socket, its completion queue, and its buffers.
 
 use std::ffi::c_void;
-use std::mem;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -383,8 +382,7 @@ impl Pair {
     ) -> Result<Self, Errno> {
         // Entries for the peer are always inline.
         let inline = usize::from(sizes.inline).clamp(Iomap::OCTETS, MAX_INLINE);
-        // SAFETY: zeros are numbers and null pointers.
-        let mut attributes: ibv_qp_init_attr = unsafe { mem::zeroed() };
+        let mut attributes = ibv_qp_init_attr::zeros();
         attributes.send_cq = queue.cq;
         attributes.recv_cq = queue.cq;
         attributes.qp_type = IBV_QPT_RC;
@@ -405,8 +403,7 @@ impl Pair {
 }
 
 fn longest_queue(context: *mut ibv_context) -> Result<u16, Errno> {
-    // SAFETY: it has numbers and octets alone.
-    let mut attributes = unsafe { mem::zeroed::<ibv_device_attr>() };
+    let mut attributes = ibv_device_attr::zeros();
     // SAFETY: the context is that of an id, which stays open.
     returned(unsafe { ibv_query_device(context, &mut attributes) })?;
     let longest = attributes
@@ -424,8 +421,7 @@ fn inline_piece(octets: &[u8]) -> ibv_sge {
 }
 
 fn send(piece: &mut ibv_sge, work: Work) -> ibv_send_wr {
-    // SAFETY: zeros are numbers and null pointers, and so is each member of the unions.
-    let mut request: ibv_send_wr = unsafe { mem::zeroed() };
+    let mut request = ibv_send_wr::zeros();
     request.wr_id = work.to_id();
     request.sg_list = piece;
     request.num_sge = 1;
@@ -435,8 +431,7 @@ fn send(piece: &mut ibv_sge, work: Work) -> ibv_send_wr {
 }
 
 fn write(octets: &Octets<'_>, pieces: &mut [ibv_sge; 2], work: Work, to: Sge) -> ibv_send_wr {
-    // SAFETY: zeros are numbers and null pointers, and so is each member of the unions.
-    let mut request: ibv_send_wr = unsafe { mem::zeroed() };
+    let mut request = ibv_send_wr::zeros();
     request.wr_id = work.to_id();
     match octets {
         Octets::Inline(octets) => {
