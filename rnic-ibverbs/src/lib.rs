@@ -50,9 +50,10 @@
 )]
 
 // From the ground up; each file imports only from those below it:
-// abi, cancellation, errno < dispatch, interface, process, section < event_queue < adapter <
-// context, objects < channel, registry < asynchronous, exit, mr, pd < watch < cq, mw < cq_ex,
-// post < qp_ex < qp < srq < query < operations, children < device. On them stand cm and rsocket.
+// abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
+// adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch < cq, mw <
+// cq_ex, post < qp_ex < qp < srq < query < operations, children < device. On them stand cm and
+// rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
@@ -86,6 +87,7 @@ mod section;
 mod srq;
 mod strings;
 mod sysfs;
+mod system;
 mod watch;
 
 mod cm;

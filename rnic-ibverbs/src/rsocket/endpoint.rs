@@ -1,7 +1,7 @@
 //! The queue pair of a socket, its completion queue, and its buffers.
 
 use std::ffi::c_void;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -133,7 +133,7 @@ impl Queue {
             channel,
             cq: null_mut(),
         };
-        set_nonblocking(queue.fd())?;
+        set_nonblocking(&queue)?;
         // SAFETY: the channel was made just now.
         unsafe { on_notification(channel, move || watchers.wake()) };
         // SAFETY: as above, and the channel was made just now.
@@ -144,10 +144,13 @@ impl Queue {
             Ok(queue)
         }
     }
+}
 
-    fn fd(&self) -> RawFd {
-        // SAFETY: the channel exists until `drop`, and its descriptor does not change.
-        unsafe { (*self.channel).fd }
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists until `drop`, has its descriptor open until then, and does not
+        // change it.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 }
 
@@ -230,7 +233,7 @@ impl Endpoint {
 
     /// Returns the descriptor that is readable when a completion has come after [`arm`](Self::arm).
     pub(super) fn fd(&self) -> RawFd {
-        self.queue.fd()
+        self.queue.as_fd().as_raw_fd()
     }
 
     /// Removes and returns the entry of a buffer that the peer has written, if it is whole.

@@ -1,6 +1,6 @@
 //! The event channels of all sockets, as one thing to wait for.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,16 +67,14 @@ impl Reactor {
     }
 
     /// Reports a descriptor whenever it is readable.
-    pub(super) fn watch(&self, fd: RawFd) -> Result<(), Errno> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, fd as u64);
-        // SAFETY: it is the descriptor of the caller's socket, which keeps it open.
-        self.epoll.add(unsafe { BorrowedFd::borrow_raw(fd) }, event)
+    pub(super) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64);
+        self.epoll.add(fd, event)
     }
 
     /// Reports a descriptor no more.
-    pub(super) fn unwatch(&self, fd: RawFd) {
-        // SAFETY: as in `watch`.
-        let _ = self.epoll.delete(unsafe { BorrowedFd::borrow_raw(fd) });
+    pub(super) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = self.epoll.delete(fd);
     }
 
     /// Ends a wait before anything has happened.

@@ -1,6 +1,7 @@
 //! The functions of `rdma/rsocket.h`.
 
 use std::ffi::c_void;
+use std::os::fd::AsFd;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,10 +60,9 @@ pub(super) extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32)
         } else {
             0
         };
-        let fd = socket.fd;
-        reactor.watch(fd)?;
+        reactor.watch(lock(&socket.identifier).as_fd())?;
         index::insert(&socket);
-        Ok(fd)
+        Ok(socket.fd)
     })
 }
 
