@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, Region};
 use super::calls::*;
 use super::config::{LONGEST_QUEUE, SHORTEST_QUEUE, Sizes};
 use super::identifier::{Identifier, check, set_nonblocking};
@@ -182,10 +182,12 @@ impl Endpoint {
         let targets = TARGETS * Sge::OCTETS + usize::from(sizes.iomaps) * Iomap::OCTETS;
         // Each has a name first: if one fails, those before it go in the opposite order, the queue
         // pair before its completion queue.
-        let send = Buffer::new(pd, sizes.send_buffer as usize, 0)?;
-        let receive = Buffer::new(pd, sizes.receive_buffer as usize, written_by_peer)?;
-        let messages = Buffer::new(pd, messages, IBV_ACCESS_LOCAL_WRITE)?;
-        let targets = Buffer::new(pd, targets, written_by_peer)?;
+        // SAFETY: the id's domain outlives the endpoint, as the id does.
+        let buffer = |length, access| unsafe { Buffer::new(pd, length, access) };
+        let send = buffer(sizes.send_buffer as usize, 0)?;
+        let receive = buffer(sizes.receive_buffer as usize, written_by_peer)?;
+        let messages = buffer(messages, IBV_ACCESS_LOCAL_WRITE)?;
+        let targets = buffer(targets, written_by_peer)?;
         let endpoint = Self {
             pair,
             queue,
@@ -224,11 +226,21 @@ impl Endpoint {
         }
     }
 
-    /// Returns the protection domain, for buffers of the application.
-    pub(super) fn pd(&self) -> *mut ibv_pd {
+    /// Registers memory of the application. The socket drops the region before its endpoint.
+    ///
+    /// # Safety
+    ///
+    /// The application knows that the memory is read and written as the access says until the
+    /// region is dropped. Memory that is not there is refused.
+    pub(super) unsafe fn register(
+        &self,
+        start: *mut c_void,
+        length: usize,
+        access: u32,
+    ) -> Result<Region, Errno> {
         // SAFETY: the socket destroys its endpoint before its identifier, and the id has this
-        // domain since it has the queue pair.
-        unsafe { (*self.pair.0).pd }
+        // domain since it has the queue pair. What is said of the memory, says the caller.
+        unsafe { Region::new((*self.pair.0).pd, start, length, access) }
     }
 
     /// Returns the descriptor that is readable when a completion has come after [`arm`](Self::arm).

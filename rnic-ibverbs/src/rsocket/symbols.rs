@@ -164,13 +164,17 @@ pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
 
 fn receive(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.receive(Pieces::new(pieces?), flags)? as ssize_t)
+        // SAFETY: the program has room there: entry points alone call this, with what they got.
+        let pieces = unsafe { Pieces::new(pieces?) };
+        Ok(socket.receive(pieces, flags)? as ssize_t)
     })
 }
 
 fn send(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.send(Pieces::new(pieces?), may_not_wait(socket, flags))? as ssize_t)
+        // SAFETY: the program has octets there: entry points alone call this, with what they got.
+        let pieces = unsafe { Pieces::new(pieces?) };
+        Ok(socket.send(pieces, may_not_wait(socket, flags))? as ssize_t)
     })
 }
 
@@ -480,7 +484,9 @@ pub(super) unsafe extern "C-unwind" fn riomap(
         }
         let entries = (prot != 0).then(|| lock(&socket.flow).peer.mappable);
         let offset = if offset == -1 { buf as off_t } else { offset };
-        lock(&socket.mappings).add(endpoint.pd(), buf, len, entries, offset as u64)?;
+        // SAFETY: the program has memory there until it calls `riounmap` or closes the socket.
+        let register = |access| unsafe { endpoint.register(buf, len, access) };
+        lock(&socket.mappings).add(register, buf, len, entries, offset as u64)?;
         Ok(offset)
     })
 }
@@ -504,7 +510,9 @@ pub(super) unsafe extern "C-unwind" fn riowrite(
     let written: ssize_t = on(socket, |socket| {
         let nonblocking = may_not_wait(socket, flags);
         let source = piece(buf, count);
-        Ok(socket.send_to_mapped(Pieces::new(&source), offset as u64, nonblocking)? as ssize_t)
+        // SAFETY: the program has so many octets there.
+        let pieces = unsafe { Pieces::new(&source) };
+        Ok(socket.send_to_mapped(pieces, offset as u64, nonblocking)? as ssize_t)
     });
     written as usize
 }
