@@ -1,5 +1,6 @@
 //! Asynchronous events: from the engine and the kernel to the contexts whose objects they are
 //! about.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;

@@ -1,5 +1,6 @@
 //! What a forked process has of the library's lists: none of the objects there, so that it can make
 //! its own.
+#![allow(unsafe_code, reason = "a handler of fork")]
 
 use std::sync::atomic::AtomicBool;
 

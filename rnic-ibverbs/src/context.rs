@@ -1,4 +1,5 @@
 //! Contexts: what a program opens of a device.
+#![allow(unsafe_code, reason = "the program's objects")]
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;

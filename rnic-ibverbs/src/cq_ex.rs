@@ -1,4 +1,5 @@
 //! `ibv_cq_ex`: completions that are read member by member.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use rnic_verbs::Completion;
 

@@ -3,6 +3,7 @@
 //! From `wr_start` to `wr_complete` or `wr_abort` the requests wait in a list, which belongs to the
 //! thread that builds them. The queue pair is locked only while they are posted, all of them or
 //! none: see `section`.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 use std::slice;

@@ -1,4 +1,5 @@
 //! What a device and its port are.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::offset_of;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
 //! The objects of the program by their numbers, by which the engine names them.
+#![allow(unsafe_code, reason = "the program's objects")]
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};

@@ -1,5 +1,6 @@
 //! Functions of the C library that neither std nor nix has, or not so that a thread can be
 //! cancelled in them.
+#![allow(unsafe_code, reason = "functions of the C library")]
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};

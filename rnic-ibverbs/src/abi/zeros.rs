@@ -1,4 +1,5 @@
 //! Structures of zeros, which programs and this library fill member by member.
+#![allow(unsafe_code, reason = "the structures of C have no default values")]
 
 use super::attributes::ibv_srq_init_attr_ex;
 use super::attributes::{ibv_device_attr_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex};

@@ -1,4 +1,5 @@
 //! Addresses as C has them.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "addresses of programs")]
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};

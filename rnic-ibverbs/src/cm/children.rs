@@ -1,4 +1,5 @@
 //! What a forked process has of the lists of rdma_cm: nothing.
+#![allow(unsafe_code, reason = "a handler of fork")]
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,5 @@
 //! Events in the program's hands.
+#![allow(unsafe_code, reason = "the program's events")]
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! Communication identifiers: what the program sees of one, and what is kept of it here.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -1,4 +1,5 @@
 //! The queue pair of an id, and the queues that are made with it.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::offset_of;
 use std::ptr::{copy_nonoverlapping, null_mut};

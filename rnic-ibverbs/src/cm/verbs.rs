@@ -1,4 +1,5 @@
 //! What rdma_cm does with the objects of the verbs.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "the program's objects")]
 
 use std::net::IpAddr;
 use std::sync::Mutex;

@@ -1,4 +1,5 @@
 //! Addresses as programs pass them.
+#![allow(unsafe_code, reason = "addresses of programs")]
 
 use std::ptr;
 

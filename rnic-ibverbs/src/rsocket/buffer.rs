@@ -1,5 +1,6 @@
 //! Memory that is registered with the device. The peer may write to it at any time, so nothing
 //! refers to it: it is copied from and to.
+#![allow(unsafe_code, reason = "memory that peers write to")]
 
 use std::ffi::c_void;
 use std::ptr::{self, null_mut};

@@ -1,5 +1,6 @@
 //! What a forked process has of the lists of rsockets: the numbers of its parent's, which do
 //! nothing.
+#![allow(unsafe_code, reason = "a handler of fork")]
 
 use std::sync::atomic::AtomicBool;
 

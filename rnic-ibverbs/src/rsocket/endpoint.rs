@@ -1,4 +1,5 @@
 //! The queue pair of a socket, its completion queue, and its buffers.
+#![allow(unsafe_code, reason = "calls the verbs by their C ABI")]
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

@@ -1,5 +1,6 @@
 //! An identifier of rdma_cm with an event channel of its own. The channel's descriptor is the
 //! number of the socket.
+#![allow(unsafe_code, reason = "calls rdma_cm by its C ABI")]
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,5 @@
 //! The application's buffers, piece by piece.
+#![allow(unsafe_code, reason = "memory of the program")]
 
 use std::marker::PhantomData;
 use std::ptr;

@@ -1,4 +1,5 @@
 //! The functions of `rdma/rsocket.h`.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 use std::os::fd::AsFd;
