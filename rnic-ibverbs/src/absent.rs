@@ -4,6 +4,7 @@
 //! perftest and libfabric load the libraries of rdma-core's drivers, which need what drivers use.
 //! None of these finds a device of its own, so none calls it. The rest are verbs that iWARP lacks.
 //! All of them fail.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;

@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::dispatch::{dispatcher, quietly};
 use crate::errno::{Errno, ToErrno, lock};
 use crate::interface::Interface;
-use crate::process::{keep_from_children, renew};
+use crate::process::keep_from_children;
 
 /// Names the interfaces, separated by commas.
 const NETDEV: &str = "RNIC_NETDEV";
@@ -154,13 +154,9 @@ impl Adapter {
         Ok(device)
     }
 
-    /// Forgets the device of the parent, and the handlers of its events.
-    ///
-    /// # Safety
-    /// As of [`renew`].
-    pub(crate) unsafe fn renew(&self) {
-        renew(&self.opened);
-        renew(&self.handlers);
+    /// Returns the locks that a child makes new: of the device, and of the handlers of its events.
+    pub(crate) fn renewed(&self) -> (&Mutex<impl Default>, &Mutex<impl Default>) {
+        (&self.opened, &self.handlers)
     }
 
     /// Returns the device if this process has opened it.

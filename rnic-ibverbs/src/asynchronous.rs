@@ -1,5 +1,6 @@
 //! Asynchronous events: from the engine and the kernel to the contexts whose objects they are
 //! about.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;
@@ -12,7 +13,6 @@ use crate::adapter::Adapter;
 use crate::context::{AsyncEvent, Context, for_each, with_open};
 use crate::errno::{Errno, fail, lock};
 use crate::objects::{Cq, Qp, Srq, Unacknowledged};
-use crate::process::renew;
 use crate::registry::{CQS, QPS, SRQS};
 
 /// Who reads the events of a device. Never dropped in a child, which must not touch it.
@@ -24,12 +24,9 @@ struct Reader {
 
 static READERS: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
 
-/// Forgets the readers of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(crate) unsafe fn renew_readers() {
-    renew(&READERS);
+/// Returns the lock of the readers, which a child makes new.
+pub(crate) fn renewed() -> &'static Mutex<impl Default> {
+    &READERS
 }
 
 /// Hands on what the engine of an adapter reports: a handler of its dispatcher.

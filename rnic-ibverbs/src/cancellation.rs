@@ -7,13 +7,7 @@
 
 use std::ffi::c_int;
 
-/// `PTHREAD_CANCEL_DISABLE` of Linux.
-const DISABLE: c_int = 1;
-
-// The libc crate does not have it.
-unsafe extern "C" {
-    safe fn pthread_setcancelstate(state: c_int, before: &mut c_int) -> c_int;
-}
+use crate::system::{put_cancellation_off, set_cancellation};
 
 /// As long as it lives, this thread is not cancelled.
 pub(crate) struct PutOff {
@@ -23,16 +17,15 @@ pub(crate) struct PutOff {
 impl PutOff {
     #[inline]
     pub(crate) fn new() -> Self {
-        let mut before = 0;
-        // It fails for a state that does not exist.
-        pthread_setcancelstate(DISABLE, &mut before);
-        Self { before }
+        Self {
+            before: put_cancellation_off(),
+        }
     }
 }
 
 impl Drop for PutOff {
     #[inline]
     fn drop(&mut self) {
-        pthread_setcancelstate(self.before, &mut 0);
+        set_cancellation(self.before);
     }
 }

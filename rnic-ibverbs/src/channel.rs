@@ -1,4 +1,5 @@
 //! Completion channels, and the notifications of completion queues.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -1,13 +1,13 @@
 //! What a forked process has of the library's lists: none of the objects there, so that it can make
 //! its own.
+#![allow(unsafe_code, reason = "a handler of fork")]
 
 use std::sync::atomic::AtomicBool;
 
 use crate::adapter::adapters;
-use crate::asynchronous::renew_readers;
-use crate::context::renew_lists;
-use crate::process::in_children;
+use crate::process::{in_children, renew};
 use crate::registry::{CQS, QPS, SRQS};
+use crate::{asynchronous, context};
 
 /// Registers that forked processes get new lists.
 pub(crate) fn register() {
@@ -18,11 +18,17 @@ pub(crate) fn register() {
 extern "C" fn renew_all() {
     // SAFETY: in a child there is no other thread, and this one was in `fork`.
     unsafe {
-        adapters().iter().for_each(|adapter| adapter.renew());
-        QPS.renew();
-        CQS.renew();
-        SRQS.renew();
-        renew_lists();
-        renew_readers();
+        for adapter in adapters() {
+            let (device, handlers) = adapter.renewed();
+            renew(device);
+            renew(handlers);
+        }
+        renew(QPS.renewed());
+        renew(CQS.renewed());
+        renew(SRQS.renewed());
+        for list in context::renewed() {
+            renew(list);
+        }
+        renew(asynchronous::renewed());
     }
 }

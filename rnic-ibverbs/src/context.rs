@@ -1,4 +1,5 @@
 //! Contexts: what a program opens of a device.
+#![allow(unsafe_code, reason = "the program's objects")]
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
@@ -10,7 +11,6 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
-use crate::process::renew;
 
 /// A context. The program has a pointer into the middle of it.
 #[repr(C)]
@@ -125,13 +125,9 @@ impl Context {
     }
 }
 
-/// Forgets the contexts of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(crate) unsafe fn renew_lists() {
-    renew(&OPEN);
-    renew(&SHARED);
+/// Returns the locks of both lists, which a child makes new.
+pub(crate) fn renewed() -> [&'static Mutex<impl Default>; 2] {
+    [&OPEN, &SHARED]
 }
 
 /// Calls `what` with a context if it is open. It is not closed meanwhile.

@@ -1,4 +1,5 @@
 //! Completion queues.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 
@@ -90,7 +91,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         comp_vector: comp_vector as u32,
     };
     // Zeros are numbers and null pointers.
-    pointer(create(new, std::mem::zeroed()))
+    pointer(create(new, Zeros::zeros()))
 }
 
 #[unsafe(no_mangle)]

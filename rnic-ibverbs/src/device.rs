@@ -1,4 +1,5 @@
 //! Devices: which there are, and contexts of them.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;

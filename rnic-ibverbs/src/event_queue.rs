@@ -2,23 +2,17 @@
 //! channel, the asynchronous events of a context and an event channel are.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::fmt;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, OnceLock};
 
-use nix::libc;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rnic_verbs::Private;
 
 use crate::cancellation::PutOff;
 use crate::errno::{Errno, lock};
 use crate::process::{self, Process};
-
-unsafe extern "C-unwind" {
-    /// A thread that waits here can be cancelled, which unwinds.
-    fn read(fd: RawFd, buffer: *mut c_void, count: usize) -> isize;
-}
+use crate::system::{read_event, read_event_now};
 
 /// The queue. The descriptor counts what is in it, and each read takes one.
 #[derive(Debug)]
@@ -93,13 +87,8 @@ impl<T> EventQueue<T> {
     pub(crate) fn next_counted(&self, count: impl Fn(&T)) -> Result<T, Errno> {
         process::check(&self.process)?;
         loop {
-            let mut one = 0u64;
             // No lock is held here, where the thread may be cancelled.
-            // SAFETY: 8 octets can be written there, which are this thread's own.
-            let got = unsafe { read(self.fd(), (&raw mut one).cast(), size_of::<u64>()) };
-            if got != size_of::<u64>() as isize {
-                return Err(Errno::last());
-            }
+            read_event(&self.fd)?;
             // An event that was counted may have been removed since.
             let mut events = lock(&self.events);
             if let Some(event) = events.pop_front() {
@@ -122,23 +111,17 @@ impl<T> EventQueue<T> {
         *events = left;
         for _ in 0..taken.len() {
             // Fails if a reader has taken it: that one finds no event, and waits again.
-            read_now(self.fd());
+            read_now(&self.fd);
         }
         taken
     }
 }
 
 /// Reads an eventfd without waiting, whatever the program has made of the descriptor.
-pub(crate) fn read_now(fd: RawFd) {
+pub(crate) fn read_now(fd: impl AsFd) {
     // A cancellation would unwind from here, although nothing is waited for.
     let _whole = PutOff::new();
-    let mut count = 0u64;
-    let piece = libc::iovec {
-        iov_base: (&raw mut count).cast(),
-        iov_len: size_of::<u64>(),
-    };
-    // SAFETY: one piece of memory, in which 8 octets can be written.
-    let _ = unsafe { libc::preadv2(fd, &piece, 1, -1, libc::RWF_NOWAIT) };
+    read_event_now(fd);
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::libc;
 use rnic_verbs::QpState;
 
 use crate::adapter::adapters;
 use crate::registry::QPS;
+use crate::system;
 
 /// How long the end of a process waits for its last segments to go out.
 const LONGEST: Duration = Duration::from_millis(500);
@@ -19,8 +19,7 @@ pub(crate) fn register() {
     let process = std::process::id();
     // A child has what its parent registered.
     if REGISTERED.swap(process, Ordering::AcqRel) == 0 {
-        // SAFETY: the function stays where it is: the library is never unloaded.
-        unsafe { libc::atexit(at_exit) };
+        system::at_exit(at_exit);
     }
 }
 

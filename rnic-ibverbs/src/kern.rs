@@ -1,4 +1,5 @@
 //! Structures of the kernel's interface as structures of the verbs, and back.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use crate::abi::*;
 

@@ -7,13 +7,15 @@
 //!
 //! # The C ABI
 //!
-//! Most files have `unsafe` code, because they work on pointers of the program. One contract covers
-//! it:
+//! Where a file has `unsafe` code, it says so at its top: entry points, and what works on pointers
+//! of the program. All others have none. One contract covers it:
 //!
 //! - The program keeps to the manual pages: what it passes points to what the header says, nobody
 //!   else changes it during the call, and an object is not used once it is destroyed. That is all
 //!   that an `unsafe extern "C" fn` here asks for. NULL, and numbers that are out of range, are
-//!   answered with an errno wherever a manual page lets a program pass them.
+//!   answered with an errno wherever a manual page lets a program pass them. Where each line of an
+//!   entry point works on pointers of the program, its file allows `unsafe_op_in_unsafe_fn`, and
+//!   this contract stands for the reason of each block.
 //! - What any other `unsafe fn` asks for, its section "Safety" says. "Exists" there means: it was
 //!   made, and is not destroyed before the function returns.
 //! - An object is a structure whose beginning is the structure of the header, so a pointer to one
@@ -42,17 +44,12 @@
 //! - `event_queue`: `EventQueue<T>`, a descriptor that is readable while events wait.
 //! - `errno`: `Errno` of every error of rnic-verbs; `fail`, `fail_ptr` and `result` give it to the
 //!   program.
-#![allow(unsafe_code, reason = "the C ABI: see above")]
-#![allow(
-    unsafe_op_in_unsafe_fn,
-    reason = "most functions are entry points of the C ABI, or serve one: each line works on pointers of the program, under the \
-              contract above"
-)]
 
 // From the ground up; each file imports only from those below it:
-// abi, cancellation, errno < dispatch, interface, process, section < event_queue < adapter <
-// context, objects < channel, registry < asynchronous, exit, mr, pd < watch < cq, mw < cq_ex,
-// post < qp_ex < qp < srq < query < operations, children < device. On them stand cm and rsocket.
+// abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
+// adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch < cq, mw <
+// cq_ex, post < qp_ex < qp < srq < query < operations, children < device. On them stand cm and
+// rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
@@ -86,8 +83,8 @@ mod section;
 mod srq;
 mod strings;
 mod sysfs;
+mod system;
 mod watch;
 
 mod cm;
-#[deny(unsafe_op_in_unsafe_fn)]
 mod rsocket;

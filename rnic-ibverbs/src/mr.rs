@@ -1,4 +1,5 @@
 //! Memory regions: memory of the program, registered where it lies.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -3,6 +3,7 @@
 //! rnic has windows of type 2: what is bound on a queue pair is for the peer of that queue pair. A
 //! window of type 1 is one whose bindings follow each other without the program invalidating them,
 //! so it too serves only the queue pair on which it was bound last.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::cell::UnsafeCell;
 use std::sync::Mutex;

@@ -1,5 +1,6 @@
 //! The objects behind the pointers of the program: each begins with the structure that the program
 //! knows.
+#![allow(unsafe_code, reason = "the program's objects")]
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

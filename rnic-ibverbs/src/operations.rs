@@ -6,8 +6,7 @@ use crate::{cq, cq_ex, mr, mw, pd, post, qp, query, srq};
 
 /// Returns a context's operations, and nothing else of it.
 pub(crate) fn operations() -> verbs_context {
-    // SAFETY: zeros are numbers, null pointers, and absent functions.
-    let (mut all, none): (verbs_context, ibv_context_ops) = unsafe { std::mem::zeroed() };
+    let mut all = verbs_context::zeros();
     all.context.ops = ibv_context_ops {
         _compat_query_device: Some(query::ibv_query_device),
         _compat_query_port: Some(query::ibv_query_port),
@@ -19,7 +18,7 @@ pub(crate) fn operations() -> verbs_context {
         post_srq_recv: Some(post::post_srq_recv),
         post_send: Some(post::post_send),
         post_recv: Some(post::post_recv),
-        ..none
+        ..Zeros::zeros()
     };
     verbs_context {
         reg_mr_ex: Some(mr::ibv_reg_mr_ex),

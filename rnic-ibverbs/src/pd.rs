@@ -1,4 +1,5 @@
 //! Protection domains, thread domains and parent domains.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
 

@@ -1,4 +1,5 @@
 //! Posting: work requests of the program as requests of rnic-verbs.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::MaybeUninit;
 use std::slice;

@@ -1,6 +1,7 @@
 //! A process that was forked from the one that made an object: its threads are not there, nor its
 //! descriptors. Calls on the object do nothing, and say so. The process may open devices of its
 //! own.
+#![allow(unsafe_code, reason = "handlers of fork")]
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;

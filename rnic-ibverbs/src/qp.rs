@@ -1,4 +1,5 @@
 //! Queue pairs: making, changing and destroying them.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
 use std::time::Duration;

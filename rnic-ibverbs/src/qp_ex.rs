@@ -3,6 +3,7 @@
 //! From `wr_start` to `wr_complete` or `wr_abort` the requests wait in a list, which belongs to the
 //! thread that builds them. The queue pair is locked only while they are posted, all of them or
 //! none: see `section`.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 use std::slice;
@@ -29,8 +30,7 @@ const KNOWN: u64 = IBV_QP_EX_WITH_RDMA_WRITE
 
 /// Returns a structure without operations.
 pub(crate) fn none() -> ibv_qp_ex {
-    // SAFETY: zeros are numbers, null pointers, and absent functions.
-    unsafe { std::mem::zeroed() }
+    Zeros::zeros()
 }
 
 /// Returns a structure with these send operations, which fails where there is one that iWARP has
@@ -181,8 +181,7 @@ fn link(requests: &mut [BatchedRequest]) -> *mut ibv_send_wr {
 /// As of [`batch`].
 unsafe fn add(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
     let Some(batch) = batch(qp) else { return };
-    // Zeros are numbers and null pointers.
-    let mut wr: ibv_send_wr = std::mem::zeroed();
+    let mut wr = ibv_send_wr::zeros();
     wr.wr_id = (*qp).wr_id;
     wr.send_flags = (*qp).wr_flags & !IBV_SEND_INLINE;
     wr.opcode = opcode;

@@ -1,4 +1,5 @@
 //! What a device and its port are.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::offset_of;
 use std::net::IpAddr;
@@ -40,8 +41,7 @@ pub(crate) fn guid(adapter: &Adapter) -> u64 {
 }
 
 fn device_attr(adapter: &Adapter) -> ibv_device_attr {
-    // SAFETY: it has numbers and octets alone.
-    let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
+    let mut attr = ibv_device_attr::zeros();
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     attr.fw_ver[..version.len()].copy_from_slice(version);
     let guid = guid(adapter);
@@ -99,8 +99,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if !input.is_null() && (*input).comp_mask != 0 || size < LEAST {
         return Errno::EINVAL as i32;
     }
-    // It has numbers alone.
-    let mut all: ibv_device_attr_ex = std::mem::zeroed();
+    let mut all = ibv_device_attr_ex::zeros();
     all.orig_attr = device_attr(Context::of(context).adapter);
     // No memory is pinned, so what the program maps anew is what peers reach.
     let each = IBV_ODP_SUPPORT_SEND

@@ -1,5 +1,6 @@
 //! Rates of InfiniBand: numbers of an enumeration, megabits per second, and multiples of 2.5
 //! gigabits per second.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 /// Each rate of `enum ibv_rate`: its number, its megabits per second, and the multiple where it is
 /// one.

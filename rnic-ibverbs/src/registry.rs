@@ -1,4 +1,5 @@
 //! The objects of the program by their numbers, by which the engine names them.
+#![allow(unsafe_code, reason = "the program's objects")]
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};
@@ -6,7 +7,6 @@ use std::sync::{Mutex, OnceLock};
 use crate::adapter::Adapter;
 use crate::errno::lock;
 use crate::objects::{Cq, Qp, Srq};
-use crate::process::renew;
 
 /// The queue pairs.
 pub(crate) static QPS: Registry<Qp> = Registry::new();
@@ -53,12 +53,9 @@ impl<T: Sync> Registry<T> {
         Some(what(unsafe { &*entry.0 }))
     }
 
-    /// Forgets the objects of the parent.
-    ///
-    /// # Safety
-    /// As of [`renew`].
-    pub(crate) unsafe fn renew(&self) {
-        renew(&self.0);
+    /// Returns its lock, which a child makes new.
+    pub(crate) fn renewed(&self) -> &Mutex<impl Default> {
+        &self.0
     }
 
     /// Calls `what` with each object, unless somebody holds the lock at the moment.

@@ -26,6 +26,7 @@
 //!    only if nobody has it;
 //! 9. in a turn of the engine, or without: the notifier of a completion queue, then the queue of
 //!    events of a channel.
+#![allow(unsafe_code, reason = "what one entry point begins and another ends")]
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
 //! Shared receive queues.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
 //! Names for people.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 use std::ffi::{CStr, c_char};
 

@@ -1,4 +1,5 @@
 //! Reading sysfs.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::fs;

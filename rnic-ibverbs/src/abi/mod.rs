@@ -20,6 +20,7 @@ mod kern;
 mod objects;
 mod rdma_cm;
 mod verbs;
+mod zeros;
 
 pub use attributes::*;
 pub use constants::*;
@@ -28,6 +29,7 @@ pub use layout::Layout;
 pub use objects::*;
 pub use rdma_cm::*;
 pub use verbs::*;
+pub(crate) use zeros::Zeros;
 
 /// Every structure, with its members.
 pub const LAYOUTS: &[&[Layout]] = &[

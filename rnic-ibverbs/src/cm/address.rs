@@ -1,4 +1,5 @@
 //! Addresses as C has them.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "addresses of programs")]
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -217,15 +218,13 @@ fn name_of(socket: &OwnedFd) -> Result<SocketAddr, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::Zeros;
 
     #[test]
     fn addresses_are_read_as_they_were_written() {
         for text in ["192.0.2.1:4420", "[2001:db8::1]:7", "[fe80::1%3]:65535"] {
             let address: SocketAddr = text.parse().unwrap();
-            let mut there = rdma_sockaddr {
-                // SAFETY: zeros are an address of no family.
-                storage: unsafe { std::mem::zeroed() },
-            };
+            let mut there = rdma_sockaddr::zeros();
             // SAFETY: the address is on this stack, and as large as any.
             unsafe {
                 assert_eq!(read(&raw const there.addr), None);

@@ -1,4 +1,5 @@
 //! Names and services, looked up.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::{c_char, c_void};
 use std::mem::{take, zeroed};

@@ -1,4 +1,5 @@
 //! Event channels.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

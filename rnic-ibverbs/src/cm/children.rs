@@ -1,11 +1,10 @@
 //! What a forked process has of the lists of rdma_cm: nothing.
+#![allow(unsafe_code, reason = "a handler of fork")]
 
 use std::sync::atomic::AtomicBool;
 
-use crate::cm::claims::renew_claims;
-use crate::cm::table::renew_tables;
-use crate::cm::verbs::renew_domains;
-use crate::process::in_children;
+use crate::cm::{claims, table, verbs};
+use crate::process::{in_children, renew};
 
 /// Registers that forked processes get new lists.
 pub(super) fn register() {
@@ -16,8 +15,8 @@ pub(super) fn register() {
 extern "C" fn renew_all() {
     // SAFETY: in a child there is no other thread, and this one was in `fork`.
     unsafe {
-        renew_claims();
-        renew_tables();
-        renew_domains();
+        renew(claims::renewed());
+        renew(table::renewed());
+        renew(verbs::renewed());
     }
 }

@@ -7,18 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 
 use crate::errno::{Errno, lock};
-use crate::process::renew;
 
 /// Who has which port.
 static CLAIMED: Mutex<Option<HashMap<u16, Vec<Holder>>>> = Mutex::new(None);
 
-/// Forgets the claims of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(super) unsafe fn renew_claims() {
-    // SAFETY: says the caller.
-    unsafe { renew(&CLAIMED) };
+/// Returns the lock of the claims, which a child makes new.
+pub(super) fn renewed() -> &'static Mutex<impl Default> {
+    &CLAIMED
 }
 
 /// An id that has an address.

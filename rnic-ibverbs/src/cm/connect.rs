@@ -1,4 +1,5 @@
 //! Connecting, answering, and ending connections.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! The events that programs get from their channels.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
 use std::sync::Arc;

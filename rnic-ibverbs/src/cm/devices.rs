@@ -1,4 +1,5 @@
 //! The devices that connections can use.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
 

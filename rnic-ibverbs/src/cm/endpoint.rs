@@ -1,4 +1,5 @@
 //! Endpoints: ids whose addresses are resolved, and whose queue pairs are made, in one call.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
 

@@ -1,4 +1,5 @@
 //! What happens to connections.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 use std::ffi::{CStr, c_char};
 

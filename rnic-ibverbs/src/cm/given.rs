@@ -1,4 +1,5 @@
 //! Events in the program's hands.
+#![allow(unsafe_code, reason = "the program's events")]
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -33,8 +34,7 @@ impl Given {
         // A raw pointer from the beginning: the event has one to its own private data, which a Box
         // that moves would end.
         let made = Box::into_raw(Box::new(Self {
-            // SAFETY: zeros are numbers and null pointers.
-            public: unsafe { std::mem::zeroed() },
+            public: rdma_cm_event::zeros(),
             counted,
             private_data,
         }));
@@ -75,6 +75,7 @@ impl Given {
     /// # Safety
     /// The event came from [`give`](Self::give), and nobody uses it any more.
     pub(super) unsafe fn take_back(event: *mut rdma_cm_event) -> Arc<Id> {
-        Box::from_raw(event.cast::<Self>()).counted
+        // SAFETY: `give` made it of a Box of this type, and the caller has the last use of it.
+        unsafe { Box::from_raw(event.cast::<Self>()) }.counted
     }
 }

@@ -1,4 +1,5 @@
 //! Communication identifiers: what the program sees of one, and what is kept of it here.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -214,8 +215,7 @@ impl Id {
             requests: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
         });
-        // SAFETY: zeros are numbers, null pointers, and addresses of no family.
-        let mut zeros: rdma_cm_id = unsafe { std::mem::zeroed() };
+        let mut zeros = rdma_cm_id::zeros();
         zeros.channel = channel;
         zeros.context = context;
         zeros.ps = ps;

@@ -1,4 +1,5 @@
 //! Ids come and go, and move between channels.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 use std::mem::take;

@@ -1,4 +1,5 @@
 //! Listening, and what is done with those who ask.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::null_mut;

@@ -1,5 +1,6 @@
 //! Options of ids, and what only other transports have: multicast, and enhanced connection
 //! establishment (ECE).
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
 

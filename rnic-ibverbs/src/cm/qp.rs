@@ -1,4 +1,5 @@
 //! The queue pair of an id, and the queues that are made with it.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::offset_of;
 use std::ptr::{copy_nonoverlapping, null_mut};
@@ -120,8 +121,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     if qp_init_attr.is_null() {
         return fail(Errno::EINVAL);
     }
-    // Zeros are numbers and null pointers.
-    let mut attr: ibv_qp_init_attr_ex = std::mem::zeroed();
+    let mut attr = ibv_qp_init_attr_ex::zeros();
     let (plain, extended) = (qp_init_attr.cast::<u8>(), (&raw mut attr).cast::<u8>());
     copy_nonoverlapping(plain, extended, PLAIN_QP);
     attr.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -185,8 +185,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     if attr.is_null() || id.is_null() {
         return fail(Errno::EINVAL);
     }
-    // Zeros are numbers and null pointers.
-    let mut extended: ibv_srq_init_attr_ex = std::mem::zeroed();
+    let mut extended = ibv_srq_init_attr_ex::zeros();
     copy_nonoverlapping(attr.cast::<u8>(), (&raw mut extended).cast(), PLAIN_SRQ);
     extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
     extended.srq_type = if (*id).qp_type == IBV_QPT_XRC_RECV {

@@ -1,4 +1,5 @@
 //! Requests of peers, and the ids that are made of them.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "the program's ids")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

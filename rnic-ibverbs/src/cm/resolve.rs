@@ -1,4 +1,5 @@
 //! Local addresses, and the ways to remote ones.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

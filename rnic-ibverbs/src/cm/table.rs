@@ -19,7 +19,6 @@ use crate::cm::request;
 use crate::dispatch::spawn;
 use crate::errno::{Errno, lock};
 use crate::objects::Qp;
-use crate::process::renew;
 use crate::registry::on_leaving;
 
 /// How long a connection that the program has ended may take to be over before its queue pair is
@@ -67,12 +66,9 @@ struct Lingering {
 /// The tables of this process.
 static TABLES: Mutex<Vec<Arc<Table>>> = Mutex::new(Vec::new());
 
-/// Forgets the tables of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(super) unsafe fn renew_tables() {
-    renew(&TABLES);
+/// Returns the lock of the tables, which a child makes new.
+pub(super) fn renewed() -> &'static Mutex<impl Default> {
+    &TABLES
 }
 
 /// Returns the table of an adapter, if there is one.

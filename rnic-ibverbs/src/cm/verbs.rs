@@ -1,4 +1,5 @@
 //! What rdma_cm does with the objects of the verbs.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "the program's objects")]
 
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -13,7 +14,6 @@ use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
 use crate::objects::Qp;
 use crate::pd::ibv_alloc_pd;
-use crate::process::renew;
 use crate::qp::{create_qp_ex as make_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
 
@@ -33,12 +33,9 @@ unsafe impl Send for SharedPd {}
 
 static SHARED: Mutex<Vec<SharedPd>> = Mutex::new(Vec::new());
 
-/// Forgets the domains of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(super) unsafe fn renew_domains() {
-    renew(&SHARED);
+/// Returns the lock of the domains, which a child makes new.
+pub(super) fn renewed() -> &'static Mutex<impl Default> {
+    &SHARED
 }
 
 /// Shows the program the device that an id is bound to.

@@ -1,10 +1,11 @@
 //! Addresses as programs pass them.
+#![allow(unsafe_code, reason = "addresses of programs")]
 
 use std::ptr;
 
 use nix::libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-use crate::abi::rdma_sockaddr;
+use crate::abi::{Zeros, rdma_sockaddr};
 use crate::errno::Errno;
 
 /// Returns the octets of an address of this family.
@@ -24,8 +25,7 @@ fn family_of(address: &rdma_sockaddr) -> i32 {
 
 /// Returns an address without a value.
 fn unspecified(domain: i32) -> rdma_sockaddr {
-    // SAFETY: zeros are an address of no family.
-    let mut address: rdma_sockaddr = unsafe { std::mem::zeroed() };
+    let mut address = rdma_sockaddr::zeros();
     address.addr.sa_family = domain as u16;
     address
 }

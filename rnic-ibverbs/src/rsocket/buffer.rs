@@ -1,20 +1,22 @@
 //! Memory that is registered with the device. The peer may write to it at any time, so nothing
 //! refers to it: it is copied from and to.
+#![allow(unsafe_code, reason = "memory that peers write to")]
 
+use std::ffi::c_void;
 use std::ptr::{self, null_mut};
 
 use nix::libc;
 
 use super::calls::*;
+use super::pieces::{Place, ToFill, ToRead};
 use crate::abi::*;
 use crate::errno::Errno;
 
-/// The memory, whole pages of it.
+/// The memory. Deregistered before it is unmapped: see the order of the members.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    start: *mut u8,
-    length: usize,
-    mr: *mut ibv_mr,
+    region: Region,
+    memory: Memory,
 }
 
 // SAFETY: the memory and its region are its own, and bound to no thread.
@@ -23,10 +25,16 @@ unsafe impl Send for Buffer {}
 // locks of the socket.
 unsafe impl Sync for Buffer {}
 
-impl Buffer {
-    /// Allocates memory of zeros, and registers it for these accesses in a protection domain that
-    /// outlives it.
-    pub(super) fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Result<Self, Errno> {
+/// Whole pages of memory.
+#[derive(Debug)]
+struct Memory {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Memory {
+    /// Allocates memory of zeros.
+    fn new(length: usize) -> Result<Self, Errno> {
         let length = length.max(1);
         let (read_write, anonymous) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -37,88 +45,135 @@ impl Buffer {
         if start == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        // SAFETY: the memory is there until `drop`, which deregisters it first, and nobody else has
-        // it.
-        let mr = unsafe { ibv_reg_mr(pd, start, length, access as i32) };
-        let buffer = Self {
+        Ok(Self {
             start: start.cast(),
             length,
-            mr,
-        };
+        })
+    }
+
+    /// Returns where these octets begin, all of which lie in it.
+    fn at(&self, offset: u32, length: usize) -> *mut u8 {
+        assert!(offset as usize + length <= self.length);
+        self.start.wrapping_add(offset as usize)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped it so, and neither the device nor a reference has it any more.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// A memory region of the device.
+#[derive(Debug)]
+pub(super) struct Region(*mut ibv_mr);
+
+// SAFETY: threads share memory regions.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Registers memory for these accesses. Fails where there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// The protection domain outlives the region. Whoever has the memory knows that the device, and
+    /// peers as far as the accesses say, read and write it until the region is dropped.
+    pub(super) unsafe fn new(
+        pd: *mut ibv_pd,
+        start: *mut c_void,
+        length: usize,
+        access: u32,
+    ) -> Result<Self, Errno> {
+        // SAFETY: says the caller.
+        let mr = unsafe { ibv_reg_mr(pd, start, length, access as i32) };
         if mr.is_null() {
             Err(Errno::last())
         } else {
-            Ok(buffer)
+            Ok(Self(mr))
         }
     }
 
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: it is not NULL, or there would be no region, and exists until `drop`.
+        unsafe { (*self.0).rkey }
+    }
+
+    fn lkey(&self) -> u32 {
+        // SAFETY: as in `rkey`.
+        unsafe { (*self.0).lkey }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: `new` registered it, and it is deregistered here alone.
+        unsafe { ibv_dereg_mr(self.0) };
+    }
+}
+
+impl Buffer {
+    /// Allocates memory of zeros, and registers it for these accesses.
+    ///
+    /// # Safety
+    ///
+    /// The protection domain outlives the buffer.
+    pub(super) unsafe fn new(pd: *mut ibv_pd, length: usize, access: u32) -> Result<Self, Errno> {
+        let memory = Memory::new(length)?;
+        // SAFETY: the domain stays, says the caller. The memory is there until the region is gone,
+        // and nothing refers to it.
+        let region = unsafe { Region::new(pd, memory.start.cast(), memory.length, access) }?;
+        Ok(Self { region, memory })
+    }
+
     pub(super) fn addr(&self) -> u64 {
-        self.start as u64
+        self.memory.start as u64
     }
 
     pub(super) fn rkey(&self) -> u32 {
-        // SAFETY: it is not NULL, or there would be no buffer, and exists until `drop`.
-        unsafe { (*self.mr).rkey }
+        self.region.rkey()
     }
 
     /// Returns a piece of it for a work request.
     pub(super) fn piece(&self, offset: u32, length: u32) -> ibv_sge {
-        // SAFETY: as in `rkey`.
-        let lkey = unsafe { (*self.mr).lkey };
         ibv_sge {
             addr: self.addr() + u64::from(offset),
             length,
-            lkey,
+            lkey: self.region.lkey(),
         }
     }
 
     /// Copies to memory of the application.
-    ///
-    /// # Safety
-    ///
-    /// `length` octets can be written to `to`.
-    pub(super) unsafe fn copy_out(&self, offset: u32, to: *mut u8, length: u32) {
-        assert!(offset as usize + length as usize <= self.length);
-        // SAFETY: the octets lie in the buffer, as was checked, and there is room for them, says
-        // the caller. The peer writes there no more once it has said what it has written; what it
-        // writes in spite of that is copied as it happens to be.
-        unsafe { ptr::copy_nonoverlapping(self.start.add(offset as usize), to, length as usize) };
+    pub(super) fn copy_out(&self, offset: u32, to: Place<'_, ToFill>) {
+        let from = self.memory.at(offset, to.length());
+        // SAFETY: the octets lie in the buffer, and there is room for them, says the place. The
+        // peer writes there no more once it has said what it has written; what it writes in spite
+        // of that is copied as it happens to be.
+        unsafe { ptr::copy_nonoverlapping(from, to.start(), to.length()) };
     }
 
     /// Copies from memory of the application.
-    ///
-    /// # Safety
-    ///
-    /// `length` octets can be read from `from`.
-    pub(super) unsafe fn copy_in(&self, offset: u32, from: *const u8, length: u32) {
-        assert!(offset as usize + length as usize <= self.length);
-        // SAFETY: the octets fit into the buffer, as was checked, and can be read, says the caller.
-        // The device reads them only after they are posted.
-        unsafe { ptr::copy_nonoverlapping(from, self.start.add(offset as usize), length as usize) };
+    pub(super) fn copy_in(&self, offset: u32, from: Place<'_, ToRead>) {
+        let to = self.memory.at(offset, from.length());
+        // SAFETY: the octets fit into the buffer, and can be read, says the place. The device reads
+        // them only after they are posted.
+        unsafe { ptr::copy_nonoverlapping(from.start(), to, from.length()) };
     }
 
     /// Returns a few octets of it.
     pub(super) fn read<const N: usize>(&self, offset: u32) -> [u8; N] {
         let mut octets = [0; N];
-        // SAFETY: there is room for N octets.
-        unsafe { self.copy_out(offset, octets.as_mut_ptr(), N as u32) };
+        let from = self.memory.at(offset, N);
+        // SAFETY: the octets lie in the buffer, and there is room for them. The peer may write them
+        // meanwhile: they are copied as they happen to be.
+        unsafe { ptr::copy_nonoverlapping(from, octets.as_mut_ptr(), N) };
         octets
     }
 
     /// Replaces a few octets.
     pub(super) fn write(&self, offset: u32, octets: &[u8]) {
-        // SAFETY: the slice has so many octets, 24 at most.
-        unsafe { self.copy_in(offset, octets.as_ptr(), octets.len() as u32) };
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if !self.mr.is_null() {
-            // SAFETY: `new` registered it, and it is deregistered here alone.
-            unsafe { ibv_dereg_mr(self.mr) };
-        }
-        // SAFETY: `new` mapped it so, and neither the device nor a reference has it any more.
-        unsafe { libc::munmap(self.start.cast(), self.length) };
+        let to = self.memory.at(offset, octets.len());
+        // SAFETY: the octets fit into the buffer.
+        unsafe { ptr::copy_nonoverlapping(octets.as_ptr(), to, octets.len()) };
     }
 }

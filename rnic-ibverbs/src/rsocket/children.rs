@@ -1,13 +1,11 @@
 //! What a forked process has of the lists of rsockets: the numbers of its parent's, which do
 //! nothing.
+#![allow(unsafe_code, reason = "a handler of fork")]
 
 use std::sync::atomic::AtomicBool;
 
-use super::index::renew_index;
-use super::keepalive::renew_probed;
-use super::reactor::renew_reactor;
-use super::repoll::renew_sets;
-use crate::process::in_children;
+use super::{index, keepalive, reactor, repoll};
+use crate::process::{in_children, renew, renew_shared};
 
 /// Registers that forked processes get new lists.
 pub(super) fn register() {
@@ -18,9 +16,9 @@ pub(super) fn register() {
 extern "C" fn renew_all() {
     // SAFETY: in a child there is no other thread, and this one was in `fork`.
     unsafe {
-        renew_index();
-        renew_probed();
-        renew_reactor();
-        renew_sets();
+        renew_shared(index::renewed());
+        renew(keepalive::renewed());
+        renew(reactor::renewed());
+        renew_shared(repoll::renewed());
     }
 }

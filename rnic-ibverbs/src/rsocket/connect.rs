@@ -1,5 +1,6 @@
 //! The events of rdma_cm: connections come about, and end.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::identifier::{Event, Identifier, refuse};
@@ -101,7 +102,7 @@ fn asked(listener: &Arc<Socket>, event: &Event) {
     if accepted.is_ok() {
         index::insert(&socket);
         if Reactor::get()
-            .and_then(|reactor| reactor.watch(socket.fd))
+            .and_then(|reactor| reactor.watch(lock(&socket.identifier).as_fd()))
             .is_err()
         {
             index::remove(&socket);
@@ -165,7 +166,7 @@ fn ended(socket: &Arc<Socket>) {
 /// Stops watching a socket that nobody will use, and removes it from the index.
 pub(super) fn forget(socket: &Socket) {
     if let Ok(reactor) = Reactor::get() {
-        reactor.unwatch(socket.fd);
+        reactor.unwatch(lock(&socket.identifier).as_fd());
     }
     index::remove(socket);
 }

@@ -1,13 +1,13 @@
 //! The queue pair of a socket, its completion queue, and its buffers.
+#![allow(unsafe_code, reason = "calls the verbs by their C ABI")]
 
 use std::ffi::c_void;
-use std::mem;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, Region};
 use super::calls::*;
 use super::config::{LONGEST_QUEUE, SHORTEST_QUEUE, Sizes};
 use super::identifier::{Identifier, check, set_nonblocking};
@@ -134,7 +134,7 @@ impl Queue {
             channel,
             cq: null_mut(),
         };
-        set_nonblocking(queue.fd())?;
+        set_nonblocking(&queue)?;
         // SAFETY: the channel was made just now.
         unsafe { on_notification(channel, move || watchers.wake()) };
         // SAFETY: as above, and the channel was made just now.
@@ -145,10 +145,13 @@ impl Queue {
             Ok(queue)
         }
     }
+}
 
-    fn fd(&self) -> RawFd {
-        // SAFETY: the channel exists until `drop`, and its descriptor does not change.
-        unsafe { (*self.channel).fd }
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists until `drop`, has its descriptor open until then, and does not
+        // change it.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
     }
 }
 
@@ -180,10 +183,12 @@ impl Endpoint {
         let targets = TARGETS * Sge::OCTETS + usize::from(sizes.iomaps) * Iomap::OCTETS;
         // Each has a name first: if one fails, those before it go in the opposite order, the queue
         // pair before its completion queue.
-        let send = Buffer::new(pd, sizes.send_buffer as usize, 0)?;
-        let receive = Buffer::new(pd, sizes.receive_buffer as usize, written_by_peer)?;
-        let messages = Buffer::new(pd, messages, IBV_ACCESS_LOCAL_WRITE)?;
-        let targets = Buffer::new(pd, targets, written_by_peer)?;
+        // SAFETY: the id's domain outlives the endpoint, as the id does.
+        let buffer = |length, access| unsafe { Buffer::new(pd, length, access) };
+        let send = buffer(sizes.send_buffer as usize, 0)?;
+        let receive = buffer(sizes.receive_buffer as usize, written_by_peer)?;
+        let messages = buffer(messages, IBV_ACCESS_LOCAL_WRITE)?;
+        let targets = buffer(targets, written_by_peer)?;
         let endpoint = Self {
             pair,
             queue,
@@ -222,16 +227,26 @@ impl Endpoint {
         }
     }
 
-    /// Returns the protection domain, for buffers of the application.
-    pub(super) fn pd(&self) -> *mut ibv_pd {
+    /// Registers memory of the application. The socket drops the region before its endpoint.
+    ///
+    /// # Safety
+    ///
+    /// The application knows that the memory is read and written as the access says until the
+    /// region is dropped. Memory that is not there is refused.
+    pub(super) unsafe fn register(
+        &self,
+        start: *mut c_void,
+        length: usize,
+        access: u32,
+    ) -> Result<Region, Errno> {
         // SAFETY: the socket destroys its endpoint before its identifier, and the id has this
-        // domain since it has the queue pair.
-        unsafe { (*self.pair.0).pd }
+        // domain since it has the queue pair. What is said of the memory, says the caller.
+        unsafe { Region::new((*self.pair.0).pd, start, length, access) }
     }
 
     /// Returns the descriptor that is readable when a completion has come after [`arm`](Self::arm).
     pub(super) fn fd(&self) -> RawFd {
-        self.queue.fd()
+        self.queue.as_fd().as_raw_fd()
     }
 
     /// Removes and returns the entry of a buffer that the peer has written, if it is whole.
@@ -383,8 +398,7 @@ impl Pair {
     ) -> Result<Self, Errno> {
         // Entries for the peer are always inline.
         let inline = usize::from(sizes.inline).clamp(Iomap::OCTETS, MAX_INLINE);
-        // SAFETY: zeros are numbers and null pointers.
-        let mut attributes: ibv_qp_init_attr = unsafe { mem::zeroed() };
+        let mut attributes = ibv_qp_init_attr::zeros();
         attributes.send_cq = queue.cq;
         attributes.recv_cq = queue.cq;
         attributes.qp_type = IBV_QPT_RC;
@@ -405,8 +419,7 @@ impl Pair {
 }
 
 fn longest_queue(context: *mut ibv_context) -> Result<u16, Errno> {
-    // SAFETY: it has numbers and octets alone.
-    let mut attributes = unsafe { mem::zeroed::<ibv_device_attr>() };
+    let mut attributes = ibv_device_attr::zeros();
     // SAFETY: the context is that of an id, which stays open.
     returned(unsafe { ibv_query_device(context, &mut attributes) })?;
     let longest = attributes
@@ -424,8 +437,7 @@ fn inline_piece(octets: &[u8]) -> ibv_sge {
 }
 
 fn send(piece: &mut ibv_sge, work: Work) -> ibv_send_wr {
-    // SAFETY: zeros are numbers and null pointers, and so is each member of the unions.
-    let mut request: ibv_send_wr = unsafe { mem::zeroed() };
+    let mut request = ibv_send_wr::zeros();
     request.wr_id = work.to_id();
     request.sg_list = piece;
     request.num_sge = 1;
@@ -435,8 +447,7 @@ fn send(piece: &mut ibv_sge, work: Work) -> ibv_send_wr {
 }
 
 fn write(octets: &Octets<'_>, pieces: &mut [ibv_sge; 2], work: Work, to: Sge) -> ibv_send_wr {
-    // SAFETY: zeros are numbers and null pointers, and so is each member of the unions.
-    let mut request: ibv_send_wr = unsafe { mem::zeroed() };
+    let mut request = ibv_send_wr::zeros();
     request.wr_id = work.to_id();
     match octets {
         Octets::Inline(octets) => {

@@ -1,12 +1,13 @@
 //! An identifier of rdma_cm with an event channel of its own. The channel's descriptor is the
 //! number of the socket.
+#![allow(unsafe_code, reason = "calls rdma_cm by its C ABI")]
 
 use std::ffi::c_void;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, null_mut};
 use std::slice;
 
-use nix::libc;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::calls::*;
 use crate::abi::*;
@@ -39,13 +40,16 @@ impl Channel {
             return Err(Errno::last());
         }
         let channel = Self(channel);
-        set_nonblocking(channel.fd())?;
+        set_nonblocking(&channel)?;
         Ok(channel)
     }
+}
 
-    fn fd(&self) -> RawFd {
-        // SAFETY: the channel exists until `drop`, and its descriptor does not change.
-        unsafe { (*self.0).fd }
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel exists until `drop`, has its descriptor open until then, and does not
+        // change it.
+        unsafe { BorrowedFd::borrow_raw((*self.0).fd) }
     }
 }
 
@@ -94,11 +98,6 @@ impl Identifier {
 
     pub(super) fn raw(&self) -> *mut rdma_cm_id {
         self.id
-    }
-
-    /// Returns the descriptor of its event channel.
-    pub(super) fn fd(&self) -> RawFd {
-        self.channel.fd()
     }
 
     pub(super) fn local(&self) -> rdma_sockaddr {
@@ -185,6 +184,13 @@ impl Identifier {
     }
 }
 
+/// The descriptor of its event channel.
+impl AsFd for Identifier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
 impl Drop for Identifier {
     fn drop(&mut self) {
         // SAFETY: `new` made the id, or `adopt` took it over. Its queue pair was destroyed before:
@@ -260,14 +266,9 @@ fn conn_param(
 }
 
 /// Makes calls on a descriptor return at once.
-pub(super) fn set_nonblocking(fd: RawFd) -> Result<(), Errno> {
-    // SAFETY: the command takes and returns numbers.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags == -1 {
-        return Err(Errno::last());
-    }
-    // SAFETY: as above.
-    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })
+pub(super) fn set_nonblocking(fd: impl AsFd) -> Result<(), Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+    fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)
 }
 
 /// Returns what a call failed with.

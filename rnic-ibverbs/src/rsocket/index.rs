@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::socket::Socket;
 use crate::errno::Errno;
-use crate::process::{self, renew_shared};
+use crate::process;
 
 static SOCKETS: RwLock<Vec<Option<Arc<Socket>>>> = RwLock::new(Vec::new());
 
@@ -39,14 +39,10 @@ pub(super) fn insert(socket: &Arc<Socket>) {
     }
 }
 
-/// Keeps the sockets of the parent, whose numbers are taken, unless another thread was about to
-/// change them.
-///
-/// # Safety
-/// As of [`renew_shared`].
-pub(super) unsafe fn renew_index() {
-    // SAFETY: says the caller.
-    unsafe { renew_shared(&SOCKETS) };
+/// Returns the lock of the sockets, which a child makes new. It keeps those of the parent, whose
+/// numbers are taken, unless another thread was about to change them.
+pub(super) fn renewed() -> &'static RwLock<impl Default> {
+    &SOCKETS
 }
 
 /// Removes a socket, which is gone when all calls on it have returned.

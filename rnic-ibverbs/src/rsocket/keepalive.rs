@@ -8,7 +8,6 @@ use super::layout::Sge;
 use super::reactor::Reactor;
 use super::socket::{Phase, Socket};
 use crate::errno::{Errno, lock};
-use crate::process::renew;
 
 /// What Linux has by default.
 const DEFAULT_IDLE: u32 = 7200;
@@ -22,13 +21,9 @@ struct Probed {
 
 static PROBED: Mutex<Vec<Probed>> = Mutex::new(Vec::new());
 
-/// Forgets the connections of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(super) unsafe fn renew_probed() {
-    // SAFETY: says the caller.
-    unsafe { renew(&PROBED) };
+/// Returns the lock of the connections, which a child makes new.
+pub(super) fn renewed() -> &'static Mutex<impl Default> {
+    &PROBED
 }
 
 /// Returns the time after which the kernel probes its own connections.

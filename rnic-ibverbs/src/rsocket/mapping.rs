@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::calls::{ibv_dereg_mr, ibv_reg_mr};
+use super::buffer::Region;
 use super::layout::{Iomap, Sge};
-use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_pd};
+use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use crate::errno::Errno;
 
 /// A mapped buffer.
@@ -19,29 +19,16 @@ pub(super) struct Mapping {
     announced: bool,
 }
 
-#[derive(Debug)]
-struct Region(*mut ibv_mr);
-
-// SAFETY: a memory region, which threads share.
-unsafe impl Send for Region {}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: `add` registered it, and it is deregistered here alone.
-        unsafe { ibv_dereg_mr(self.0) };
-    }
-}
-
 /// All of a socket.
 #[derive(Debug, Default)]
 pub(super) struct Mappings(Vec<Mapping>);
 
 impl Mappings {
-    /// Maps memory of the application. `entries` is how many the peer has; `None` if the peer is
-    /// not to write there.
+    /// Maps memory of the application, which `register` registers for an access. `entries` is how
+    /// many the peer has; `None` if the peer is not to write there.
     pub(super) fn add(
         &mut self,
-        pd: *mut ibv_pd,
+        register: impl FnOnce(u32) -> Result<Region, Errno>,
         start: *mut c_void,
         length: usize,
         entries: Option<u16>,
@@ -60,16 +47,11 @@ impl Mappings {
         } else {
             0
         };
-        // SAFETY: the protection domain is that of the socket's endpoint. The application has
-        // memory there until it unmaps it, says `riomap`; memory that is not there is refused.
-        let mr = unsafe { ibv_reg_mr(pd, start, length, (IBV_ACCESS_LOCAL_WRITE | remote) as i32) };
-        if mr.is_null() {
-            return Err(Errno::last());
-        }
+        let region = register(IBV_ACCESS_LOCAL_WRITE | remote)?;
         self.0.push(Mapping {
             offset,
             buffer: (start as usize, length),
-            region: Region(mr),
+            region,
             index,
             announced: index.is_none(),
         });
@@ -92,11 +74,9 @@ impl Mappings {
     /// there.
     pub(super) fn next_unannounced(&self) -> Option<(u16, Iomap)> {
         let mapping = self.0.iter().find(|mapping| !mapping.announced)?;
-        // SAFETY: the region exists as long as the mapping.
-        let key = unsafe { (*mapping.region.0).rkey };
         let sge = Sge {
             addr: mapping.buffer.0 as u64,
-            key,
+            key: mapping.region.rkey(),
             length: mapping.buffer.1 as u32,
         };
         Some((

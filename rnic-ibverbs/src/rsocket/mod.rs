@@ -10,7 +10,7 @@
 
 // From the ground up; each file imports only from those below it:
 // address, calls, inside, layout, pieces, reactor, waiter < outgoing < config, incoming <
-// identifier < buffer, mapping < endpoint < socket < index, progress < connect, keepalive, poll,
+// identifier < buffer < endpoint, mapping < socket < index, progress < connect, keepalive, poll,
 // receive, send < close, options, repoll, service < children < symbols < repoll_symbols
 mod address;
 mod buffer;

@@ -1,6 +1,6 @@
 //! The event channels of all sockets, as one thing to wait for.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,6 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::errno::{Errno, lock};
-use crate::process::renew;
 
 /// Descriptors that are reported at once.
 const BATCH: usize = 32;
@@ -29,13 +28,9 @@ pub(super) struct Reactor {
 
 static REACTOR: Mutex<Option<&'static Reactor>> = Mutex::new(None);
 
-/// Forgets the reactor of the parent.
-///
-/// # Safety
-/// As of [`renew`].
-pub(super) unsafe fn renew_reactor() {
-    // SAFETY: says the caller.
-    unsafe { renew(&REACTOR) };
+/// Returns the lock of the reactor, which a child makes new.
+pub(super) fn renewed() -> &'static Mutex<impl Default> {
+    &REACTOR
 }
 
 impl Reactor {
@@ -72,16 +67,14 @@ impl Reactor {
     }
 
     /// Reports a descriptor whenever it is readable.
-    pub(super) fn watch(&self, fd: RawFd) -> Result<(), Errno> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, fd as u64);
-        // SAFETY: it is the descriptor of the caller's socket, which keeps it open.
-        self.epoll.add(unsafe { BorrowedFd::borrow_raw(fd) }, event)
+    pub(super) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64);
+        self.epoll.add(fd, event)
     }
 
     /// Reports a descriptor no more.
-    pub(super) fn unwatch(&self, fd: RawFd) {
-        // SAFETY: as in `watch`.
-        let _ = self.epoll.delete(unsafe { BorrowedFd::borrow_raw(fd) });
+    pub(super) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = self.epoll.delete(fd);
     }
 
     /// Ends a wait before anything has happened.

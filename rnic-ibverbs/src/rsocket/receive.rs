@@ -3,13 +3,17 @@
 use nix::libc::{MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_WAITALL};
 
 use super::incoming::Run;
-use super::pieces::Pieces;
+use super::pieces::{Pieces, ToFill};
 use super::socket::{Flow, Phase, Socket};
 use crate::errno::{Errno, lock};
 
 impl Socket {
     /// Receives data, and returns how many octets; 0 at the end of what the peer sends.
-    pub(super) fn receive(&self, mut pieces: Pieces<'_>, flags: i32) -> Result<usize, Errno> {
+    pub(super) fn receive(
+        &self,
+        mut pieces: Pieces<'_, ToFill>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
         if flags & MSG_OOB != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -40,12 +44,17 @@ impl Socket {
 
     /// Copies to the application. The peer writes there again only when it is told that these
     /// octets were read.
-    fn copy(&self, pieces: &mut Pieces<'_>, runs: [Run; 2], peek: bool) -> Result<(), Errno> {
+    fn copy(
+        &self,
+        pieces: &mut Pieces<'_, ToFill>,
+        runs: [Run; 2],
+        peek: bool,
+    ) -> Result<(), Errno> {
         let endpoint = self.endpoint.get().ok_or(Errno::ENOTCONN)?;
         for Run { mut offset, length } in runs {
-            pieces.advance(length, |to, length| {
-                // SAFETY: the application has so much room there.
-                unsafe { endpoint.receive.copy_out(offset, to, length) };
+            pieces.advance(length, |to| {
+                let length = to.length() as u32;
+                endpoint.receive.copy_out(offset, to);
                 offset += length;
             });
         }

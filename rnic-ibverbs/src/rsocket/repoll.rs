@@ -11,7 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::poll;
 use super::waiter::entry;
 use crate::errno::{Errno, lock};
-use crate::process::{self, Process, renew_shared};
+use crate::process::{self, Process};
 
 /// What a program may wait for; errors and the end are always told. poll(2) and epoll(7) have the
 /// same numbers.
@@ -79,14 +79,10 @@ pub(super) fn get(number: RawFd) -> Result<Arc<Repoll>, Errno> {
     Ok(set)
 }
 
-/// Keeps the sets of the parent, whose numbers are taken, unless another thread was about to change
-/// them.
-///
-/// # Safety
-/// As of [`renew_shared`].
-pub(super) unsafe fn renew_sets() {
-    // SAFETY: says the caller.
-    unsafe { renew_shared(&SETS) };
+/// Returns the lock of the sets, which a child makes new. It keeps those of the parent, whose
+/// numbers are taken, unless another thread was about to change them.
+pub(super) fn renewed() -> &'static RwLock<impl Default> {
+    &SETS
 }
 
 /// Closes the set of this number. Its number is free when no thread waits for it any more.

@@ -1,4 +1,5 @@
 //! The functions of `rdma/rsocket.h` that begin with `repoll`.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 use std::slice;
 use std::time::Duration;

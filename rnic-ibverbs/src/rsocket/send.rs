@@ -1,11 +1,9 @@
 //! Sending: data go into the send buffer, and from there by RDMA Write into the peer's receive
 //! buffer, or into one that it has mapped.
 
-use std::ptr;
-
 use super::endpoint::{Endpoint, MAX_INLINE, Octets, Work};
 use super::layout::{Iomap, Message, Sge};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, ToRead};
 use super::socket::{Flow, Phase, SendSide, Socket};
 use crate::errno::{Errno, lock};
 
@@ -17,7 +15,11 @@ const LONGEST: u32 = 1 << 16;
 impl Socket {
     /// Sends data, and returns how many octets of them: all, unless a call that must not wait would
     /// have to.
-    pub(super) fn send(&self, mut pieces: Pieces<'_>, nonblocking: bool) -> Result<usize, Errno> {
+    pub(super) fn send(
+        &self,
+        mut pieces: Pieces<'_, ToRead>,
+        nonblocking: bool,
+    ) -> Result<usize, Errno> {
         let length = pieces.left();
         let mut side = lock(&self.send);
         let done = self.announce(nonblocking).and_then(|()| {
@@ -39,7 +41,7 @@ impl Socket {
     /// many octets found one.
     pub(super) fn send_to_mapped(
         &self,
-        mut pieces: Pieces<'_>,
+        mut pieces: Pieces<'_, ToRead>,
         mut offset: u64,
         nonblocking: bool,
     ) -> Result<usize, Errno> {
@@ -71,7 +73,7 @@ impl Socket {
     fn send_message(
         &self,
         side: &mut SendSide,
-        pieces: &mut Pieces<'_>,
+        pieces: &mut Pieces<'_, ToRead>,
         octets: u32,
     ) -> Result<(), Errno> {
         let endpoint = self.endpoint.get().ok_or(Errno::ENOTCONN)?;
@@ -87,7 +89,7 @@ impl Socket {
     fn send_unannounced(
         &self,
         side: &mut SendSide,
-        pieces: &mut Pieces<'_>,
+        pieces: &mut Pieces<'_, ToRead>,
         octets: u32,
         to: Sge,
     ) -> Result<(), Errno> {
@@ -155,18 +157,16 @@ impl Flow {
 fn with_octets(
     endpoint: &Endpoint,
     side: &mut SendSide,
-    pieces: &mut Pieces<'_>,
+    pieces: &mut Pieces<'_, ToRead>,
     octets: u32,
     post: impl FnOnce(Octets<'_>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     if octets <= endpoint.sizes.inline.into() {
         let mut short = [0; MAX_INLINE];
         let mut at = 0;
-        pieces.advance(octets, |from, length| {
-            let to = &mut short[at..][..length as usize];
-            // SAFETY: the application has so many octets there.
-            unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
-            at += to.len();
+        pieces.advance(octets, |from| {
+            from.copy_to(&mut short[at..][..from.length()]);
+            at += from.length();
         });
         return post(Octets::Inline(&short[..octets as usize]));
     }
@@ -174,9 +174,9 @@ fn with_octets(
     let first = octets.min(size - side.offset);
     let places = [(side.offset, first), (0, octets - first)];
     for (mut offset, length) in places {
-        pieces.advance(length, |from, length| {
-            // SAFETY: the application has so many octets there.
-            unsafe { endpoint.send.copy_in(offset, from, length) };
+        pieces.advance(length, |from| {
+            let length = from.length() as u32;
+            endpoint.send.copy_in(offset, from);
             offset += length;
         });
     }

@@ -8,11 +8,9 @@
 //! | `flow` | what messages and completions change; held for short times | |
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-
-use nix::libc;
 
 use super::config::{Config, Sizes};
 use super::endpoint::Endpoint;
@@ -24,6 +22,7 @@ use super::outgoing::Outgoing;
 use super::waiter::Watchers;
 use crate::errno::{Errno, lock};
 use crate::process::Process;
+use crate::system::duplicate;
 
 /// The most connections that wait to be accepted, as the kernel has it by default.
 const MAX_WAITING: usize = 1024;
@@ -254,7 +253,7 @@ impl Socket {
         };
         Self {
             process: Process::this(),
-            fd: identifier.fd(),
+            fd: identifier.as_fd().as_raw_fd(),
             accepted_as: OnceLock::new(),
             domain,
             send: Mutex::default(),
@@ -283,15 +282,8 @@ impl Socket {
     /// descriptor of its own before, and its `select` would treat a smaller number of ours as one
     /// of the kernel's.
     pub(super) fn number_accepted(&self) -> Result<RawFd, Errno> {
-        // SAFETY: the command takes and returns numbers.
-        let number = unsafe { libc::fcntl(self.fd, libc::F_DUPFD_CLOEXEC, 0) };
-        if number < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: the descriptor was made just now, and nobody else closes it.
-        let number = self
-            .accepted_as
-            .get_or_init(|| unsafe { OwnedFd::from_raw_fd(number) });
+        let number = duplicate(lock(&self.identifier).as_fd())?;
+        let number = self.accepted_as.get_or_init(|| number);
         Ok(number.as_raw_fd())
     }
 

@@ -1,6 +1,8 @@
 //! The functions of `rdma/rsocket.h`.
+#![allow(unsafe_code, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
+use std::os::fd::AsFd;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,10 +61,9 @@ pub(super) extern "C-unwind" fn rsocket(domain: i32, r#type: i32, protocol: i32)
         } else {
             0
         };
-        let fd = socket.fd;
-        reactor.watch(fd)?;
+        reactor.watch(lock(&socket.identifier).as_fd())?;
         index::insert(&socket);
-        Ok(fd)
+        Ok(socket.fd)
     })
 }
 
@@ -164,13 +165,17 @@ pub(super) extern "C-unwind" fn rclose(socket: i32) -> i32 {
 
 fn receive(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.receive(Pieces::new(pieces?), flags)? as ssize_t)
+        // SAFETY: the program has room there: entry points alone call this, with what they got.
+        let pieces = unsafe { Pieces::new(pieces?) };
+        Ok(socket.receive(pieces, flags)? as ssize_t)
     })
 }
 
 fn send(socket: i32, pieces: Result<&[iovec], Errno>, flags: i32) -> ssize_t {
     on(socket, |socket| {
-        Ok(socket.send(Pieces::new(pieces?), may_not_wait(socket, flags))? as ssize_t)
+        // SAFETY: the program has octets there: entry points alone call this, with what they got.
+        let pieces = unsafe { Pieces::new(pieces?) };
+        Ok(socket.send(pieces, may_not_wait(socket, flags))? as ssize_t)
     })
 }
 
@@ -480,7 +485,9 @@ pub(super) unsafe extern "C-unwind" fn riomap(
         }
         let entries = (prot != 0).then(|| lock(&socket.flow).peer.mappable);
         let offset = if offset == -1 { buf as off_t } else { offset };
-        lock(&socket.mappings).add(endpoint.pd(), buf, len, entries, offset as u64)?;
+        // SAFETY: the program has memory there until it calls `riounmap` or closes the socket.
+        let register = |access| unsafe { endpoint.register(buf, len, access) };
+        lock(&socket.mappings).add(register, buf, len, entries, offset as u64)?;
         Ok(offset)
     })
 }
@@ -504,7 +511,9 @@ pub(super) unsafe extern "C-unwind" fn riowrite(
     let written: ssize_t = on(socket, |socket| {
         let nonblocking = may_not_wait(socket, flags);
         let source = piece(buf, count);
-        Ok(socket.send_to_mapped(Pieces::new(&source), offset as u64, nonblocking)? as ssize_t)
+        // SAFETY: the program has so many octets there.
+        let pieces = unsafe { Pieces::new(&source) };
+        Ok(socket.send_to_mapped(pieces, offset as u64, nonblocking)? as ssize_t)
     });
     written as usize
 }

@@ -9,24 +9,18 @@
 //! its like do.
 
 use std::cell::RefCell;
-use std::ffi::c_void;
 use std::os::fd::{AsRawFd, RawFd};
 use std::process;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nix::libc::{nfds_t, pollfd};
+use nix::libc::pollfd;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::cancellation::PutOff;
 use crate::errno::{Errno, lock};
 use crate::event_queue::read_now;
-
-unsafe extern "C-unwind" {
-    /// A thread that waits here can be cancelled, which unwinds.
-    fn poll(fds: *mut pollfd, count: nfds_t, timeout: i32) -> i32;
-    fn read(fd: RawFd, buffer: *mut c_void, count: usize) -> isize;
-}
+use crate::system;
 
 /// What wakes a thread.
 #[derive(Debug)]
@@ -68,10 +62,7 @@ impl Waiter {
     /// Sleeps until the thread has been woken. Fails with EINTR behind a signal whose handler has
     /// no SA_RESTART.
     pub(super) fn sleep(&self) -> Result<(), Errno> {
-        let mut count = 0u64;
-        // SAFETY: 8 octets can be written there, which are this thread's own.
-        let got = unsafe { read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
-        if got < 0 { Err(Errno::last()) } else { Ok(()) }
+        system::read_event(&self.bell)
     }
 
     fn wake(&self) {
@@ -83,7 +74,7 @@ impl Waiter {
 
     /// Forgets that the thread was woken: it looks at everything now.
     pub(super) fn clear(&self) {
-        read_now(self.fd());
+        read_now(&self.bell);
     }
 }
 
@@ -144,9 +135,7 @@ pub(super) fn poll_fds(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<
             .try_into()
             .unwrap_or(i32::MAX)
     });
-    // SAFETY: the slice has so many entries, and poll(2) writes to those alone.
-    let ready = unsafe { poll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout) };
-    usize::try_from(ready).map_err(|_| Errno::last())
+    system::poll_fds(fds, timeout)
 }
 
 /// Returns an entry for poll(2).
