@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_core::engine::NetError;
-use rnic_core::memory::table::TableError;
 use rnic_core::in_memory;
+use rnic_core::memory::table::TableError;
 use rnic_verbs::{
     Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error,
     HugePages, Mr, OpenError, PortConfig, Qp, QpCaps, Region, SendRequest,

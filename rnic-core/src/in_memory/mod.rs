@@ -24,7 +24,7 @@ use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::packet::Checksums;
 
-pub use frames::VecFrames;
+pub use frames::{FRAME_LEN, VecFrames};
 
 /// Frames handled in one turn.
 const BATCH: usize = 64;

@@ -33,7 +33,7 @@ pub(crate) enum Verb {
 
 /// Kinds of objects.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+pub(crate) enum Kind {
     /// Queue pairs
     Qp,
     /// Memory regions and windows

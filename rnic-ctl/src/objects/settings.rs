@@ -10,7 +10,7 @@ const DEFAULT: &str = "default";
 
 /// Keys of the configuration with their new values.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     /// Keys, as in rnicd.toml, each with its new value; lists have commas between their elements.
     /// The value "default" is what rnicd.toml says
     #[arg(value_names = ["KEY", "VALUE"], num_args = 2.., required = true)]
@@ -19,7 +19,7 @@ pub(super) struct Settings {
 
 /// The same, where none is needed.
 #[derive(Clone, Debug, Args)]
-pub(super) struct AnySettings {
+pub(crate) struct AnySettings {
     /// Keys, as in rnicd.toml, each with its value
     #[arg(value_names = ["KEY", "VALUE"], num_args = 2..)]
     settings: Vec<String>,

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
+use rnic_core::in_memory;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::table::Access;
-use rnic_core::in_memory;
 
 use super::*;
 use crate::device::Device;

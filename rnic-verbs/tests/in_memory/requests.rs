@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rnic_core::memory::table::TableError;
 use rnic_core::in_memory::pair;
+use rnic_core::memory::table::TableError;
 use rnic_verbs::{
     Access, EndReason, Error, HugePages, MAX_INLINE, MAX_SGE, PostError, PostSendsError, QpCaps,
     QpState, Region, SendRequest, WcOpcode, WcStatus,
