@@ -397,7 +397,7 @@ unsafe fn bind() {
         rdma_resolve_addr(taken, null_mut(), server.pointer(), 1),
         libc::EINVAL,
     );
-    ok(rdma_resolve_addr(v6, null_mut(), server.pointer(), 1));
+    ok(rdma_resolve_addr(v6, null_mut(), server.pointer(), 2000));
     assert_eq!(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED).id, v6);
     for id in [any, taken, v6, loopback, elsewhere, unreachable] {
         ok(rdma_destroy_id(id));
