@@ -481,7 +481,7 @@ impl Stream {
     /// Returns whether there is surely nothing to send now, and no work request that waits.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
-        !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
+        !self.ddp.is_sending() && self.user.is_at_rest()
     }
 
     /// Returns whether FPDUs may be sent now.

@@ -367,12 +367,6 @@ impl Rdmap {
             && !self.responder.is_due()
     }
 
-    /// Returns whether a work request can begin, or has begun and is not sent in full.
-    #[inline(always)]
-    pub fn has_request(&self, qp: &QueuePair) -> bool {
-        !self.requester.is_at_rest(qp)
-    }
-
     /// Executes local requests, which send nothing, while nothing may be sent yet. A request that
     /// fails stays first in the queue: [`next_message`](Self::next_message) returns its error.
     pub fn execute_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
