@@ -96,9 +96,10 @@ impl<'a, 'g> Message<'a, 'g> {
         let LocalUlp::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
             return None;
         };
-        if !stream.is_still_between_messages() {
+        if !stream.between_messages {
             return None;
         }
+        debug_assert!(stream.is_between_messages());
         let DdpSegment {
             header, payload, ..
         } = DdpSegment::parse(frame::ulpdu(fpdu)?).ok()?;
