@@ -31,7 +31,7 @@ use crate::ids::{ListenerId, RequestId};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
-use crate::tcp::{Seq, SpilledOctets, State, Succession, Tcp, TcpConfig};
+use crate::tcp::{Due, Seq, SpilledOctets, State, Succession, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::wire::icmp::TooBig;
 use crate::wire::tcp::TcpSegment;
@@ -375,10 +375,20 @@ impl Connection {
         let in_vain =
             || self.scheduled.timer.is_some() && is_crowded && self.next_timeout().is_none();
         Wants {
-            send: !self.is_at_rest(now),
-            delayed_ack: self.acks_next_turn().then_some(now),
             timer: !self.has_timer_in_time() || in_vain(),
             ended: self.is_finished(),
+            ..self.wants_to_send(now)
+        }
+    }
+
+    /// Returns what it [wants](Self::wants) of the engine where no timer of it is due earlier than
+    /// before, and it is not over.
+    #[inline(always)]
+    pub(crate) fn wants_to_send(&self, now: Instant) -> Wants {
+        Wants {
+            send: !self.is_at_rest(now),
+            delayed_ack: self.acks_next_turn().then_some(now),
+            ..Wants::default()
         }
     }
 
@@ -407,33 +417,10 @@ impl Connection {
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Streaming(stream) => {
-                stream.is_at_rest() && self.is_at_rest_but_for_requests(now)
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns whether there is nothing to send but what the application has posted meanwhile, for
-    /// which it rings the doorbell. Also true if the connection waits for a turn to send anyway.
-    pub(crate) fn is_at_rest_unless_posted(&self, now: Instant) -> bool {
-        self.scheduled.ready || self.is_at_rest_but_for_requests(now)
-    }
-
-    /// Returns whether there is nothing to send but, perhaps, posted requests. The application
-    /// posts on its own thread at any moment, and rings the doorbell then.
-    #[inline]
-    fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
-        self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
-    }
-
-    /// Returns what [`is_at_rest`](Self::is_at_rest) does, behind a [predicted
-    /// segment](PredictedSegment) that acknowledged [all](crate::tcp::Acknowledged::All), to which
-    /// nothing but [this](Self::settle_acked) had to be done.
-    #[inline]
-    pub(crate) fn is_at_rest_behind_sole_ack(&self, now: Instant) -> bool {
-        match &self.phase {
-            Phase::Streaming(stream) => {
-                stream.is_at_rest() && self.tcp.is_at_rest_behind_sole_ack(now)
+                stream.is_at_rest()
+                    && self.loose_octets.is_empty()
+                    && !self.fin_asked
+                    && self.tcp.due(now) == Due::Nothing
             }
             _ => false,
         }

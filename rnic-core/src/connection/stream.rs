@@ -46,41 +46,11 @@ impl fmt::Debug for Stream {
             .field("hold", &self.hold)
             .field("ended", &self.ended)
             .field("send_may_open", &self.send_may_open)
-            .field("deframer", self.deframer.get())
+            .field("deframer", &self.deframer)
             .field("ddp", &self.ddp)
             .field("markers", &self.markers)
             .field("last_words", &self.last_words)
             .finish_non_exhaustive()
-    }
-}
-
-/// The deframer, and whether the stream was found [between messages](Stream::is_between_messages)
-/// since it last changed. Only what passes through the deframer can change that, apart from the end
-/// of the stream.
-struct NotedDeframer {
-    deframer: Deframer,
-    between_messages: bool,
-}
-
-impl NotedDeframer {
-    fn new(deframer: Deframer) -> Self {
-        Self {
-            deframer,
-            between_messages: false,
-        }
-    }
-
-    #[inline(always)]
-    fn get(&self) -> &Deframer {
-        &self.deframer
-    }
-
-    /// Returns the deframer to change it: nothing is known of the stream until it is looked at
-    /// again.
-    #[inline(always)]
-    fn change(&mut self) -> &mut Deframer {
-        self.between_messages = false;
-        &mut self.deframer
     }
 }
 
@@ -91,6 +61,10 @@ pub(super) struct Stream {
     hold: Hold,
     ended: bool,
     crc: bool,
+    /// The stream is surely [between messages](Self::is_between_messages).
+    /// [`settle_acked`](Self::settle_acked) finds it so; what is received, and every end, sets it
+    /// back.
+    pub(super) between_messages: bool,
     /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
     send_may_open: bool,
     /// Up to where the peer had acknowledged our stream when the octets arrived that are being
@@ -99,7 +73,7 @@ pub(super) struct Stream {
     pub(super) acked: u64,
     /// Where the peer's first FPDU begins in its stream, if it sends markers.
     marked_from: Option<u64>,
-    deframer: NotedDeframer,
+    deframer: Deframer,
     pub(super) ddp: DdpStream,
     pub(super) user: LocalUlp,
     /// The position of the next FPDU among those that were sent, if the peer requires markers.
@@ -119,10 +93,10 @@ impl Stream {
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
         Self {
-            deframer: NotedDeframer::new(match negotiated.peer_markers {
+            deframer: match negotiated.peer_markers {
                 false => Deframer::new(negotiated.crc),
                 true => Deframer::with_markers(negotiated.crc),
-            }),
+            },
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
             user: LocalUlp::new(end, negotiated.ird, negotiated.ord, opening),
@@ -130,6 +104,7 @@ impl Stream {
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),
             hold,
+            between_messages: false,
             ended: false,
             acked: 0,
             last_words: Vec::new(),
@@ -138,6 +113,7 @@ impl Stream {
 
     /// Ends the stream in order for the application, after all that it has posted so far.
     pub(super) fn finish(&mut self) {
+        self.between_messages = false;
         self.ddp.finish();
         self.user.finish();
     }
@@ -183,7 +159,7 @@ impl Stream {
 
     /// Returns the octets of an FPDU that has arrived in part.
     pub(super) fn buffered(&self) -> usize {
-        self.deframer.get().buffered()
+        self.deframer.buffered()
     }
 
     /// Returns whether the stream, if it ended here, would end inside a message. Behind an error
@@ -194,30 +170,18 @@ impl Stream {
 
     /// Returns the octets that this FPDU still lacks.
     pub(super) fn missing(&self) -> usize {
-        self.deframer.get().missing_len()
+        self.deframer.missing_len()
     }
 
     /// Returns whether the stream is between messages: the next octet received begins an FPDU and a
-    /// message. Also, no step of the stream's beginning or end, and no response of ours, is
-    /// pending.
-    fn is_between_messages(&self) -> bool {
-        let (LocalUlp::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold)
-        else {
-            return false;
-        };
-        let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
-        let between = self.deframer.get().is_at_fpdu_boundary() && !self.ddp.is_amid_message();
-        !ends && !self.send_may_open && between && rdmap.is_between_messages()
-    }
-
-    /// Returns whether the stream is certainly still [between messages](Self::is_between_messages),
-    /// as [`settle_acked`](Self::settle_acked) found it.
-    #[inline(always)]
-    pub(super) fn is_still_between_messages(&self) -> bool {
-        let between_messages =
-            self.deframer.between_messages && !self.ended && !self.ddp.is_finishing();
-        debug_assert!(!between_messages || self.is_between_messages());
-        between_messages
+    /// message, and neither the beginning nor the end of the stream is under way.
+    pub(super) fn is_between_messages(&self) -> bool {
+        // A stream that has ended or failed has flushed RDMAP.
+        matches!(&self.user, LocalUlp::Rdmap(RdmapUser { rdmap, .. }) if !rdmap.is_ending())
+            && self.hold == Hold::Nothing
+            && !self.ddp.is_finishing()
+            && self.deframer.is_at_fpdu_boundary()
+            && !self.ddp.is_amid_message()
     }
 
     /// Receives octets in order from TCP. `crc` is the CRC of all of them, if that is known
@@ -228,12 +192,13 @@ impl Stream {
         mut crc: Option<u32>,
         context: &mut Context<'_, '_>,
     ) {
-        let mut buffered = self.deframer.get().buffered();
+        self.between_messages = false;
+        let mut buffered = self.deframer.buffered();
         // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
-            let outcome = match self.deframer.change().next_with_crc(&mut bytes, crc.take()) {
+            let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
-                    let more = self.deframer.get().buffered() - buffered;
+                    let more = self.deframer.buffered() - buffered;
                     context.counters.rdma.octets_buffered += more as u64;
                     return;
                 }
@@ -278,7 +243,7 @@ impl Stream {
         let LocalUlp::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
         };
-        if self.ended || !self.deframer.get().is_at_fpdu_boundary() {
+        if self.ended || !self.deframer.is_at_fpdu_boundary() {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
@@ -305,7 +270,7 @@ impl Stream {
         if self.ddp.has_failed() {
             return;
         }
-        let outcome = match self.deframer.change().skip_fpdu(len) {
+        let outcome = match self.deframer.skip_fpdu(len) {
             Ok(()) => {
                 self.hold_no_longer();
                 context.counters.rdma.fpdus_received += 1;
@@ -402,7 +367,7 @@ impl Stream {
         if self.ended {
             return;
         }
-        self.ended = true;
+        (self.ended, self.between_messages) = (true, false);
         self.ddp.fail();
         self.ddp.abort_message();
         self.user.end(teardown, context);
@@ -428,7 +393,7 @@ impl Stream {
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
         let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
         if only_that {
-            self.deframer.between_messages = self.is_between_messages();
+            self.between_messages = self.is_between_messages();
             self.user.with(context).transferred(acked);
         }
         only_that
@@ -481,7 +446,7 @@ impl Stream {
     /// Returns whether there is surely nothing to send now, and no work request that waits.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
-        !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
+        !self.ddp.is_sending() && self.user.is_at_rest()
     }
 
     /// Returns whether FPDUs may be sent now.

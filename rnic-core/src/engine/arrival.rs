@@ -87,7 +87,6 @@ impl Engine {
         let Some(at_rest) = message.commit(connection, now, cqs, counters, tx) else {
             return false;
         };
-        debug_assert!(!at_rest || connection.is_at_rest_unless_posted(now));
         let wants = Wants {
             send: !at_rest,
             delayed_ack: Some(now),
@@ -123,13 +122,7 @@ impl Engine {
         match predicted.commit(connection, &mut context, tx) {
             Acknowledged::Nothing => return true,
             Acknowledged::All if connection.settle_acked(&mut context) => {
-                let at_rest = connection.is_at_rest_behind_sole_ack(now);
-                debug_assert!(!at_rest || connection.is_at_rest_unless_posted(now));
-                let wants = Wants {
-                    send: !at_rest,
-                    delayed_ack: connection.acks_next_turn().then_some(now),
-                    ..Wants::default()
-                };
+                let wants = connection.wants_to_send(now);
                 self.schedule(index, wants);
             }
             Acknowledged::All | Acknowledged::Data => self.end_run(index, now, guard),

@@ -160,13 +160,6 @@ impl Rdmap {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
-    /// Returns whether RDMAP is between messages: the stream neither begins nor ends, and no
-    /// response waits to be sent.
-    pub fn is_between_messages(&self) -> bool {
-        let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
-        !ends && self.responder.is_drained()
-    }
-
     /// Returns id and buffer of the receive that the next Send fills, if the buffer is one piece
     /// and the completion queue has room.
     #[inline(always)]
@@ -365,12 +358,6 @@ impl Rdmap {
             && matches!(self.ending, Ending::Open)
             && self.rtr.is_none()
             && !self.responder.is_due()
-    }
-
-    /// Returns whether a work request can begin, or has begun and is not sent in full.
-    #[inline(always)]
-    pub fn has_request(&self, qp: &QueuePair) -> bool {
-        !self.requester.is_at_rest(qp)
     }
 
     /// Executes local requests, which send nothing, while nothing may be sent yet. A request that

@@ -39,11 +39,6 @@ impl Liveness {
         }
     }
 
-    /// Returns whether a keepalive probe is to be sent.
-    pub(super) fn is_keepalive_due(&self) -> bool {
-        self.keepalive_due
-    }
-
     /// Records a segment that only the peer can have sent.
     pub(super) fn on_segment(&mut self, now: Instant) {
         self.last_received_at = now;

@@ -103,6 +103,18 @@ pub struct StreamData<'a> {
     pub bytes: &'a [u8],
 }
 
+/// What is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing.
+    Nothing,
+    /// An acknowledgment, which may travel with data.
+    Acknowledgment,
+    /// A segment that [`Tcp::poll_transmit`] makes: data, a FIN or a probe, an acknowledgment that
+    /// has to go alone, a SYN or a RST.
+    Segment,
+}
+
 /// A segment to send: the caller writes the headers in front of the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {

@@ -6,7 +6,7 @@ use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, TcpOptions};
 use core::time::Duration;
 
-use super::{Fin, Outgoing, Payload, State, Tcp};
+use super::{Due, Fin, Outgoing, Payload, State, Tcp};
 
 /// When to look again whether the device has finished with a frame that is to be sent again.
 const DEVICE_RETRY: Duration = Duration::from_millis(1);
@@ -29,31 +29,16 @@ impl Tcp {
         Some(outgoing)
     }
 
-    /// Returns whether there is nothing to send unless more is queued. A cheap test: it may return
-    /// false where that is so.
-    #[inline]
-    pub fn is_at_rest(&self, now: Instant) -> bool {
-        !self.send.has_unsent()
-            && !self.send.has_lost()
-            && !self.recv.any_ack_due(now)
-            && !self.has_special()
-    }
-
-    /// Returns what [`is_at_rest`](Self::is_at_rest) does, behind [next data](super::NextData) that
-    /// acknowledged [all](super::Acknowledged::All): everything but this is known then.
-    #[inline]
-    pub fn is_at_rest_behind_sole_ack(&self, now: Instant) -> bool {
-        !self.recv.any_ack_due(now)
-    }
-
-    /// Returns whether something is to be sent that is neither data nor an ACK.
-    #[inline]
-    pub(super) fn has_special(&self) -> bool {
-        self.reset.is_some()
-            || self.syn_due
-            || self.probe_due
-            || self.liveness.is_keepalive_due()
-            || self.recovery.tail_probe_due()
+    /// Returns what is to be sent before more is queued. A cheap test: what is due may have to wait
+    /// for a window or a frame.
+    #[inline(always)]
+    pub fn due(&self, now: Instant) -> Due {
+        let probe = self.probe_due | self.liveness.keepalive_due | self.recovery.tail_probe_due();
+        let control = self.syn_due | probe || self.reset.is_some();
+        match control || self.send.has_unsent() || self.send.has_lost() {
+            true => Due::Segment,
+            false => self.recv.due(now),
+        }
     }
 
     fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
@@ -67,7 +52,7 @@ impl Tcp {
         if let Some(probe) = self.keepalive_probe(now) {
             return Some(probe);
         }
-        if self.recv.duplicate_ack_due() {
+        if self.recv.due(now) == Due::Segment {
             return Some(self.pure_ack(now));
         }
         if self.state.may_send() {
@@ -80,7 +65,7 @@ impl Tcp {
             }
             self.persist(now);
         }
-        self.recv.ack_due().then(|| self.pure_ack(now))
+        (self.recv.due(now) != Due::Nothing).then(|| self.pure_ack(now))
     }
 
     /// Returns a data segment. It may need a frame for a copy: where frames are few, segments

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::Due;
 use super::ack_schedule::AckSchedule;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
@@ -516,22 +517,17 @@ impl Receiver {
         self.schedule.duplicate();
     }
 
-    /// Returns whether a duplicate ACK waits, which has to go out without data.
-    pub(super) fn duplicate_ack_due(&self) -> bool {
-        self.schedule.duplicate_acks > 0 || !self.dsacks.is_empty()
-    }
-
-    /// Returns whether an ACK has to go out now.
-    pub(super) fn ack_due(&self) -> bool {
-        self.schedule.is_due()
-    }
-
-    /// Returns whether an ACK is to be sent at this time, be it a duplicate.
-    #[inline]
-    pub(super) fn any_ack_due(&self, now: Instant) -> bool {
-        self.duplicate_ack_due()
-            || self.ack_due()
-            || self.schedule.delayed_ack_at.is_some_and(|by| by <= now)
+    /// Returns which ACK is to be sent at this time. A duplicate ACK has to go alone.
+    #[inline(always)]
+    pub(super) fn due(&self, now: Instant) -> Due {
+        let expired = |by: Instant| by <= now;
+        if self.schedule.duplicate_acks > 0 || !self.dsacks.is_empty() {
+            Due::Segment
+        } else if self.schedule.is_due() || self.schedule.delayed_ack_at.is_some_and(expired) {
+            Due::Acknowledgment
+        } else {
+            Due::Nothing
+        }
     }
 
     /// Returns whether an ACK waits for the next turn.

@@ -37,7 +37,7 @@ impl IdleSend {
         if !may_send {
             return not_eligible();
         }
-        let Some(segment) = IdleSegment::eligible(&connection.tcp) else {
+        let Some(segment) = IdleSegment::eligible(&connection.tcp, context.now) else {
             return not_eligible();
         };
         let Some(message) = InlineFpdu::eligible_alone(stream, context) else {

@@ -14,7 +14,7 @@ use crate::memory::frames::TxFrames;
 use crate::memory::place::Placement;
 use crate::mpa::frame;
 use crate::rdmap::Rdmap;
-use crate::tcp::DataWithSoleAck;
+use crate::tcp::{DataWithSoleAck, Due};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
@@ -77,9 +77,9 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         };
         self.message.place.write(self.message.payload).ok()?;
         taken::count(FastPath::WholeMessage);
-        let acked = self.segment.commit(&mut connection.tcp, now, tx);
+        let (acked, due) = self.segment.commit(&mut connection.tcp, now, tx);
         self.message.commit(stream, acked, cqs, counters);
-        Some(stream.is_at_rest_behind_message() && connection.tcp.is_at_rest_behind_sole_ack(now))
+        Some(stream.is_at_rest() && due == Due::Nothing)
     }
 }
 
@@ -96,9 +96,10 @@ impl<'a, 'g> Message<'a, 'g> {
         let LocalUlp::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
             return None;
         };
-        if !stream.is_still_between_messages() {
+        if !stream.between_messages {
             return None;
         }
+        debug_assert!(stream.is_between_messages());
         let DdpSegment {
             header, payload, ..
         } = DdpSegment::parse(frame::ulpdu(fpdu)?).ok()?;
@@ -157,17 +158,5 @@ impl<'a, 'g> Message<'a, 'g> {
         } else {
             stream.ddp.passed_whole(length);
         }
-    }
-}
-
-impl Stream {
-    /// Returns what [`is_at_rest`](Self::is_at_rest) does, behind a [whole
-    /// message](WholeMessage::commit).
-    #[inline(always)]
-    fn is_at_rest_behind_message(&self) -> bool {
-        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
-            return false;
-        };
-        !self.ddp.is_sending() && !rdmap.has_request(qp)
     }
 }

@@ -85,7 +85,6 @@ impl Stream {
             };
             let placed = self
                 .deframer
-                .change()
                 .open_out_of_order(position, fpdu)
                 .and_then(|ulpdu| {
                     let guard = context.guard;

@@ -4,7 +4,7 @@
 
 use crate::memory::frames::FrameId;
 use crate::tcp::recovery::Recovery;
-use crate::tcp::{State, Tcp};
+use crate::tcp::{Due, State, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
@@ -16,12 +16,11 @@ pub struct IdleSegment(());
 impl IdleSegment {
     /// Returns the proof if it is certain that a segment may be sent.
     #[inline(always)]
-    pub fn eligible(tcp: &Tcp) -> Option<Self> {
+    pub fn eligible(tcp: &Tcp, now: Instant) -> Option<Self> {
         let idle = tcp.state == State::Established
             && tcp.send.is_empty()
-            && !tcp.has_special()
+            && tcp.due(now) != Due::Segment
             && tcp.options.fits_whole()
-            && !tcp.recv.duplicate_ack_due()
             && tcp.pacer.rate().is_none()
             && !tcp.ecn.is_used()
             && tcp.send.window_room() >= u64::from(tcp.options.max_payload());
@@ -59,7 +58,7 @@ impl IdleSegment {
             .on_sole_data(now, &tcp.send, len.into(), &tcp.rtt);
         tcp.arm_timer(now);
         tcp.sent_at = Some(now);
-        debug_assert!(tcp.is_at_rest(now));
+        debug_assert_eq!(tcp.due(now), Due::Nothing);
         header
     }
 

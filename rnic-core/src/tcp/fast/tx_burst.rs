@@ -9,7 +9,7 @@ use core::ops::Range;
 
 use crate::memory::frames::FrameId;
 use crate::tcp::recv::WindowField;
-use crate::tcp::{Seq, Tcp};
+use crate::tcp::{Due, Seq, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
@@ -67,12 +67,9 @@ impl BurstSegments {
 
     /// Returns how many octets of new data may be sent now. `None` if anything else is to be sent.
     fn room_now(tcp: &Tcp, now: Instant) -> Option<u64> {
-        if tcp.has_special()
+        if tcp.due(now) == Due::Segment
             || !tcp.options.fits_whole()
-            || tcp.recv.duplicate_ack_due()
             || !tcp.state.may_queue()
-            || !tcp.send.all_sent()
-            || tcp.send.has_lost()
             || !tcp.recovery.runs()
         {
             return None;
@@ -154,6 +151,6 @@ impl BurstSegments {
         tcp.pacer.on_sent(now, octets);
         tcp.arm_timer(now);
         tcp.sent_at = Some(now);
-        debug_assert!(tcp.is_at_rest(now));
+        debug_assert_eq!(tcp.due(now), Due::Nothing);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{NextData, SoleAck};
 use crate::memory::frames::TxFrames;
-use crate::tcp::Tcp;
+use crate::tcp::{Due, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
@@ -31,10 +31,10 @@ impl<'a> DataWithSoleAck<'a> {
 
     /// Handles the segment. The owner receives all of its octets and buffers none. An ACK is due
     /// with the next turn, and no timer of TCP is due earlier than before. Returns up to where the
-    /// peer has acknowledged our stream.
+    /// peer has acknowledged our stream, and what is [due](Tcp::due) now.
     // Not inlined: it needs all registers.
     #[inline(never)]
-    pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> u64 {
+    pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> (u64, Due) {
         let Self { header, len, sole } = self;
         let offset = NextData::hear(tcp, now, header, true);
         let ack = tcp.send.nxt;
@@ -42,6 +42,9 @@ impl<'a> DataWithSoleAck<'a> {
         sole.commit(tcp, now, frames);
         tcp.mark_next_received(now, len);
         tcp.recv.set_buffered(0, 0);
-        ack
+        // Nothing else can be: all that was queued has been sent, and is acknowledged.
+        let due = tcp.recv.due(now);
+        debug_assert_eq!(due, tcp.due(now));
+        (ack, due)
     }
 }

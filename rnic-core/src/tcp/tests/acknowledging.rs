@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::script::{OUR_ISN, PEER_ISN, Script, ms, plain};
-use crate::tcp::{CoalescedSegments, TcpConfig};
+use crate::tcp::{CoalescedSegments, Due, TcpConfig};
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 fn open() -> Script {
@@ -198,18 +198,21 @@ fn an_answer_goes_the_short_way() {
 #[test]
 fn a_connection_without_anything_to_send_rests() {
     let mut t = open();
-    assert!(t.tcp.is_at_rest(t.now));
+    assert_eq!(t.tcp.due(t.now), Due::Nothing);
     // The next turn acknowledges pushed data.
     t.inject("P. 1:11(10) ack 1");
-    assert!(t.tcp.is_at_rest(t.now) && t.tcp.acks_next_turn());
-    assert!(!t.tcp.is_at_rest(t.now + Duration::from_nanos(1)));
+    assert_eq!(t.tcp.due(t.now), Due::Nothing);
+    assert!(t.tcp.acks_next_turn());
+    let next_turn = t.now + Duration::from_nanos(1);
+    assert_eq!(t.tcp.due(next_turn), Due::Acknowledgment);
     t.queue(10);
-    assert!(!t.tcp.is_at_rest(t.now));
+    assert_eq!(t.tcp.due(t.now), Due::Segment);
     t.expect("P. 1:11(10) ack 11");
-    assert!(t.tcp.is_at_rest(t.now) && !t.tcp.acks_next_turn());
+    assert_eq!(t.tcp.due(t.now), Due::Nothing);
+    assert!(!t.tcp.acks_next_turn());
     // A duplicate gets an ACK of its own.
     t.inject("P. 1:11(10) ack 11");
-    assert!(!t.tcp.is_at_rest(t.now));
+    assert_eq!(t.tcp.due(t.now), Due::Segment);
     t.expect(". 11:11(0) ack 11 <sack 1:11>");
 }
 

@@ -10,7 +10,7 @@ impl Script {
     /// written.
     pub(super) fn next_idle(&mut self) -> Option<Sent> {
         let last = 0 < self.unqueued && self.unqueued < self.tcp.max_payload() as u64;
-        let idle = IdleSegment::eligible(&self.tcp).filter(|_| last)?;
+        let idle = IdleSegment::eligible(&self.tcp, self.now).filter(|_| last)?;
         let len = std::mem::take(&mut self.unqueued);
         let (frame, sum) = self.build(len);
         let (now, len_field) = (self.now, len as u16);
@@ -27,7 +27,7 @@ impl Script {
 
 fn resting() -> Script {
     let t = Script::established(&plain(), "mss 1000,sackOK", 60_000);
-    assert!(IdleSegment::eligible(&t.tcp).is_some());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_some());
     t
 }
 
@@ -48,11 +48,17 @@ fn none_goes_alone_beside_others() {
     let mut t = resting();
     t.write(2000);
     t.expect(". 1:1001(1000) ack 1");
-    assert!(IdleSegment::eligible(&t.tcp).is_none(), "one is in flight");
+    assert!(
+        IdleSegment::eligible(&t.tcp, t.now).is_none(),
+        "one is in flight"
+    );
     t.inject(". 1:1(0) ack 1001");
-    assert!(IdleSegment::eligible(&t.tcp).is_some());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_some());
     t.queue(1000);
-    assert!(IdleSegment::eligible(&t.tcp).is_none(), "one is queued");
+    assert!(
+        IdleSegment::eligible(&t.tcp, t.now).is_none(),
+        "one is queued"
+    );
 }
 
 #[test]
@@ -61,7 +67,7 @@ fn none_goes_alone_before_a_duplicate_acknowledgment() {
     t.inject("P. 1:101(100) ack 1");
     t.expect(". 1:1(0) ack 101");
     t.inject("P. 1:101(100) ack 1");
-    assert!(IdleSegment::eligible(&t.tcp).is_none());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_none());
     t.write(100);
     t.expect(". 1:1(0) ack 101 <sack 1:101>");
     t.expect("P. 1:101(100) ack 101");
@@ -71,7 +77,11 @@ fn none_goes_alone_before_a_duplicate_acknowledgment() {
 fn none_goes_alone_where_the_window_lacks_room_for_the_largest() {
     for (window, may) in [(0, false), (999, false), (1000, true)] {
         let t = Script::established(&plain(), "mss 1000", window);
-        assert_eq!(IdleSegment::eligible(&t.tcp).is_some(), may, "{window}");
+        assert_eq!(
+            IdleSegment::eligible(&t.tcp, t.now).is_some(),
+            may,
+            "{window}"
+        );
     }
 }
 
@@ -85,7 +95,7 @@ fn none_goes_alone_before_what_is_neither_data_nor_an_acknowledgment() {
     for make_due in specials {
         let mut t = resting();
         make_due(&mut t);
-        assert!(IdleSegment::eligible(&t.tcp).is_none());
+        assert!(IdleSegment::eligible(&t.tcp, t.now).is_none());
     }
 }
 
@@ -93,11 +103,11 @@ fn none_goes_alone_before_what_is_neither_data_nor_an_acknowledgment() {
 fn none_goes_alone_where_a_side_has_closed() {
     let mut t = resting();
     t.close();
-    assert!(IdleSegment::eligible(&t.tcp).is_none());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_none());
     let mut t = resting();
     t.inject("F. 1:1(0) ack 1");
     t.expect(". 1:1(0) ack 2");
-    assert!(IdleSegment::eligible(&t.tcp).is_none());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_none());
 }
 
 /// Pacing counts each segment that is sent.
@@ -109,12 +119,12 @@ fn none_goes_alone_where_it_is_paced() {
     t.pass(ms(3));
     t.inject(". 1:1(0) ack 101");
     assert!(t.tcp.pacer.rate().is_some());
-    assert!(IdleSegment::eligible(&t.tcp).is_none());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_none());
 }
 
 /// With ECN, segments say that routers may mark them.
 #[test]
 fn none_goes_alone_where_marks_are_used() {
     let t = capable();
-    assert!(IdleSegment::eligible(&t.tcp).is_none());
+    assert!(IdleSegment::eligible(&t.tcp, t.now).is_none());
 }

@@ -2,7 +2,7 @@
 
 use super::script::{OUR_ISN, Script, ms, plain};
 use crate::memory::frames::TxFrames;
-use crate::tcp::TcpConfig;
+use crate::tcp::{Due, TcpConfig};
 
 /// Ten segments of 1000 octets are in flight.
 fn in_flight(options: &str) -> Script {
@@ -198,7 +198,7 @@ fn what_was_acknowledged_of_a_segment_is_not_sent_again_in_its_pieces() {
     t.inject(". 1:1(0) ack 5549 win 3500");
     t.expect(&segment(5549, 452));
     t.inject(". 1:1(0) ack 6001 win 3500");
-    assert!(t.tcp.is_at_rest(t.now));
+    assert_eq!(t.tcp.due(t.now), Due::Nothing);
     assert_eq!(t.frames_free(), 256);
 }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::script::{Script, ms, plain, seconds};
 use crate::memory::frames::TxFrames;
-use crate::tcp::{Payload, State, TcpConfig, TcpFailure};
+use crate::tcp::{Due, Payload, State, TcpConfig, TcpFailure};
 
 /// An established connection whose peer offers this window.
 fn open(window: u32) -> Script {
@@ -215,7 +215,7 @@ fn a_probe_goes_on_where_a_part_thought_lost_ended() {
     t.inject(". 1:1(0) ack 802 win 5000");
     t.expect(". 802:1001(199) ack 1");
     t.inject(". 1:1(0) ack 1001 win 5000");
-    assert!(t.tcp.is_at_rest(t.now));
+    assert_eq!(t.tcp.due(t.now), Due::Nothing);
     assert_eq!(t.frames_free(), 256);
 }
 
