@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant as Clock};
 
 use rnic_core::connection::{ConnectionOptions, Event, NextHop};
-use rnic_core::engine::{Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, link};
+use rnic_core::engine::{Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, mailbox};
 use rnic_core::fast_paths::FastPaths;
 use rnic_core::ids::{CqId, ListenerId, PdId, QpNumber, StreamId};
 use rnic_core::memory::{
@@ -78,7 +78,7 @@ impl EngineHost {
             ..EngineConfig::default()
         };
         let table = Arc::new(StagTable::new(64, [index; 32]));
-        let (end, engine_end) = link(table, connections, Waker::noop().clone());
+        let (end, engine_end) = mailbox(table, connections, Waker::noop().clone());
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
         let stag = end.table.register(
             region.clone(),
@@ -315,7 +315,7 @@ impl Pair {
             listener: ListenerId(1),
             local: SocketAddr::new(pair.receiver.address.into(), PORT),
             peers: Peers::all(),
-            lease: Arc::new(()),
+            reservation: Arc::new(()),
             refusals: Arc::default(),
         })?;
         while pair.sender.taken < connections {
@@ -334,7 +334,7 @@ impl Pair {
                 local: SocketAddr::new(self.sender.address.into(), 40_000 + qp.0 as u16),
                 remote: SocketAddr::new(self.receiver.address.into(), PORT),
                 options: ConnectionOptions::default(),
-                lease: Arc::new(()),
+                reservation: Arc::new(()),
             })?;
         }
         let mut established = 0;

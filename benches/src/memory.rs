@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use rnic_core::engine::{Driver, EngineConfig, link};
+use rnic_core::engine::{Driver, EngineConfig, mailbox};
 use rnic_core::ids::{PdId, QpNumber};
 use rnic_core::memory::{
     region::{HugePages, Region},
@@ -42,7 +42,7 @@ pub(crate) fn queue_pair() -> Result<f64, Failure> {
     drop(rings);
     let (_kept, kept) = heap::kept_by(|| -> Result<_, Failure> {
         let table = Arc::new(StagTable::new(1, [1; 32]));
-        let (end, engine_end) = link(table, QUEUE_PAIRS, Waker::noop().clone());
+        let (end, engine_end) = mailbox(table, QUEUE_PAIRS, Waker::noop().clone());
         let mut driver = Driver::new(EngineConfig::default(), [1; 32], engine_end);
         let mut pool = Pool::new(1, 1);
         let queues: Result<Vec<_>, Failure> = (0..QUEUE_PAIRS)

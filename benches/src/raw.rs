@@ -5,12 +5,12 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rnic_core::connection::PortLease;
+use rnic_core::connection::PortReservation;
 use rnic_core::engine::Net;
 use rnic_core::memory::frames::{FrameId, TxFrames};
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::wire::{checksum::Checksums, crc, tcp::TcpHeader, template::NetHeader};
-use rnic_xdp::{PortConfig, TxSide, XdpNet, XdpPort};
+use rnic_xdp::{InterfaceConfig, TxSide, XdpInterface, XdpNet};
 
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
@@ -112,7 +112,7 @@ struct Received {
 
 /// One end.
 struct RawEnd {
-    port: XdpPort,
+    port: XdpInterface,
     region: Region,
     message: Message,
     /// Frames of the current message that were sent.
@@ -120,7 +120,7 @@ struct RawEnd {
     at: usize,
     /// Frames that were sent and wait for their ACK, in order.
     kept: VecDeque<FrameId>,
-    _lease: PortLease,
+    _reservation: PortReservation,
 }
 
 impl RawEnd {
@@ -128,8 +128,8 @@ impl RawEnd {
     /// are as large as those of rnic: as the port allows.
     fn open(host: &Host, peer: &Host, size: usize) -> Result<Self, Failure> {
         host.run(|| {
-            let mut port = XdpPort::open(&PortConfig::new(host.netdev))?;
-            let (_, lease) = XdpNet::new(&port)?.listen(host.at(PORT))?;
+            let mut port = XdpInterface::open(&InterfaceConfig::new(host.netdev))?;
+            let (_, reservation) = XdpNet::new(&port)?.listen(host.at(PORT))?;
             let message = Message::new(size, port.report().mtu as usize + LINK_HEADER - HEADERS);
             write_headers(&mut port.tx, host, peer, message.frame);
             Ok(Self {
@@ -139,7 +139,7 @@ impl RawEnd {
                 number: 0,
                 at: 0,
                 kept: VecDeque::new(),
-                _lease: lease,
+                _reservation: reservation,
             })
         })
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use rnic_core::connection::{NextHop, PortLease};
+use rnic_core::connection::{NextHop, PortReservation};
 use rnic_core::engine::{self as core, EngineConfig, Net, NetError, NextHopRequest, Peers, Turn};
 use rnic_core::fast_paths::FastPaths;
 use rnic_core::memory::table::StagTable;
@@ -126,7 +126,7 @@ impl Net for Ports {
         &self,
         local: SocketAddr,
         _peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         Ok((local, Arc::new(())))
     }
 
@@ -135,7 +135,7 @@ impl Net for Ports {
         _remote: SocketAddr,
         _local: Option<SocketAddr>,
         _engine: u16,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         Ok((SocketAddr::new(self.0.into(), 40_000), Arc::new(())))
     }
 }
@@ -159,7 +159,7 @@ impl ShortEnd {
     ) -> Result<Self, Failure> {
         let (seed, secret) = ([number; 32], [!number; 32]);
         let table = Arc::new(StagTable::new(64, seed));
-        let (host, end) = core::link(table, 1, Waker::noop().clone());
+        let (host, end) = core::mailbox(table, 1, Waker::noop().clone());
         let config = EngineConfig {
             fast_paths,
             ..EngineConfig::default()

@@ -330,5 +330,5 @@ fuzz_target!(|input: Input| {
     assert_eq!(qp.poll().len(), posted.sends + posted.receives);
     assert!(sim.hosts[0].snapshot(sim.now).connections.is_empty());
     assert_eq!(sim.hosts[0].frames_in_use(), 0);
-    assert_eq!(sim.hosts[0].leases(), 0);
+    assert_eq!(sim.hosts[0].reservations(), 0);
 });

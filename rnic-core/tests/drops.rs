@@ -182,7 +182,7 @@ fn of_no_connection(scene: &mut Scene) {
         listener: ListenerId(2),
         local: scene.sim.hosts[0].socket(LIMITED_PORT),
         peers: Peers::only([prefix]),
-        lease: Arc::new(()),
+        reservation: Arc::new(()),
         refusals: Arc::<Refusals>::default(),
     });
     let syn = TcpHeader {

@@ -52,7 +52,7 @@ impl<'a> Rig<'a> {
             listener: ListenerId(1),
             local,
             peers: Peers::all(),
-            lease: Arc::new(()),
+            reservation: Arc::new(()),
             refusals: Arc::default(),
         };
         self.engine.handle_command(self.now, &self.guard, listen);

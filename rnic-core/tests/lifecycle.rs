@@ -452,7 +452,7 @@ fn time_wait_lasts_its_time() {
     sim.hosts[0].command(Command::Abort(active.number));
     let ended = sim.now;
     while !sim.hosts[0].snapshot(sim.now).connections.is_empty() {
-        assert_eq!(sim.hosts[0].leases(), 1);
+        assert_eq!(sim.hosts[0].reservations(), 1);
         sim.step();
     }
     let waited = sim.now.since(ended);

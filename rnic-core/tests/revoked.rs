@@ -48,7 +48,7 @@ fn a_connection_ends_and_its_requests_are_flushed() {
         assert_eq!(done.collect::<Vec<_>>(), flushed.collect::<Vec<_>>());
         let snapshot = sim.hosts[by].snapshot(now);
         assert!(snapshot.connections.is_empty(), "nothing is retransmitted");
-        assert_eq!(sim.hosts[by].leases(), 0);
+        assert_eq!(sim.hosts[by].reservations(), 0);
     }
 }
 
@@ -68,7 +68,7 @@ fn a_listener_ends_with_its_connections_and_requests() {
             listener,
             local: lease,
             peers: Peers::all(),
-            lease: sim.hosts[1].lease(),
+            reservation: sim.hosts[1].reservation(),
             refusals: sim.hosts[1].refusals.clone(),
         });
         let asking = sim.hosts[0].create_qp();
@@ -89,7 +89,7 @@ fn a_listener_ends_with_its_connections_and_requests() {
         let gone = |event: &Event| matches!(event, Event::RequestGone { .. });
         assert!(events.iter().any(gone), "{events:?}");
         assert_eq!(sim.hosts[1].end_of(accepted.number), Some(reason));
-        assert_eq!(sim.hosts[1].leases(), 0);
+        assert_eq!(sim.hosts[1].reservations(), 0);
         // Nothing listens there any more.
         let late = sim.hosts[0].create_qp();
         sim.hosts[0].connect(&late, 41_001, own, &options);

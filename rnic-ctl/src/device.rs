@@ -145,9 +145,9 @@ impl DeviceArgs {
             ignore_ipsec: self.ignore_ipsec,
             ..DeviceConfig::new(netdev)
         };
-        config.port.queue = self.queue;
-        config.port.mode = self.xdp_mode.into();
-        config.port.busy_poll = self.busy_poll;
+        config.interface.queue = self.queue;
+        config.interface.mode = self.xdp_mode.into();
+        config.interface.busy_poll = self.busy_poll;
         Device::open_with(&config).map_err(|error| match error {
             OpenError::Threads(why) => Failure::operation("open a device", why),
             why => Failure::environment(format_args!("open {netdev}"), why),
@@ -202,7 +202,7 @@ impl DeviceArgs {
 
 /// Describes a device for people: what it is on, and what drives it.
 pub(crate) fn describe(device: &Device) -> String {
-    let on = match device.port() {
+    let on = match device.interface() {
         Some(port) => port.report().to_string(),
         None => "in memory".into(),
     };

@@ -153,7 +153,12 @@ fn what_is_missing_is_said_before_the_program_runs() {
     fails(&installed, &["rnic", "run"], 125, "PROGRAM");
     let bare = Installed::new(false);
     let script = bare.script("echo it runs");
-    fails(&bare, &["rnic", "run", &script], 125, "cargo xtask libraries");
+    fails(
+        &bare,
+        &["rnic", "run", &script],
+        125,
+        "cargo xtask libraries",
+    );
     let alone = Namespace::new("run").unwrap();
     let said = installed.run(&alone, &["rnic", "run", &script]);
     assert!(

@@ -23,7 +23,7 @@ const MAX_CHANGES: usize = 64;
 const MAX_TEXT: usize = 4096;
 /// The most elements of a list. The longest, of IPv6 prefixes, fits into a message.
 const MAX_LIST: usize = MAX_OBJECTS;
-/// The numbers of frames and ring entries that a port can have, as in `PortConfig`.
+/// The numbers of frames and ring entries that a port can have, as in `InterfaceConfig`.
 const FRAMES: std::ops::RangeInclusive<u32> = 32..=1 << 20;
 /// Entries that a transmit ring may have with any number of frames. Longer ones are no longer than
 /// there are frames, so that the quota of frames counts rings as well.

@@ -140,9 +140,9 @@ pub enum Ask {
     OpenPort {
         /// The device.
         netdev: String,
-        /// Frames that circulate for receiving at first, as in `PortConfig` of rnic-xdp.
+        /// Frames that circulate for receiving at first, as in `InterfaceConfig` of rnic-xdp.
         rx_frames: u32,
-        /// Frames to send, as in `PortConfig` of rnic-xdp.
+        /// Frames to send, as in `InterfaceConfig` of rnic-xdp.
         tx_frames: u32,
         /// Entries of the transmit ring.
         tx_ring: u32,

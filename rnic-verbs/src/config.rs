@@ -7,7 +7,7 @@ use std::time::Duration;
 use rnic_core::engine::EngineConfig;
 use rnic_core::memory::table::MAX_STAGS;
 use rnic_manager::channel::default_socket;
-use rnic_xdp::PortConfig;
+use rnic_xdp::InterfaceConfig;
 
 use crate::open_error::OpenError;
 
@@ -21,7 +21,7 @@ const MAX_WORKERS: u32 = 1024;
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The interface, how it is attached to, and its frames.
-    pub port: PortConfig,
+    pub interface: InterfaceConfig,
     /// TCP's settings and the most connections, for each worker. `mtu`, `partial_checksums` and
     /// `marks` become those of the interface.
     pub engine: EngineConfig,
@@ -82,7 +82,7 @@ impl DeviceConfig {
     /// queue pairs.
     pub fn new(netdev: impl Into<String>) -> Self {
         Self {
-            port: PortConfig::new(netdev),
+            interface: InterfaceConfig::new(netdev),
             engine: EngineConfig::default(),
             driving: Driving::default(),
             stags: 4096,

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use rnic_core::connection::{AddressPair, PortLease};
+use rnic_core::connection::{AddressPair, PortReservation};
 use rnic_core::engine::{Command, HostEnd, Net, Peers, Snapshot, Turn, WorkerGone};
 use rnic_core::ids::{CqId, PdId, QpNumber, SrqId, StreamId};
 use rnic_core::memory::process::Process;
@@ -21,8 +21,8 @@ use crate::driver::{Driver, settle};
 use crate::error::Error;
 use crate::events::{Boxes, Router};
 use crate::inspector::Inspector;
+use crate::interface::Interface;
 use crate::objects::Objects;
-use crate::port::Port;
 use crate::ports::Ports;
 use crate::standby::Standby;
 
@@ -40,11 +40,11 @@ pub struct Device {
 }
 
 pub(crate) struct Inner {
-    /// The links to the engines: one, or several that share the work of the device.
+    /// The mailboxes of the engines: one, or several that share the work of the device.
     hosts: Box<[HostEnd]>,
     pub(crate) net: Arc<dyn Net>,
     /// None in memory.
-    port: Option<Port>,
+    interface: Option<Interface>,
     pub(crate) router: Arc<Router>,
     pub(crate) objects: Arc<Objects>,
     inline: Option<Mutex<Box<dyn Turn>>>,
@@ -102,24 +102,29 @@ impl Device {
     }
 
     /// Makes a device of several workers, with an engine each, from
-    /// [links](rnic_core::engine::links) made together. Queue pairs are distributed over them in
-    /// turn. A queue pair that accepts a connection moves to the worker that received the request.
-    /// Each completion queue has a ring for each worker. Panics without any link.
+    /// [mailboxes](rnic_core::engine::mailboxes) made together. Queue pairs are distributed over
+    /// them in turn. A queue pair that accepts a connection moves to the worker that received the
+    /// request. Each completion queue has a ring for each worker. Panics without any link.
     pub fn with_workers(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver) -> Self {
         Self::make(hosts, net, driver, None)
     }
 
     /// Makes a device of several workers on a network interface.
-    pub(crate) fn on_port(
+    pub(crate) fn on_interface(
         hosts: Vec<HostEnd>,
         net: Arc<dyn Net>,
         driver: Driver,
-        port: Port,
+        interface: Interface,
     ) -> Self {
-        Self::make(hosts, net, driver, Some(port))
+        Self::make(hosts, net, driver, Some(interface))
     }
 
-    fn make(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver, port: Option<Port>) -> Self {
+    fn make(
+        hosts: Vec<HostEnd>,
+        net: Arc<dyn Net>,
+        driver: Driver,
+        interface: Option<Interface>,
+    ) -> Self {
         let host = hosts.first().expect("a device has a worker");
         let (mut inline, mut standby, mut thread) = (None, None, None);
         match driver {
@@ -139,7 +144,7 @@ impl Device {
                 objects: Arc::default(),
                 hosts: hosts.into(),
                 net,
-                port,
+                interface,
                 inline,
                 standby,
                 ports: Ports::default(),
@@ -154,8 +159,8 @@ impl Device {
     }
 
     /// Returns the network interface that was opened. A device in memory has none.
-    pub fn port(&self) -> Option<&Port> {
-        self.inner.port.as_ref()
+    pub fn interface(&self) -> Option<&Interface> {
+        self.inner.interface.as_ref()
     }
 
     /// Returns whether the application drives the engine by polling.
@@ -222,7 +227,7 @@ impl Device {
     /// Returns the reservation of a local port that listeners or connections of this device have.
     /// The port stays reserved at least as long as it is held, and who listens on it or
     /// [connects](crate::Qp::connect) from it here shares it.
-    pub fn port_in_use(&self, local: SocketAddr) -> Option<PortLease> {
+    pub fn port_in_use(&self, local: SocketAddr) -> Option<PortReservation> {
         self.inner.ports.shared(local, &Peers::all())
     }
 

@@ -122,6 +122,7 @@ mod driver;
 mod error;
 mod events;
 mod inspector;
+mod interface;
 mod listener;
 mod memory;
 mod objects;
@@ -129,7 +130,6 @@ mod offers;
 mod open;
 mod open_error;
 mod pd;
-mod port;
 mod ports;
 mod private_data;
 mod qp;
@@ -152,12 +152,12 @@ pub use device::Device;
 pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
 pub use events::{ConnectionEvent, Ends, Established};
+pub use interface::Interface;
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
 pub use offers::{are_ports_ending, offered};
 pub use open_error::OpenError;
 pub use pd::Pd;
-pub use port::Port;
 pub use qp::{DEFAULT_INLINE, DEFAULT_SGE, Qp, QpCaps};
 pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
@@ -166,7 +166,7 @@ pub use state::QpState;
 pub use window::{FastMr, Mw};
 
 pub use rnic_core::connection::{
-    ConnectionOptions, EndReason, PortLease, ReadDepths, Refusal, Refusals,
+    ConnectionOptions, EndReason, PortReservation, ReadDepths, Refusal, Refusals,
 };
 pub use rnic_core::engine::{EngineConfig, NetError, Peers, Prefix};
 pub use rnic_core::ids::SrqId;
@@ -183,6 +183,6 @@ pub use rnic_core::wire::ddp::{DdpHeader, Stag};
 pub use rnic_core::wire::rdmap::{ReadRequest, TerminateControl};
 pub use rnic_xdp::steering::{Mode, ModeChoice};
 pub use rnic_xdp::{
-    BusyPoll, PortConfig, PortReport, PortStatistics, Private, QueueStatistics, TxChecksum,
-    TxOffload, ZeroCopy, ZeroCopyChoice, take_private,
+    BusyPoll, InterfaceConfig, InterfaceReport, InterfaceStatistics, Private, QueueStatistics,
+    TxChecksum, TxOffload, ZeroCopy, ZeroCopyChoice, take_private,
 };

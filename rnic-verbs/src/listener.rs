@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rnic_core::connection::{ConnectionOptions, PortLease, Refusal, Refusals};
+use rnic_core::connection::{ConnectionOptions, PortReservation, Refusal, Refusals};
 use rnic_core::engine::{Command, NetError, Peers};
 use rnic_core::ids::ListenerId;
 use tracing::debug;
@@ -39,7 +39,7 @@ impl Device {
     /// firewall does not apply. Fails as [`listen`](Self::listen) does.
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
         let addressed = self.inner.reserve(local, &peers);
-        let (local, lease) =
+        let (local, reservation) =
             addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
         let id = ListenerId(self.inner.new_listener());
         self.inner
@@ -59,7 +59,7 @@ impl Device {
             listener: id,
             local,
             peers: peers.clone(),
-            lease: lease.clone(),
+            reservation: reservation.clone(),
             refusals: listener.refusals.clone(),
         })?;
         debug!("listening on {local}");
@@ -109,21 +109,21 @@ impl Inner {
         &self,
         local: SocketAddr,
         peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let listens = self
             .objects
             .lock()
             .listeners
             .values()
             .any(|at| *at == local);
-        if let Some(lease) = self.ports.shared(local, peers)
+        if let Some(reservation) = self.ports.shared(local, peers)
             && !listens
         {
-            return Ok((local, lease));
+            return Ok((local, reservation));
         }
-        let (local, lease) = self.net.listen_to(local, peers)?;
-        self.ports.keep(local, peers.clone(), &lease);
-        Ok((local, lease))
+        let (local, reservation) = self.net.listen_to(local, peers)?;
+        self.ports.keep(local, peers.clone(), &reservation);
+        Ok((local, reservation))
     }
 }
 

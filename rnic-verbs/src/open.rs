@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
-use rnic_core::engine::{Net, links};
+use rnic_core::engine::{Net, mailboxes};
 use rnic_core::memory::table::StagTable;
 use rnic_xdp::client::{Inspection, Manager};
-use rnic_xdp::{Worker, XdpNet, XdpPort, bell, cpus_near};
+use rnic_xdp::{Worker, XdpInterface, XdpNet, bell, cpus_near};
 
 use crate::config::{DeviceConfig, Driving};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::inspector::{Inspector, expect_no_reader};
+use crate::interface::Interface;
 use crate::open_error::{NotShared, OpenError};
-use crate::port::Port;
 
 /// Inspections that may wait. rnicd sends no more.
 const MAX_INSPECTIONS: usize = 4;
@@ -38,25 +38,25 @@ impl Device {
     /// kernel.
     pub fn open_with(config: &DeviceConfig) -> Result<Self, OpenError> {
         config.check()?;
-        let interface = Interface::open(config)?;
-        interface.into_device(config)
+        let opened = Opened::open(config)?;
+        opened.into_device(config)
     }
 }
 
 /// An open interface: what carries the frames of a device, and its address services.
-struct Interface {
+struct Opened {
     /// A share for each worker, one at least.
-    shares: Vec<XdpPort>,
+    shares: Vec<XdpInterface>,
     net: Arc<dyn Net>,
-    port: Port,
+    interface: Interface,
     /// What rnicd is asked about a port of it.
     inspections: Option<Receiver<Inspection>>,
 }
 
-impl Interface {
+impl Opened {
     /// Gets a port of an interface from rnicd, or else takes all its queues.
     fn open(config: &DeviceConfig) -> Result<Self, OpenError> {
-        let netdev = &config.port.netdev;
+        let netdev = &config.interface.netdev;
         let manager = config.manager.as_deref().map(Manager::connect);
         let refused = match manager {
             Some(Ok(manager)) if manager.offers(netdev) => return Self::ask(manager, config),
@@ -68,11 +68,13 @@ impl Interface {
             None => return Self::take(config),
         };
         Self::take(config).map_err(|error| match error {
-            OpenError::Port(rnic_xdp::OpenError::NotPermitted { .. }) => OpenError::Unprivileged {
-                netdev: netdev.clone(),
-                refused,
-            },
-            OpenError::Port(alone) if refused.explains(&alone) => OpenError::NoPort {
+            OpenError::Interface(rnic_xdp::OpenError::NotPermitted { .. }) => {
+                OpenError::Unprivileged {
+                    netdev: netdev.clone(),
+                    refused,
+                }
+            }
+            OpenError::Interface(alone) if refused.explains(&alone) => OpenError::NoPort {
                 netdev: netdev.clone(),
                 refused,
                 alone: Box::new(alone),
@@ -84,10 +86,10 @@ impl Interface {
     /// Gets a port of an interface from rnicd.
     fn ask(manager: Manager, config: &DeviceConfig) -> Result<Self, OpenError> {
         let (sender, inspections) = bounded(MAX_INSPECTIONS);
-        let (port, net) = manager.with_inspections(sender).open(&config.port)?;
+        let (share, net) = manager.with_inspections(sender).open(&config.interface)?;
         Ok(Self {
-            port: Port::of(&port).ignoring(too_many_workers(config.driving)),
-            shares: vec![port],
+            interface: Interface::of(&share).ignoring(too_many_workers(config.driving)),
+            shares: vec![share],
             net: Arc::new(net),
             inspections: Some(inspections),
         })
@@ -95,9 +97,9 @@ impl Interface {
 
     /// Opens all queues of an interface.
     fn take(config: &DeviceConfig) -> Result<Self, OpenError> {
-        let shares = XdpPort::open_shares(&config.port, config.driving.most_workers())?;
+        let shares = XdpInterface::open_shares(&config.interface, config.driving.most_workers())?;
         let Some(first) = shares.first() else {
-            let netdev = config.port.netdev.clone();
+            let netdev = config.interface.netdev.clone();
             return Err(rnic_xdp::OpenError::TooFewQueues { netdev }.into());
         };
         let net = XdpNet::new(first)?;
@@ -107,7 +109,7 @@ impl Interface {
             net
         };
         Ok(Self {
-            port: Port::of(first),
+            interface: Interface::of(first),
             shares,
             net: Arc::new(net),
             inspections: None,
@@ -119,19 +121,19 @@ impl Interface {
         let Self {
             shares,
             net,
-            port,
+            interface,
             inspections,
         } = self;
         let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
         let (bells, wakers): (Vec<_>, Vec<_>) = bells.map_err(OpenError::Bell)?.into_iter().unzip();
         let table = StagTable::try_new(config.stags as usize, secret()?);
         let table = Arc::new(table.map_err(|_| OpenError::Memory(config.stags))?);
-        let links = links(&table, config.queue_pairs, wakers);
-        let (hosts, ends): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        let mailboxes = mailboxes(&table, config.queue_pairs, wakers);
+        let (hosts, ends): (Vec<_>, Vec<_>) = mailboxes.into_iter().unzip();
         let ends = ends.into_iter().zip(bells).collect();
         let workers = Worker::for_shares(shares, &config.engine, secret()?, ends)?;
-        let driver = driver(config.driving, workers, port.report().numa_node)?;
-        let device = Device::on_port(hosts, net, driver, port);
+        let driver = driver(config.driving, workers, interface.report().numa_node)?;
+        let device = Device::on_interface(hosts, net, driver, interface);
         if let Some(inspections) = inspections {
             answer(inspections, device.inner.inspector())?;
         }

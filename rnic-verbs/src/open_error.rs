@@ -23,7 +23,7 @@ pub enum OpenError {
     },
     /// The interface could not be opened, or what follows its routes could not be started.
     #[error(transparent)]
-    Port(#[from] rnic_xdp::OpenError),
+    Interface(#[from] rnic_xdp::OpenError),
     /// The process may not have the interface for itself, and gets no port of it.
     #[error("not permitted to open {netdev} alone, which takes root, and {refused}")]
     Unprivileged {

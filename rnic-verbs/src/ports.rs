@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rnic_core::connection::PortLease;
+use rnic_core::connection::PortReservation;
 use rnic_core::engine::Peers;
 
-/// What a [`PortLease`] holds.
+/// What a [`PortReservation`] holds.
 type Held = dyn Any + Send + Sync;
 
 /// So many reservations are kept in mind before those that have ended are looked for.
@@ -22,7 +22,7 @@ pub(crate) struct Ports(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    leases: HashMap<SocketAddr, Vec<Reserved>>,
+    reservations: HashMap<SocketAddr, Vec<Reserved>>,
     /// When there are so many, those that have ended are removed.
     look_at: usize,
 }
@@ -30,39 +30,39 @@ struct Kept {
 /// A reservation, and the peers that may use the port.
 struct Reserved {
     peers: Peers,
-    lease: Weak<Held>,
+    reservation: Weak<Held>,
 }
 
 impl Reserved {
     fn is_kept(&self) -> bool {
-        self.lease.strong_count() > 0
+        self.reservation.strong_count() > 0
     }
 }
 
 impl Ports {
-    /// Returns a lease of this port that is kept, and that serves these peers.
-    pub(crate) fn shared(&self, local: SocketAddr, peers: &Peers) -> Option<PortLease> {
+    /// Returns a reservation of this port that is kept, and that serves these peers.
+    pub(crate) fn shared(&self, local: SocketAddr, peers: &Peers) -> Option<PortReservation> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let reserved = kept.leases.get(&local)?;
+        let reserved = kept.reservations.get(&local)?;
         // Listeners look at their peers themselves, too.
         let serves = |one: &&Reserved| one.peers == *peers || one.peers == Peers::all();
         let mut serving = reserved.iter().filter(serves);
-        serving.find_map(|one| one.lease.upgrade())
+        serving.find_map(|one| one.reservation.upgrade())
     }
 
-    /// Keeps a lease in mind as long as somebody has it.
-    pub(crate) fn keep(&self, local: SocketAddr, peers: Peers, lease: &PortLease) {
+    /// Keeps a reservation in mind as long as somebody has it.
+    pub(crate) fn keep(&self, local: SocketAddr, peers: Peers, reservation: &PortReservation) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.leases.len() >= kept.look_at.max(FEW) {
-            kept.leases
+        if kept.reservations.len() >= kept.look_at.max(FEW) {
+            kept.reservations
                 .retain(|_, reserved| reserved.iter().any(Reserved::is_kept));
-            kept.look_at = 2 * kept.leases.len();
+            kept.look_at = 2 * kept.reservations.len();
         }
-        let reserved = kept.leases.entry(local).or_default();
+        let reserved = kept.reservations.entry(local).or_default();
         reserved.retain(Reserved::is_kept);
         reserved.push(Reserved {
             peers,
-            lease: Arc::downgrade(lease),
+            reservation: Arc::downgrade(reservation),
         });
     }
 }
@@ -76,7 +76,7 @@ mod tests {
         let ports = Ports::default();
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let only = Peers::only([rnic_core::engine::Prefix::new(at(0).ip(), 32)]);
-        let (all, some): (PortLease, PortLease) = (Arc::new(1), Arc::new(2));
+        let (all, some): (PortReservation, PortReservation) = (Arc::new(1), Arc::new(2));
         ports.keep(at(1), Peers::all(), &all);
         ports.keep(at(2), only.clone(), &some);
         let every = Peers::all();
@@ -86,8 +86,8 @@ mod tests {
         drop((all, some));
         assert!(!shares(1, &only) && !shares(2, &only));
         for port in 3..1000 {
-            ports.keep(at(port), Peers::all(), &(Arc::new(port) as PortLease));
+            ports.keep(at(port), Peers::all(), &(Arc::new(port) as PortReservation));
         }
-        assert!(ports.0.lock().unwrap().leases.len() <= FEW + 1);
+        assert!(ports.0.lock().unwrap().reservations.len() <= FEW + 1);
     }
 }

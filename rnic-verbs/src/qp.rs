@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::connection::{ConnectionOptions, EndReason, PortLease};
+use rnic_core::connection::{ConnectionOptions, EndReason, PortReservation};
 use rnic_core::engine::{Command, NetError, Peers};
 use rnic_core::ids::{QpNumber, StreamId};
 use rnic_core::memory::ring::{Producer, level::Level};
@@ -338,7 +338,7 @@ impl Qp {
         check_private_data(&options.private_data, options.mpa_revision)?;
         self.check_idle()?;
         let addressed = self.port_for(remote, local);
-        let (local, lease) = addressed
+        let (local, reservation) = addressed
             .inspect_err(|why| debug!("{}: cannot connect to {remote}: {why}", self.number))?;
         debug!(
             "{}: connects from {local} to {remote}, MPA revision {}",
@@ -350,7 +350,7 @@ impl Qp {
             local,
             remote,
             options,
-            lease,
+            reservation,
         })
     }
 
@@ -359,22 +359,22 @@ impl Qp {
         &self,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let device = self.inner();
         let named = local.filter(|local| local.port() != 0);
         let shared = named.and_then(|local| {
-            let lease = device.ports.shared(local, &Peers::all())?;
-            Some((local, lease))
+            let reservation = device.ports.shared(local, &Peers::all())?;
+            Some((local, reservation))
         });
-        if let Some((local, lease)) = shared {
+        if let Some((local, reservation)) = shared {
             device.net.check(local, remote)?;
-            return Ok((local, lease));
+            return Ok((local, reservation));
         }
-        let (local, lease) = device.net.active(remote, local, self.worker as u16)?;
+        let (local, reservation) = device.net.active(remote, local, self.worker as u16)?;
         if named.is_some() {
-            device.ports.keep(local, Peers::all(), &lease);
+            device.ports.keep(local, Peers::all(), &reservation);
         }
-        Ok((local, lease))
+        Ok((local, reservation))
     }
 
     /// Connects, and waits for the outcome. Fails as [`connect`](Self::connect) and

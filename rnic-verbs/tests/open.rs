@@ -12,7 +12,7 @@ use rnic_core::in_memory;
 use rnic_core::memory::table::TableError;
 use rnic_verbs::{
     Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error,
-    HugePages, Mr, OpenError, PortConfig, Qp, QpCaps, Region, SendRequest,
+    HugePages, InterfaceConfig, Mr, OpenError, Qp, QpCaps, Region, SendRequest,
 };
 use rnic_xdp::cpus_near;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
@@ -193,7 +193,7 @@ fn two_devices_opened_by_name_connect_and_write() {
     assert_ne!(first_stag(&near), first_stag(&far));
     connect_and_write((&east, &near), (&west, &far));
     for (device, netdev) in [(&near, "east"), (&far, "west")] {
-        let port = device.port().unwrap();
+        let port = device.interface().unwrap();
         assert_eq!(port.report().netdev, netdev);
         let queues = port.statistics().read().unwrap();
         let received: u64 = queues.iter().map(|queue| queue.frames_received).sum();
@@ -234,7 +234,7 @@ fn threads_are_as_many_as_configured_and_pinned_if_asked() {
     for (device, workers) in [(&near, 3), (&far, cpus.min(4))] {
         assert!(!device.is_inline());
         assert_eq!(device.workers(), workers);
-        let report = device.port().unwrap().report();
+        let report = device.interface().unwrap().report();
         assert_eq!((report.queues, report.workers), (4, workers as u32));
     }
     connect_and_write((&east, &near), (&west, &far));
@@ -331,9 +331,9 @@ fn a_refusal_names_what_is_wrong_and_the_remedy() {
         ),
         (
             DeviceConfig {
-                port: PortConfig {
+                interface: InterfaceConfig {
                     rx_frames: 33,
-                    ..default().port
+                    ..default().interface
                 },
                 ..default()
             },
@@ -350,7 +350,7 @@ fn a_refusal_names_what_is_wrong_and_the_remedy() {
     let error = Device::open("no-such-device").unwrap_err();
     assert!(matches!(
         error,
-        OpenError::Port(rnic_xdp::OpenError::NoSuchDevice { netdev }) if netdev == "no-such-device"
+        OpenError::Interface(rnic_xdp::OpenError::NoSuchDevice { netdev }) if netdev == "no-such-device"
     ));
 }
 
@@ -358,7 +358,7 @@ fn a_refusal_names_what_is_wrong_and_the_remedy() {
 fn a_device_in_memory_has_no_port() {
     let (end, _) = in_memory::pair([[1; 32], [2; 32]]);
     let device = Device::new(end.host, end.net, Driver::Inline(Box::new(end.worker)));
-    assert!(device.port().is_none());
+    assert!(device.interface().is_none());
 }
 
 /// An interface of the host is not to be seen in a container. Where rnicd gives no port of it, that

@@ -1,4 +1,4 @@
-//! A network device as a port of the engine, for this process alone or shared among many.
+//! A network device as an interface of the engine, for this process alone or shared among many.
 //!
 //! `device` drives a device. On it stand, without knowledge of each other: [`shared`], rnicd's side
 //! of a device with many clients; [`client`], the side of such a client; [`capture`]; and
@@ -14,12 +14,13 @@ pub mod testing;
 
 pub use device::bell::{Bell, bell};
 pub use device::error::OpenError;
-pub use device::netlink::{NetlinkError, device_name};
-pub use device::port::numa::cpus_near;
-pub use device::port::{
-    BusyPoll, Frame, GrantedPort, MadePort, MadeQueue, PortConfig, PortReport, PortShape,
-    PortStatistics, QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
+pub use device::interface::numa::cpus_near;
+pub use device::interface::{
+    BusyPoll, Frame, GrantedPort, InterfaceConfig, InterfaceReport, InterfaceStatistics, MadePort,
+    MadeQueue, PortShape, QueueStatistics, RxRing, RxSide, TxSide, XdpInterface, ZeroCopy,
+    ZeroCopyChoice,
 };
+pub use device::netlink::{NetlinkError, device_name};
 pub use device::reserve::XdpNet;
 pub use device::routes::LinkState;
 pub use device::steering;

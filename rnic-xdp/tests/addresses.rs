@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use common::{eventually, frame, open, open_net, pair, send};
-use rnic_core::connection::PortLease;
-use rnic_core::engine::{EngineConfig, Net, NetError, Turn, link};
+use rnic_core::connection::PortReservation;
+use rnic_core::engine::{EngineConfig, Net, NetError, Turn, mailbox};
 use rnic_core::memory::table::StagTable;
 use rnic_xdp::steering::SteeringCounters;
 use rnic_xdp::testing::Namespace;
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
+use rnic_xdp::{InterfaceConfig, Worker, XdpInterface, XdpNet, bell};
 
 /// Returns a [`frame`] with another destination address.
 fn frame_to(to: SocketAddr) -> Vec<u8> {
@@ -32,8 +32,8 @@ fn frame_to(to: SocketAddr) -> Vec<u8> {
 /// A host with several addresses, and one that sends to them.
 struct Addresses {
     west: Namespace,
-    one: XdpPort,
-    other: XdpPort,
+    one: XdpInterface,
+    other: XdpInterface,
     net: XdpNet,
     _east: Namespace,
 }
@@ -52,7 +52,7 @@ impl Addresses {
             west.ip(&command).unwrap();
         }
         let one = open(&east, "east").unwrap();
-        let (other, net) = open_net(&west, PortConfig::new("west"));
+        let (other, net) = open_net(&west, InterfaceConfig::new("west"));
         Self {
             west,
             one,
@@ -64,7 +64,7 @@ impl Addresses {
 
     /// Listens. It tries again while the port is in use: a child that another test has just forked
     /// has our sockets open until it runs its program.
-    fn listen(&self, local: SocketAddr) -> PortLease {
+    fn listen(&self, local: SocketAddr) -> PortReservation {
         let Self { west, net, .. } = self;
         let mut listened = west.run(|| net.listen(local));
         eventually("the port is free again", || {
@@ -101,7 +101,7 @@ fn a_port_is_steered_at_the_addresses_where_it_is_ours() {
     let mut host = Addresses::new("address");
     let all = Addresses::all();
     let ours = [all[0], all[1], all[3]];
-    let check = |host: &mut Addresses, held: &[Option<PortLease>; 3]| {
+    let check = |host: &mut Addresses, held: &[Option<PortReservation>; 3]| {
         let leased = || ours.iter().zip(held).filter(|(_, lease)| lease.is_some());
         for to in all {
             let is_ours = leased().any(|(at, _)| *at == to);
@@ -175,7 +175,7 @@ fn counters(namespace: &Namespace) -> SteeringCounters {
 
 /// Sends a frame for a MAC address, in a VLAN if one is stated. Returns the name of the counter
 /// that it moved.
-fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) -> &'static str {
+fn fate(one: &mut XdpInterface, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) -> &'static str {
     let mut octets = frame(4420, 10);
     octets[..6].copy_from_slice(&mac);
     if let Some(vlan) = vlan {
@@ -190,7 +190,7 @@ fn tag(octets: &mut Vec<u8>, vlan: u16) {
 }
 
 /// Sends a frame. Returns the name of the counter that it moved.
-fn fate_of(one: &mut XdpPort, west: &Namespace, octets: &[u8]) -> &'static str {
+fn fate_of(one: &mut XdpInterface, west: &Namespace, octets: &[u8]) -> &'static str {
     let before = counters(west);
     send(one, octets);
     one.tx.kick();
@@ -215,9 +215,9 @@ fn only_frames_to_our_mac_address_and_vlan_are_steered() {
     let other = [2, 0, 0, 0, 0, 9];
     let (east, west) = pair("mac", 1);
     let mut one = open(&east, "east").unwrap();
-    let (port, net) = open_net(&west, PortConfig::new("west"));
+    let (port, net) = open_net(&west, InterfaceConfig::new("west"));
     let (bell, waker) = bell().unwrap();
-    let (_host, end) = link(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
+    let (_host, end) = mailbox(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
     let config = EngineConfig::default();
     let mut worker = west
         .run(|| Worker::new(port, config, [2; 32], end, bell))
@@ -272,9 +272,9 @@ fn a_frame_without_a_tag_is_of_a_vlan_while_tags_are_removed() {
         return eprintln!("SKIPPED: no VLAN can be made: {error}");
     }
     let mut one = open(&east, "east").unwrap();
-    let (port, net) = open_net(&west, PortConfig::new("west"));
+    let (port, net) = open_net(&west, InterfaceConfig::new("west"));
     let (bell, waker) = bell().unwrap();
-    let (_host, end) = link(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
+    let (_host, end) = mailbox(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
     let config = EngineConfig::default();
     let _worker = west.run(|| Worker::new(port, config, [2; 32], end, bell));
 

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::unistd::ftruncate;
 use rnic_xdp::testing::Namespace;
-use rnic_xdp::{MadePort, OpenError, PortConfig, PortShape};
+use rnic_xdp::{InterfaceConfig, MadePort, OpenError, PortShape};
 
 fn make(
     namespace: &Namespace,
     name: &str,
     attach: impl FnOnce(u32, BorrowedFd<'_>) -> Result<(), OpenError> + Send,
 ) -> Result<MadePort, OpenError> {
-    let config = PortConfig {
+    let config = InterfaceConfig {
         rx_frames: 64,
         tx_frames: 128,
-        ..PortConfig::new("unused")
+        ..InterfaceConfig::new("unused")
     };
     let shape = PortShape::for_mtu(&config, 1500);
     namespace.run(|| MadePort::make(name, 1500, &shape, attach))

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use common::{SOON, eventually, frame, open_net, open_with, pair, receive, send, turn_round};
 use rnic_core::engine::Net;
 use rnic_core::memory::frames::TxFrames;
-use rnic_xdp::PortConfig;
+use rnic_xdp::InterfaceConfig;
 use rnic_xdp::steering::{Mode, ModeChoice};
 use rnic_xdp::testing::Namespace;
 
@@ -25,9 +25,9 @@ fn jumbo_pair(name: &str, mtu: u32) -> (Namespace, Namespace) {
 /// Sends frames of each length in each direction, so many that rings wrap, and checks every octet.
 fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
     let (east, west) = jumbo_pair("jumbo", mtu);
-    let config = |netdev| PortConfig {
+    let config = |netdev| InterfaceConfig {
         mode,
-        ..PortConfig::new(netdev)
+        ..InterfaceConfig::new(netdev)
     };
     let (mut one, one_net) = open_net(&east, config("east"));
     let (mut other, other_net) = open_net(&west, config("west"));
@@ -92,8 +92,8 @@ fn generic_mode_has_frames_of_several_chunks_too() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_frame_of_several_chunks_stays_its_owners_until_released() {
     let (east, west) = jumbo_pair("own", 9000);
-    let mut one = open_with(&east, &PortConfig::new("east")).unwrap();
-    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let mut one = open_with(&east, &InterfaceConfig::new("east")).unwrap();
+    let (mut other, net) = open_net(&west, InterfaceConfig::new("west"));
     let listen = || net.listen("0.0.0.0:4421".parse().unwrap());
     let (local, _lease) = west.run(listen).unwrap();
 
@@ -123,9 +123,9 @@ fn a_frame_of_several_chunks_stays_its_owners_until_released() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn without_multi_buffer_the_mtu_is_limited_to_a_chunk() {
     let (east, west) = jumbo_pair("mtu", 9000);
-    let config = |netdev| PortConfig {
+    let config = |netdev| InterfaceConfig {
         multi_buffer: false,
-        ..PortConfig::new(netdev)
+        ..InterfaceConfig::new(netdev)
     };
     let mut one = open_with(&east, &config("east")).unwrap();
     let (mut other, net) = open_net(&west, config("west"));
@@ -156,8 +156,8 @@ fn without_multi_buffer_the_mtu_is_limited_to_a_chunk() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn large_frames_of_others_reach_the_kernel() {
     let (east, west) = jumbo_pair("others", 9000);
-    let _one = open_with(&east, &PortConfig::new("east")).unwrap();
-    let (other, _net) = open_net(&west, PortConfig::new("west"));
+    let _one = open_with(&east, &InterfaceConfig::new("east")).unwrap();
+    let (other, _net) = open_net(&west, InterfaceConfig::new("west"));
     for (from, to, address) in [(&east, &west, "10.77.0.2:9"), (&west, &east, "10.77.0.1:9")] {
         let socket = to.run(|| UdpSocket::bind(address)).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();

@@ -12,7 +12,7 @@ use common::{eventually, open, open_with, pair};
 use rnic_core::engine::Net;
 use rnic_xdp::steering::{self, ModeChoice, SteeringError};
 use rnic_xdp::testing::Namespace;
-use rnic_xdp::{OpenError, PortConfig, XdpNet, XdpPort, ZeroCopyChoice};
+use rnic_xdp::{InterfaceConfig, OpenError, XdpInterface, XdpNet, ZeroCopyChoice};
 
 fn has_program(namespace: &Namespace, netdev: &str) -> bool {
     namespace
@@ -41,9 +41,9 @@ fn a_device_that_is_driven_is_refused() {
     let (east, _west) = pair("driven", 1);
     let _port = open(&east, "east").unwrap();
     for mode in [ModeChoice::Auto, ModeChoice::Native, ModeChoice::Generic] {
-        let config = PortConfig {
+        let config = InterfaceConfig {
             mode,
-            ..PortConfig::new("east")
+            ..InterfaceConfig::new("east")
         };
         let error = open_with(&east, &config).err().unwrap();
         assert!(matches!(error, OpenError::AlreadyDriven { .. }), "{error}");
@@ -125,9 +125,9 @@ fn a_device_without_native_xdp_gets_generic_and_says_so() {
     );
     drop(port);
 
-    let config = PortConfig {
+    let config = InterfaceConfig {
         mode: ModeChoice::Native,
-        ..PortConfig::new("bridge0")
+        ..InterfaceConfig::new("bridge0")
     };
     let error = open_with(&namespace, &config).err().unwrap();
     assert!(matches!(error, OpenError::NoNative { .. }), "{error}");
@@ -142,9 +142,9 @@ fn what_cannot_be_opened_is_refused_with_a_remedy() {
     let error = open(&east, "a_name_longer_than_any").err().unwrap();
     assert!(matches!(error, OpenError::NoSuchDevice { .. }), "{error}");
 
-    let require = PortConfig {
+    let require = InterfaceConfig {
         zero_copy: ZeroCopyChoice::Require,
-        ..PortConfig::new("east")
+        ..InterfaceConfig::new("east")
     };
     let error = open_with(&east, &require).err().unwrap();
     assert!(matches!(error, OpenError::NoZeroCopy { .. }), "{error}");
@@ -153,9 +153,9 @@ fn what_cannot_be_opened_is_refused_with_a_remedy() {
         "a port that did not open leaves nothing"
     );
 
-    let odd = PortConfig {
+    let odd = InterfaceConfig {
         rx_frames: 100,
-        ..PortConfig::new("east")
+        ..InterfaceConfig::new("east")
     };
     assert!(matches!(
         open_with(&east, &odd).err(),
@@ -170,9 +170,9 @@ fn what_cannot_be_opened_is_refused_with_a_remedy() {
     east.ip("link add few numrxqueues 1 numtxqueues 1 type veth peer name many numtxqueues 2 numrxqueues 2")
         .unwrap();
     east.ip("link set dev few up").unwrap();
-    let native = PortConfig {
+    let native = InterfaceConfig {
         mode: ModeChoice::Native,
-        ..PortConfig::new("few")
+        ..InterfaceConfig::new("few")
     };
     let error = open_with(&east, &native).err().unwrap();
     assert!(matches!(error, OpenError::TooFewQueues { .. }), "{error}");
@@ -221,7 +221,7 @@ fn a_killed_process_leaves_nothing() {
 
 /// The child: opens a port in two shares, reserves a TCP port, and waits to be killed.
 fn hold_a_port() -> ! {
-    let shares = XdpPort::open_shares(&PortConfig::new("east"), 2).unwrap();
+    let shares = XdpInterface::open_shares(&InterfaceConfig::new("east"), 2).unwrap();
     let net = XdpNet::new(&shares[0]).unwrap();
     let _lease = net.listen("10.77.0.1:4420".parse().unwrap()).unwrap();
     println!("READY");

@@ -7,18 +7,18 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{SOON, eventually, frame, open, open_net, open_with, pair, receive, send};
-use rnic_core::connection::PortLease;
+use rnic_core::connection::PortReservation;
 use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::Namespace;
-use rnic_xdp::{PortConfig, QueueStatistics, XdpPort, ZeroCopy};
+use rnic_xdp::{InterfaceConfig, QueueStatistics, XdpInterface, ZeroCopy};
 
 /// Opens a port with this number of frames to receive into, and steers an address to it.
-fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpPort, SocketAddr, PortLease) {
-    let config = PortConfig {
+fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpInterface, SocketAddr, PortReservation) {
+    let config = InterfaceConfig {
         rx_frames,
-        ..PortConfig::new("west")
+        ..InterfaceConfig::new("west")
     };
     let (port, net) = open_net(west, config);
     let listened = west.run(|| net.listen("10.77.0.2:4420".parse().unwrap()));
@@ -31,7 +31,7 @@ fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpPort, SocketAddr, PortLe
 fn frames_cross_between_two_ports() {
     let (east, west) = pair("cross", 1);
     let mut one = open(&east, "east").unwrap();
-    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let (mut other, net) = open_net(&west, InterfaceConfig::new("west"));
     assert_eq!(one.report().mode, Mode::Native);
     assert_eq!(
         one.report().zero_copy,
@@ -56,7 +56,7 @@ fn frames_cross_between_two_ports() {
     }
     eventually("all frames are free again", || {
         one.tx.kick();
-        one.tx.available() == PortConfig::new("").tx_frames as usize
+        one.tx.available() == InterfaceConfig::new("").tx_frames as usize
     });
     let counters = other.steering_counters().unwrap();
     assert_eq!(counters.redirected, 50 * rounds as u64);
@@ -112,7 +112,7 @@ fn no_frame_is_lost_in_a_flood() {
 fn a_frame_stays_its_owners_until_released() {
     let (east, west) = pair("own", 1);
     let mut one = open(&east, "east").unwrap();
-    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let (mut other, net) = open_net(&west, InterfaceConfig::new("west"));
     let (local, _lease) = west
         .run(|| net.listen("0.0.0.0:0".parse().unwrap()))
         .unwrap();
@@ -146,7 +146,7 @@ fn a_frame_stays_its_owners_until_released() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn every_queue_receives() {
     let (east, west) = pair("queues", 2);
-    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let (mut other, net) = open_net(&west, InterfaceConfig::new("west"));
     assert_eq!(other.report().queues, 2);
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
@@ -171,7 +171,7 @@ fn every_queue_receives() {
 fn other_traffic_reaches_the_kernel() {
     let (east, west) = pair("pass", 1);
     let _one = open(&east, "east").unwrap();
-    let (other, net) = open_net(&west, PortConfig::new("west"));
+    let (other, net) = open_net(&west, InterfaceConfig::new("west"));
     let (ours, lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
@@ -210,9 +210,9 @@ fn other_traffic_reaches_the_kernel() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn generic_mode_carries_frames_too() {
     let (east, west) = pair("generic", 1);
-    let generic = |netdev| PortConfig {
+    let generic = |netdev| InterfaceConfig {
         mode: ModeChoice::Generic,
-        ..PortConfig::new(netdev)
+        ..InterfaceConfig::new(netdev)
     };
     let mut one = open_with(&east, &generic("east")).unwrap();
     let (mut other, net) = open_net(&west, generic("west"));
@@ -231,7 +231,7 @@ fn generic_mode_carries_frames_too() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn ports_are_reserved_in_the_kernel_too() {
     let (east, west) = pair("reserve", 1);
-    let (_port, net) = open_net(&east, PortConfig::new("east"));
+    let (_port, net) = open_net(&east, InterfaceConfig::new("east"));
     east.run(|| {
         let wanted: SocketAddr = "10.77.0.1:4420".parse().unwrap();
         let (local, lease) = net.listen(wanted).unwrap();
@@ -360,7 +360,7 @@ fn a_queue_that_was_full_has_more_frames_the_next_time() {
 fn dropping_a_share_closes_its_queue() {
     let (_east, west) = pair("shares", 2);
     let mut shares = west
-        .run(|| XdpPort::open_shares(&PortConfig::new("west"), 2))
+        .run(|| XdpInterface::open_shares(&InterfaceConfig::new("west"), 2))
         .unwrap();
     let statistics = shares[0].statistics();
     let open = || -> Vec<u32> {

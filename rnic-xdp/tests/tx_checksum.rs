@@ -21,15 +21,15 @@ use rnic_core::wire::{
 };
 use rnic_verbs::DeviceConfig;
 use rnic_xdp::testing::{Namespace, disable_offloads};
-use rnic_xdp::{PortConfig, TxChecksum, TxOffload, XdpPort, ZeroCopyChoice};
+use rnic_xdp::{InterfaceConfig, TxChecksum, TxOffload, XdpInterface, ZeroCopyChoice};
 
 /// Where the TCP header of [`frame`] begins.
 const TCP_AT: usize = 34;
 
-fn config(netdev: &str, tx_checksum: TxChecksum) -> PortConfig {
-    PortConfig {
+fn config(netdev: &str, tx_checksum: TxChecksum) -> InterfaceConfig {
+    InterfaceConfig {
         tx_checksum,
-        ..PortConfig::new(netdev)
+        ..InterfaceConfig::new(netdev)
     }
 }
 
@@ -52,7 +52,7 @@ fn the_kernels_tcp_takes_what_the_device_completed() {
     disable_offloads(&west, "west").unwrap();
     for completer in [TxChecksum::Device, TxChecksum::Kernel] {
         let mut config = DeviceConfig::new("east");
-        config.port.tx_checksum = completer;
+        config.interface.tx_checksum = completer;
         for address in ["10.77.0.2:4420", "[fd77::2]:4421"] {
             let device = device(&east, &config);
             let sent = write_to_kernel(&device, &east, &west, address);
@@ -63,7 +63,7 @@ fn the_kernels_tcp_takes_what_the_device_completed() {
 }
 
 /// Sends a frame with a partial checksum.
-fn send_partial(port: &mut XdpPort, octets: &[u8], tcp_at: usize) {
+fn send_partial(port: &mut XdpInterface, octets: &[u8], tcp_at: usize) {
     let id = port.tx.allocate().unwrap();
     port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
     port.tx.transmit_partial(id, octets.len(), tcp_at);
@@ -91,7 +91,7 @@ fn the_kernel_completes_checksums_of_each_frame() {
     let mut one = open_with(&east, &config("east", TxChecksum::Kernel)).unwrap();
     assert_eq!(one.report().tx_checksum, TxOffload::On);
     assert!(one.tx.completes_checksums());
-    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let (mut other, net) = open_net(&west, InterfaceConfig::new("west"));
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
@@ -133,7 +133,7 @@ fn a_veth_does_not_complete_checksums_by_default() {
         text.contains("east") && text.contains("multi_buffer"),
         "{text}"
     );
-    let in_one_chunk = PortConfig {
+    let in_one_chunk = InterfaceConfig {
         multi_buffer: false,
         ..config("east", TxChecksum::Device)
     };
@@ -143,11 +143,11 @@ fn a_veth_does_not_complete_checksums_by_default() {
 
 #[test]
 fn the_kernel_completes_nothing_where_nothing_is_copied() {
-    let config = PortConfig {
+    let config = InterfaceConfig {
         zero_copy: ZeroCopyChoice::Require,
         ..config("east", TxChecksum::Kernel)
     };
-    let error = XdpPort::open(&config).err().unwrap();
+    let error = XdpInterface::open(&config).err().unwrap();
     assert!(
         error.to_string().contains("tx_checksum = Kernel"),
         "{error}"

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{eventually, frame, open, open_net, pair, send};
-use rnic_core::engine::{EngineConfig, Net, Turn, link};
+use rnic_core::engine::{EngineConfig, Net, Turn, mailbox};
 use rnic_core::memory::table::StagTable;
 use rnic_verbs::{ConnectionOptions, Device, Driver, Qp, QpCaps, QpState, SendRequest};
 use rnic_xdp::testing::Namespace;
-use rnic_xdp::{PortConfig, Worker, XdpPort, bell};
+use rnic_xdp::{InterfaceConfig, Worker, XdpInterface, bell};
 
 /// How long the worker may sleep. If nothing wakes it, it sleeps that long, and the test fails.
 const LONG: Duration = Duration::from_secs(60);
@@ -42,15 +42,15 @@ struct Rig {
 
 impl Rig {
     /// Returns it with a port at the other end of its link.
-    fn new() -> (Self, XdpPort) {
+    fn new() -> (Self, XdpInterface) {
         let (theirs, ours) = pair("wake", 1);
         let peer = open(&theirs, "east").unwrap();
-        let (port, net) = open_net(&ours, PortConfig::new("west"));
+        let (port, net) = open_net(&ours, InterfaceConfig::new("west"));
         let (local, lease) = ours
             .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
             .unwrap();
         let (bell, waker) = bell().unwrap();
-        let (host, end) = link(Arc::new(StagTable::new(16, [1; 32])), 16, waker);
+        let (host, end) = mailbox(Arc::new(StagTable::new(16, [1; 32])), 16, waker);
         let worker =
             ours.run(|| Worker::new(port, EngineConfig::default(), [2; 32], end, bell).unwrap());
         let worker = Arc::new(Mutex::new(worker));

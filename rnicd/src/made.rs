@@ -8,7 +8,7 @@ use rnic_manager::Token;
 use rnic_manager::protocol::{Grant, Reason, Refused, RingSizes, UntaggedAddress};
 use rnic_xdp::shared::ClientPolicy;
 use rnic_xdp::shared::QueuePort;
-use rnic_xdp::{OpenError, PortConfig, PortShape};
+use rnic_xdp::{InterfaceConfig, OpenError, PortShape};
 use tracing::warn;
 
 use crate::config::{Crc, Limits, Queue, words};
@@ -35,7 +35,7 @@ impl MadePort {
     pub(crate) fn make(
         shared: &mut Shared,
         number: u32,
-        config: &PortConfig,
+        config: &InterfaceConfig,
         limits: &Limits,
         uid: u32,
     ) -> Result<Self, Refused> {
@@ -129,7 +129,7 @@ impl MadePort {
 }
 
 /// Returns the frames that a port takes of its user's quota.
-pub(crate) fn frames(shared: &Shared, config: &PortConfig) -> u32 {
+pub(crate) fn frames(shared: &Shared, config: &InterfaceConfig) -> u32 {
     let shape = PortShape::for_mtu(config, shared.device.mtu());
     shape.rx_chunks + shape.tx_chunks
 }
@@ -137,7 +137,7 @@ pub(crate) fn frames(shared: &Shared, config: &PortConfig) -> u32 {
 /// Fails if a user wants a hardware queue that was not granted, or that another port is.
 pub(crate) fn check_queue(
     shared: &Shared,
-    config: &PortConfig,
+    config: &InterfaceConfig,
     limits: &Limits,
     uid: u32,
 ) -> Result<(), Refused> {

@@ -11,7 +11,7 @@ use rnic_manager::protocol::{
     Withheld,
 };
 use rnic_manager::states::Event;
-use rnic_xdp::PortConfig;
+use rnic_xdp::InterfaceConfig;
 use tracing::debug;
 
 use crate::administration::{Answered, release};
@@ -89,12 +89,12 @@ impl Server {
                 tx_ring,
                 queue,
             } => {
-                let config = PortConfig {
+                let config = InterfaceConfig {
                     queue,
                     rx_frames,
                     tx_frames,
                     tx_ring,
-                    ..PortConfig::new(netdev)
+                    ..InterfaceConfig::new(netdev)
                 };
                 self.open_port(key, &config)
             }
@@ -175,7 +175,7 @@ impl Server {
         Ok((welcome, Vec::new()))
     }
 
-    fn open_port(&mut self, key: ClientKey, config: &PortConfig) -> Answered {
+    fn open_port(&mut self, key: ClientKey, config: &InterfaceConfig) -> Answered {
         let limits = self.limits(key);
         let peer = self.clients[key].peer.clone();
         let account = self.clients[key].account;

@@ -269,6 +269,6 @@ fn open_device(host: &ImpairedHost) -> Result<Device, Failure> {
     let mut config = DeviceConfig::new(host.netdev);
     // Room for all frames that arrive while this thread has no processor: none that the box
     // captures may be lost here.
-    config.port.rx_frames = 4096;
+    config.interface.rx_frames = 4096;
     Ok(Device::open_with(&config)?)
 }

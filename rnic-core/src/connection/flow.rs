@@ -74,4 +74,4 @@ pub(crate) fn without_scope(address: SocketAddr) -> SocketAddr {
 
 /// Keeps a local port reserved and steered to the engine. The engine drops it with the last
 /// connection (TIME-WAIT included) or listener that uses the port.
-pub type PortLease = Arc<dyn Any + Send + Sync>;
+pub type PortReservation = Arc<dyn Any + Send + Sync>;

@@ -41,7 +41,7 @@ pub use self::event::{EndReason, Event, Notice, ReadDepths};
 pub use self::facts::{ConnectionFacts, MpaFacts};
 pub(crate) use self::fast::{CoalescedRun, IdleSend, PredictedSegment, WholeMessage};
 pub(crate) use self::flow::without_scope;
-pub use self::flow::{AddressPair, FlowKey, PortLease};
+pub use self::flow::{AddressPair, FlowKey, PortReservation};
 pub use self::options::ConnectionOptions;
 pub use self::path::NextHop;
 pub(crate) use self::path::Path;
@@ -152,11 +152,11 @@ pub(crate) struct Connection {
     /// The progress of a connection that is closing: how much of our stream was acknowledged, and
     /// of the peer's received.
     progress: (u64, u64),
-    _lease: PortLease,
+    _reservation: PortReservation,
 }
 
 impl Connection {
-    fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, lease: PortLease) -> Self {
+    fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, reservation: PortReservation) -> Self {
         Self {
             scheduled: Scheduled::default(),
             key,
@@ -174,7 +174,7 @@ impl Connection {
             gone_request: None,
             returned_end: None,
             unreachable: false,
-            _lease: lease,
+            _reservation: reservation,
         }
     }
 

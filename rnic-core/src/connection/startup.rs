@@ -21,7 +21,7 @@ use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, message};
 use super::{
     Arrival, CLOSE_TIMEOUT, Connecting, Connection, ConnectionOptions, Context, EndReason, Event,
-    FlowKey, Path, Phase, PortLease, ReadDepths, Refusals,
+    FlowKey, Path, Phase, PortReservation, ReadDepths, Refusals,
 };
 
 /// How long a responder waits for the initiator's MPA Request. The application's decision may take
@@ -77,7 +77,7 @@ impl Connection {
     pub(crate) fn connect(
         now: Instant,
         key: FlowKey,
-        lease: PortLease,
+        reservation: PortReservation,
         end: LocalEnd,
         options: ConnectionOptions,
         config: &TcpConfig,
@@ -102,7 +102,7 @@ impl Connection {
         }));
         let mut path = Path::unknown(&key);
         path.set_traffic_class(traffic_class);
-        let new = Self::new(key, tcp, path, phase, lease);
+        let new = Self::new(key, tcp, path, phase, reservation);
         Ok(Self {
             loose_octets: request,
             deadline,
@@ -115,7 +115,7 @@ impl Connection {
     pub(crate) fn accept_syn(
         now: Instant,
         key: FlowKey,
-        lease: PortLease,
+        reservation: PortReservation,
         listener: ListenerId,
         refusals: Arc<Refusals>,
         path: Path,
@@ -134,7 +134,7 @@ impl Connection {
         };
         Self {
             deadline: Some(now + START_UP_TIMEOUT),
-            ..Self::new(key, tcp, path, phase, lease)
+            ..Self::new(key, tcp, path, phase, reservation)
         }
     }
 

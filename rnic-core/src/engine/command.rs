@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use crossbeam_channel::Sender;
 
-use crate::connection::{AddressPair, ConnectionOptions, PortLease, Refusals};
+use crate::connection::{AddressPair, ConnectionOptions, PortReservation, Refusals};
 use crate::ddp::Endpoint;
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
 use crate::memory::ring::{Consumer, Producer};
@@ -99,8 +99,8 @@ pub enum Command {
         local: SocketAddr,
         /// The peers that may connect. SYNs of others are refused as if nobody listened.
         peers: Peers,
-        /// The lease of the port.
-        lease: PortLease,
+        /// The reservation of the port.
+        reservation: PortReservation,
         /// Where it is recorded why peers failed before they sent an MPA Request.
         refusals: Arc<Refusals>,
     },
@@ -123,8 +123,8 @@ pub enum Command {
         remote: SocketAddr,
         /// How to set up the connection.
         options: ConnectionOptions,
-        /// The lease of the local port.
-        lease: PortLease,
+        /// The reservation of the local port.
+        reservation: PortReservation,
     },
     /// Accepts a connection request with a queue pair.
     Accept {

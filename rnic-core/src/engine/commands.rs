@@ -1,8 +1,8 @@
 //! How the commands of the host are carried out.
 
 use crate::connection::{
-    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, PortLease,
-    Wants, without_scope,
+    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd,
+    PortReservation, Wants, without_scope,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
@@ -66,13 +66,13 @@ impl Engine {
                 listener,
                 local,
                 peers,
-                lease,
+                reservation,
                 refusals,
             } => {
                 let new = Listener {
                     local: without_scope(local),
                     peers,
-                    lease,
+                    reservation,
                     refusals,
                     waiting: 0,
                 };
@@ -89,9 +89,9 @@ impl Engine {
                 local,
                 remote,
                 options,
-                lease,
+                reservation,
             } => {
-                self.connect(now, qp, FlowKey::new(local, remote), options, lease);
+                self.connect(now, qp, FlowKey::new(local, remote), options, reservation);
             }
             Command::Accept {
                 request,
@@ -238,7 +238,7 @@ impl Engine {
         number: QpNumber,
         key: FlowKey,
         options: ConnectionOptions,
-        lease: PortLease,
+        reservation: PortReservation,
     ) {
         let fail = |engine: &mut Self, reason| {
             engine
@@ -270,7 +270,7 @@ impl Engine {
         if let Some(succession) = succession.filter(|after| !isn.after(after.least)) {
             isn = succession.least;
         }
-        let connection = Connection::connect(now, key, lease, end, options, &config, isn);
+        let connection = Connection::connect(now, key, reservation, end, options, &config, isn);
         let connection = match connection {
             Ok(mut connection) => {
                 if let Some(succession) = succession {

@@ -1,5 +1,5 @@
 //! One turn of a worker, without the device: what all implementations of
-//! [`Turn`](super::link::Turn) share.
+//! [`Turn`](super::mailbox::Turn) share.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

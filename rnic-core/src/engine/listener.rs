@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::connection::{PortLease, Refusals};
+use crate::connection::{PortReservation, Refusals};
 
 use super::peers::Peers;
 
@@ -12,7 +12,7 @@ use super::peers::Peers;
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) peers: Peers,
-    pub(super) lease: PortLease,
+    pub(super) reservation: PortReservation,
     pub(super) refusals: Arc<Refusals>,
     /// Requests that wait for the application's decision.
     pub(super) waiting: usize,

@@ -14,8 +14,8 @@ mod embryonic;
 mod events;
 mod flows;
 mod handover;
-mod link;
 mod listener;
+mod mailbox;
 mod net;
 mod next_hops;
 mod owners;
@@ -52,7 +52,9 @@ pub use self::command::Command;
 pub use self::driver::{Batch, Driver};
 pub use self::events::Events;
 pub use self::flows::{Flows, Keyed};
-pub use self::link::{EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, link, links};
+pub use self::mailbox::{
+    EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, mailbox, mailboxes,
+};
 pub use self::net::{InUse, Net, NetError};
 pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;

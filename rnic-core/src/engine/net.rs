@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::connection::PortLease;
+use crate::connection::PortReservation;
 
 use super::peers::Peers;
 
@@ -88,7 +88,7 @@ pub trait Net: Send + Sync {
     }
 
     /// Reserves a port to listen on; port 0 chooses one.
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortReservation), NetError> {
         self.listen_to(local, &Peers::all())
     }
 
@@ -97,7 +97,7 @@ pub trait Net: Send + Sync {
         &self,
         local: SocketAddr,
         peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError>;
+    ) -> Result<(SocketAddr, PortReservation), NetError>;
 
     /// Returns whether the host's policy allows a connection that a peer opened.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
@@ -120,5 +120,5 @@ pub trait Net: Send + Sync {
         remote: SocketAddr,
         local: Option<SocketAddr>,
         engine: u16,
-    ) -> Result<(SocketAddr, PortLease), NetError>;
+    ) -> Result<(SocketAddr, PortReservation), NetError>;
 }

@@ -158,7 +158,7 @@ impl Engine {
         let mut connection = Connection::accept_syn(
             now,
             *key,
-            listener.lease,
+            listener.reservation,
             id,
             listener.refusals,
             path,

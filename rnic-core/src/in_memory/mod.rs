@@ -13,10 +13,10 @@ use crossbeam_channel::{
     Receiver, Select, Sender, TryRecvError, bounded, never, select, unbounded,
 };
 
-use crate::connection::{NextHop, PortLease};
+use crate::connection::{NextHop, PortReservation};
 use crate::engine::{
     Driver, EngineConfig, HostEnd, Net, NetError, NextHopRequest, Peers, Sleeper, SplitTurn, Turn,
-    links,
+    mailboxes,
 };
 use crate::memory::doorbell::Doorbells;
 use crate::memory::table::StagTable;
@@ -70,7 +70,7 @@ pub fn pair_with(config: &EngineConfig, seeds: [[u8; 32]; 2]) -> (InMemoryDevice
 
 /// One of two joined devices with several workers.
 pub struct InMemoryWorkers {
-    /// The host's ends of the links to the engines.
+    /// The host's ends of the mailboxes.
     pub hosts: Vec<HostEnd>,
     /// The workers, one for each engine.
     pub workers: Vec<InMemoryWorker>,
@@ -99,7 +99,7 @@ pub fn pair_of_workers(
         let table = Arc::new(StagTable::new(STAGS, seed));
         let (hosts, ends): (Vec<_>, Vec<_>) = {
             let wakers = wakes.iter().cloned().map(Waker::from);
-            links(&table, QUEUE_PAIRS, wakers.collect())
+            mailboxes(&table, QUEUE_PAIRS, wakers.collect())
                 .into_iter()
                 .unzip()
         };
@@ -310,7 +310,7 @@ pub struct InMemoryNet {
 }
 
 impl InMemoryNet {
-    fn reserve(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+    fn reserve(&self, local: SocketAddr) -> Result<(SocketAddr, PortReservation), NetError> {
         if !local.ip().is_unspecified() && local.ip() != self.address {
             return Err(NetError::NotLocal(local, "the in-memory link".into()));
         }
@@ -321,11 +321,11 @@ impl InMemoryNet {
         };
         let port = port.ok_or(NetError::InUse(local.into()))?;
         used.insert(port);
-        let lease = Arc::new(Lease {
+        let reservation = Arc::new(Reservation {
             port,
             used: self.used.clone(),
         });
-        Ok((SocketAddr::new(local.ip(), port), lease))
+        Ok((SocketAddr::new(local.ip(), port), reservation))
     }
 }
 
@@ -334,7 +334,7 @@ impl Net for InMemoryNet {
         &self,
         local: SocketAddr,
         _peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         self.reserve(local)
     }
 
@@ -343,18 +343,18 @@ impl Net for InMemoryNet {
         _remote: SocketAddr,
         local: Option<SocketAddr>,
         _engine: u16,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         self.reserve(local.unwrap_or(SocketAddr::new(self.address, 0)))
     }
 }
 
-/// Returns a port when the lease is dropped.
-struct Lease {
+/// Returns a port when the reservation is dropped.
+struct Reservation {
     port: u16,
     used: Arc<Mutex<HashSet<u16>>>,
 }
 
-impl Drop for Lease {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.used
             .lock()

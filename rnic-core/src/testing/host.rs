@@ -9,11 +9,11 @@ use std::task::{Wake, Waker};
 use crossbeam_channel::bounded;
 
 use crate::connection::{
-    AddressPair, ConnectionOptions, EndReason, Event, NextHop, PortLease, Refusals,
+    AddressPair, ConnectionOptions, EndReason, Event, NextHop, PortReservation, Refusals,
 };
 use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
-    Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, Snapshot, link,
+    Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, Snapshot, mailbox,
 };
 use crate::ids::{CqId, ListenerId, PdId, QpNumber, RequestId, SrqId, StreamId};
 use crate::memory::{
@@ -180,7 +180,7 @@ pub struct Host {
     qps: u32,
     srqs: u32,
     streams: u64,
-    lease: PortLease,
+    reservation: PortReservation,
 }
 
 /// How next hops are resolved.
@@ -200,7 +200,7 @@ impl Host {
         let mut secret = [index; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let table = Arc::new(StagTable::new(OBJECTS, secret));
-        let (end, engine_end) = link(table, OBJECTS as u32, Waker::noop().clone());
+        let (end, engine_end) = mailbox(table, OBJECTS as u32, Waker::noop().clone());
         Self {
             address: Ipv4Addr::new(192, 0, 2, index + 1),
             events: Vec::new(),
@@ -214,7 +214,7 @@ impl Host {
             qps: 0,
             srqs: 0,
             streams: 0,
-            lease: Arc::new(()),
+            reservation: Arc::new(()),
         }
     }
 
@@ -261,13 +261,13 @@ impl Host {
     }
 
     /// Returns how many listeners and connections hold a port.
-    pub fn leases(&self) -> usize {
-        Arc::strong_count(&self.lease) - 1
+    pub fn reservations(&self) -> usize {
+        Arc::strong_count(&self.reservation) - 1
     }
 
-    /// Returns a lease of a port, which is counted.
-    pub fn lease(&self) -> PortLease {
-        self.lease.clone()
+    /// Returns a reservation of a port, which is counted.
+    pub fn reservation(&self) -> PortReservation {
+        self.reservation.clone()
     }
 
     /// Returns a snapshot of the engine.
@@ -497,7 +497,7 @@ impl Host {
             listener: ListenerId(u32::from(port)),
             local: self.socket(port),
             peers: Peers::all(),
-            lease: self.lease(),
+            reservation: self.reservation(),
             refusals: self.refusals.clone(),
         });
     }
@@ -514,7 +514,7 @@ impl Host {
             local: self.socket(port),
             remote,
             options: options.clone(),
-            lease: self.lease(),
+            reservation: self.reservation(),
         });
     }
 

@@ -193,7 +193,11 @@ pub(crate) fn assert_nothing_left(sim: &mut Simulation) {
             snapshot.connections
         );
         assert_eq!(sim.hosts[host].frames_in_use(), 0, "frames of host {host}");
-        assert_eq!(sim.hosts[host].leases(), 0, "leases of host {host}");
+        assert_eq!(
+            sim.hosts[host].reservations(),
+            0,
+            "reservations of host {host}"
+        );
         assert!(!sim.hosts[host].driver().has_backlog(), "host {host}");
     }
 }

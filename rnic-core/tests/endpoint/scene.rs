@@ -31,7 +31,7 @@ pub(crate) fn connect(
         local: sim.hosts[0].socket(40_000),
         remote,
         options: options.clone(),
-        lease: sim.hosts[0].lease(),
+        reservation: sim.hosts[0].reservation(),
     });
 }
 

@@ -12,8 +12,8 @@ const UNSAFE: [&str; 9] = [
     "rnic-core/src/wire/crc/wide",
     "rnic-manager/src/peer",
     "rnic-xdp/src/device/icmp/filter",
-    "rnic-xdp/src/device/placement/ioctl",
-    "rnic-xdp/src/device/port",
+    "rnic-xdp/src/device/queue_choice/ioctl",
+    "rnic-xdp/src/device/interface",
     "rnic-xdp/src/device/steering/attach",
     "rnic-xdp/src/shared/reservation",
 ];

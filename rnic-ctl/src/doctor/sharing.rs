@@ -1,7 +1,7 @@
 //! What rnicd has to do with an interface, as this user sees it.
 
 use rnic_manager::channel::default_socket;
-use rnic_xdp::PortConfig;
+use rnic_xdp::InterfaceConfig;
 use rnic_xdp::client::Manager;
 use rnic_xdp::facts::{Fact, Verdict};
 
@@ -80,7 +80,7 @@ pub(super) fn settle(facts: &mut [Fact]) {
 
 /// Gets a port for a moment, as an application does, and reports the outcome.
 pub(super) fn trial(manager: Manager, netdev: &str) -> Fact {
-    let opened = manager.open(&PortConfig::new(netdev));
+    let opened = manager.open(&InterfaceConfig::new(netdev));
     let (verdict, found, remedy) = match opened {
         Ok((port, _)) => (
             Verdict::Ok,

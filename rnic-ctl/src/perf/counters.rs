@@ -22,7 +22,7 @@ pub(super) struct WorkerCounters {
 /// Reads the counters of all workers. A worker in memory has no queues.
 pub(super) fn of_workers(device: &Device) -> Outcome<Vec<WorkerCounters>> {
     const WHAT: &str = "ask the workers for their counters";
-    let queues = match device.port() {
+    let queues = match device.interface() {
         Some(port) => {
             let read = port.statistics().read();
             read.doing("read what was counted of the queues")?

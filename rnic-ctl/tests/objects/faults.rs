@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use rnic_verbs::{Device, DeviceConfig, Driving, PortConfig};
+use rnic_verbs::{Device, DeviceConfig, Driving, InterfaceConfig};
 use rnic_xdp::steering::ModeChoice;
 use serde_json::{Value, json};
 
@@ -258,10 +258,10 @@ fn who_holds_an_address_is_said_to_its_user_alone() {
 fn a_port_says_what_it_does_not_do() {
     let world = World::new("");
     let config = DeviceConfig {
-        port: PortConfig {
+        interface: InterfaceConfig {
             mode: ModeChoice::Generic,
             busy_poll: true,
-            ..PortConfig::new("nic")
+            ..InterfaceConfig::new("nic")
         },
         driving: Driving::Threads {
             most: Some(4),
@@ -272,7 +272,7 @@ fn a_port_says_what_it_does_not_do() {
         ..DeviceConfig::new("nic")
     };
     let device = Device::open_with(&config).unwrap();
-    let report = device.port().unwrap().report().to_string();
+    let report = device.interface().unwrap().report().to_string();
     let words = [
         "busy poll off: a port of rnicd has no interrupts of its own",
         "XDP not generic: a port has the mode in which rnicd shares nic (its xdp_mode)",
@@ -285,6 +285,6 @@ fn a_port_says_what_it_does_not_do() {
         ..DeviceConfig::new("nic")
     };
     let device = Device::open_with(&config).unwrap();
-    let report = device.port().unwrap().report().to_string();
+    let report = device.interface().unwrap().report().to_string();
     assert_says(&report, &[], &["busy poll", "XDP not", "worker"]);
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use rnic_core::engine::{Net, Peers};
 use rnic_manager::Administrator;
 use rnic_manager::states::{LeaseState, PortState};
-use rnic_xdp::PortConfig;
+use rnic_xdp::InterfaceConfig;
 use rnic_xdp::client::Manager;
 
 use crate::world::World;
@@ -16,7 +16,7 @@ fn all_leases_are_shown_in_order() {
     const LEASES: u16 = 1500;
     let world = World::new("[defaults]\nlisteners = 4000\nlisten = [\"10000-11999\"]\n");
     let manager = Manager::connect(&world.socket()).unwrap();
-    let (_port, net) = manager.open(&PortConfig::new("nic")).unwrap();
+    let (_port, net) = manager.open(&InterfaceConfig::new("nic")).unwrap();
     let leases: Vec<_> = (0..LEASES)
         .map(|number| {
             let local = SocketAddr::from(([10, 77, 0, 1], 10_000 + number));
@@ -44,7 +44,7 @@ fn show(world: &World) -> Option<(PortState, Vec<LeaseState>)> {
 fn a_new_rnicd_knows_who_has_a_port_and_since_when() {
     let mut world = World::new("");
     let manager = Manager::connect(&world.socket()).unwrap();
-    let (_port, net) = manager.open(&PortConfig::new("nic")).unwrap();
+    let (_port, net) = manager.open(&InterfaceConfig::new("nic")).unwrap();
     let local = "10.77.0.1:19000".parse().unwrap();
     let _lease = net.listen_to(local, &Peers::all()).unwrap();
     let (before, leases) = show(&world).unwrap();

@@ -12,7 +12,7 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 
-use rnic_verbs::PortLease;
+use rnic_verbs::PortReservation;
 
 use crate::abi::rdma_sockaddr;
 use crate::adapter::{self, Adapter, adapters};
@@ -125,13 +125,13 @@ pub(super) enum Reserved {
     /// A socket of the kernel.
     Socket { _bound: OwnedFd },
     /// What earlier connections of this process keep reserved.
-    Shared(PortLease),
+    Shared(PortReservation),
 }
 
 impl Reserved {
     /// Frees the port for the engine, which reserves it for itself. What it shares stays reserved
     /// as long as this is held.
-    pub(super) fn free(self) -> Option<PortLease> {
+    pub(super) fn free(self) -> Option<PortReservation> {
         match self {
             Self::Socket { .. } => None,
             Self::Shared(lease) => Some(lease),
@@ -172,7 +172,7 @@ pub(super) fn reserve_again(
 
 /// Returns the lease of a port that a device of this process has at an address. Any address stands
 /// for those of each device: it listens there, or has connected from one of them.
-fn in_use(local: SocketAddr) -> Option<PortLease> {
+fn in_use(local: SocketAddr) -> Option<PortReservation> {
     adapters().iter().find_map(|adapter| {
         let device = adapter.opened()?;
         let own = match local.ip().is_unspecified() {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rnic_verbs::{ConnectionOptions, EndReason, Error, PortLease};
+use rnic_verbs::{ConnectionOptions, EndReason, Error, PortReservation};
 
 use crate::adapter::Adapter;
 use crate::cm::verbs::errno_of;
@@ -21,7 +21,7 @@ pub(super) struct Attempt {
     pub(super) any_port: bool,
     pub(super) options: ConnectionOptions,
     /// Keeps a port reserved that others share, until the outcome is known.
-    pub(super) _shared: Option<Arc<PortLease>>,
+    pub(super) _shared: Option<Arc<PortReservation>>,
 }
 
 impl Attempt {

@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Instant;
 
-use rnic_core::connection::PortLease;
-use rnic_core::engine::{EngineEnd, Net, NetError, Peers, link};
+use rnic_core::connection::PortReservation;
+use rnic_core::engine::{EngineEnd, Net, NetError, Peers, mailbox};
 use rnic_core::memory::table::StagTable;
 
 use crate::device::Device;
@@ -24,7 +24,7 @@ impl Net for Nowhere {
         &self,
         local: SocketAddr,
         _peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         Err(NetError::InUse(local.into()))
     }
 
@@ -33,7 +33,7 @@ impl Net for Nowhere {
         remote: SocketAddr,
         _local: Option<SocketAddr>,
         _engine: u16,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         Err(NetError::InUse(remote.into()))
     }
 }
@@ -41,7 +41,7 @@ impl Net for Nowhere {
 /// A device whose engine is the test.
 fn device() -> (Device, EngineEnd) {
     let table = Arc::new(StagTable::new(1, [0; 32]));
-    let (host, engine) = link(table, 1, Waker::noop().clone());
+    let (host, engine) = mailbox(table, 1, Waker::noop().clone());
     let device = Device::new(host, Arc::new(Nowhere), Driver::Thread(Box::new(())));
     let boxes = &mut device.inner.router.boxes().qps;
     boxes.insert(

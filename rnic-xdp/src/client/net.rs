@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use rnic_core::connection::PortLease;
+use rnic_core::connection::PortReservation;
 use rnic_core::engine::{Net, NetError, Peers};
 use rnic_manager::protocol::Ask;
 
 use super::session::Errand;
-use crate::device::port::ControlHandle;
+use crate::device::interface::ControlHandle;
 use crate::device::process::Maker;
 
 /// How long to wait for rnicd, which may be about to start again, or wait for the kernel on an
@@ -53,7 +53,11 @@ impl ManagedNet {
         }
     }
 
-    fn reserve(&self, address: SocketAddr, ask: Ask) -> Result<(SocketAddr, PortLease), NetError> {
+    fn reserve(
+        &self,
+        address: SocketAddr,
+        ask: Ask,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let (reply, answer) = bounded(1);
         self.send(Errand::Reserve(ask, reply));
         let silent = |_| NetError::Other {
@@ -76,7 +80,7 @@ impl Net for ManagedNet {
         &self,
         local: SocketAddr,
         peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let ask = Ask::Listen {
             port: self.port,
             local,
@@ -113,7 +117,7 @@ impl Net for ManagedNet {
         remote: SocketAddr,
         local: Option<SocketAddr>,
         _engine: u16,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let ask = Ask::Connect {
             port: self.port,
             remote,

@@ -13,10 +13,11 @@ use super::inspection::Inspection;
 use super::net::ManagedNet;
 use super::session::Session;
 use crate::device::error::OpenError;
-use crate::device::netlink::device_name;
-use crate::device::port::{
-    BusyPoll, Control, GrantedPort, PortConfig, PortReport, PortShape, XdpPort, ZeroCopy,
+use crate::device::interface::{
+    BusyPoll, Control, GrantedPort, InterfaceConfig, InterfaceReport, PortShape, XdpInterface,
+    ZeroCopy,
 };
+use crate::device::netlink::device_name;
 use crate::device::steering::{Mode, ModeChoice};
 use crate::device::tx_checksum::{TxChecksum, TxOffload};
 
@@ -95,7 +96,10 @@ impl Manager {
     }
 
     /// Asks for a port of a device.
-    pub fn open(mut self, config: &PortConfig) -> Result<(XdpPort, ManagedNet), OpenError> {
+    pub fn open(
+        mut self,
+        config: &InterfaceConfig,
+    ) -> Result<(XdpInterface, ManagedNet), OpenError> {
         config.check()?;
         let offered = self.offered(&config.netdev).map(str::to_owned);
         let netdev = || offered.clone().unwrap_or_else(|| config.netdev.clone());
@@ -159,12 +163,12 @@ impl Manager {
             errands,
             control: control.handle().clone(),
         };
-        Ok((XdpPort::granted(port, control), net))
+        Ok((XdpInterface::granted(port, control), net))
     }
 }
 
 /// Returns the sizes of what was granted.
-fn shape(config: &PortConfig, grant: &Grant) -> PortShape {
+fn shape(config: &InterfaceConfig, grant: &Grant) -> PortShape {
     PortShape {
         chunk: grant.chunk,
         chunks: grant.chunks,
@@ -178,8 +182,8 @@ fn shape(config: &PortConfig, grant: &Grant) -> PortShape {
     }
 }
 
-fn report(config: &PortConfig, grant: &Grant) -> PortReport {
-    PortReport {
+fn report(config: &InterfaceConfig, grant: &Grant) -> InterfaceReport {
+    InterfaceReport {
         netdev: grant.netdev.clone(),
         mode: grant.mode.clone(),
         queues: 1,

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 use super::inspection::Inspection;
 use crate::device::bell::Bell;
 use crate::device::clock::clock;
-use crate::device::port::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
+use crate::device::interface::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
 

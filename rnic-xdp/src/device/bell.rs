@@ -26,7 +26,7 @@ impl Wake for Ringer {
     }
 }
 
-/// Returns a bell, and the waker that rings it: for [`rnic_core::engine::link`].
+/// Returns a bell, and the waker that rings it: for [`rnic_core::engine::mailbox`].
 pub fn bell() -> io::Result<(Bell, Waker)> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let ringer = Arc::new(Ringer(EventFd::from_value_and_flags(0, flags)?));

@@ -1,5 +1,5 @@
-//! A network device as a port of the engine: its XDP program, AF_XDP rings, routes and neighbours,
-//! and the worker that drives an engine on it.
+//! A network device as an interface of the engine: its XDP program, AF_XDP rings, routes and
+//! neighbours, and the worker that drives an engine on it.
 
 mod automatic_ports;
 pub(crate) mod bell;
@@ -8,13 +8,13 @@ mod domains;
 pub(crate) mod drivers;
 pub(crate) mod error;
 pub(crate) mod icmp;
+pub(crate) mod interface;
 pub(crate) mod lingering;
 pub(crate) mod locals;
 pub(crate) mod netlink;
-pub(crate) mod placement;
 mod policies;
-pub(crate) mod port;
 pub(crate) mod process;
+pub(crate) mod queue_choice;
 pub(crate) mod reserve;
 pub(crate) mod routes;
 pub mod steering;

@@ -6,37 +6,37 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nix::libc;
-use rnic_core::connection::PortLease;
+use rnic_core::connection::PortReservation;
 use rnic_core::engine::{Net, NetError, Peers};
 use rnic_manager::PrivateFd;
 use tracing::debug;
 
 use crate::device::error::OpenError;
+use crate::device::interface::numa::on_node;
+use crate::device::interface::{ControlHandle, XdpInterface};
 use crate::device::locals::{Locals, other};
-use crate::device::placement::{Arrival, FlowRule, Placement};
-use crate::device::port::numa::on_node;
-use crate::device::port::{ControlHandle, XdpPort};
 use crate::device::process::Maker;
+use crate::device::queue_choice::{Arrival, FlowRule, QueueChoice};
 use crate::device::steering::{Entry, SteeredPorts};
 
 /// How many ports to try for one whose segments come to a certain worker: with a thousand workers,
 /// one port in a thousand does.
 const PORT_TRIES: u32 = 8192;
 
-/// The address services of an open port. Ports are reserved in the network namespace of the calling
-/// thread, which must be the device's.
+/// The address services of an open interface. Ports are reserved in the network namespace of the
+/// calling thread, which must be the device's.
 #[derive(Debug)]
 pub struct XdpNet {
     locals: Locals,
     steered: SteeredPorts,
-    placement: Placement,
+    placement: QueueChoice,
     control: ControlHandle,
     numa_node: Option<u32>,
 }
 
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
 #[derive(Debug)]
-struct Lease {
+struct Reservation {
     /// Its entries in the steering maps.
     entries: Vec<Entry>,
     steered: SteeredPorts,
@@ -48,7 +48,7 @@ struct Lease {
     _socket: PrivateFd,
 }
 
-impl Drop for Lease {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.maker.is_forked() {
             return;
@@ -69,18 +69,18 @@ impl Drop for Lease {
 }
 
 impl XdpNet {
-    /// Makes the services of a port that this process has opened, in the network namespace of this
-    /// thread. The services of a port that was granted are those of its grant.
-    pub fn new(port: &XdpPort) -> Result<Self, OpenError> {
-        let report = port.report();
-        let device = port.device().ok_or_else(|| OpenError::Managed {
+    /// Makes the services of an interface that this process has opened, in the network namespace of
+    /// this thread. The services of a port that was granted are those of its grant.
+    pub fn new(interface: &XdpInterface) -> Result<Self, OpenError> {
+        let report = interface.report();
+        let device = interface.device().ok_or_else(|| OpenError::Managed {
             netdev: report.netdev.clone(),
         })?;
         Ok(Self {
             locals: Locals::new(device.link(), report.mtu)?,
             steered: device.steering().ports(),
-            placement: Placement::new(device.link(), report.workers),
-            control: port.control().clone(),
+            placement: QueueChoice::new(device.link(), report.workers),
+            control: interface.control().clone(),
             numa_node: report.numa_node,
         })
     }
@@ -99,8 +99,8 @@ impl XdpNet {
         vlans: &BTreeSet<u16>,
         peers: &Peers,
         rule: Option<FlowRule>,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
-        let mut lease = Lease {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let mut lease = Reservation {
             entries: Vec::with_capacity(vlans.len()),
             steered: self.steered.clone(),
             rule,
@@ -137,7 +137,7 @@ impl Net for XdpNet {
         &self,
         local: SocketAddr,
         peers: &Peers,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let vlans = self.locals.vlans_of_listener(local)?;
         let (socket, local) = self.locals.bind(local)?;
         self.locals.check_listener(local, peers)?;
@@ -158,7 +158,7 @@ impl Net for XdpNet {
         remote: SocketAddr,
         local: Option<SocketAddr>,
         engine: u16,
-    ) -> Result<(SocketAddr, PortLease), NetError> {
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
         let wanted = self.locals.source_for(remote, local)?;
         let vlans = self.locals.vlans_of_connection(wanted)?;
         let flow = self.placement.flow(remote, engine.into());

@@ -1,4 +1,4 @@
-//! The worker: drives one engine over one port, turn by turn, and sleeps when nothing is to be
+//! The worker: drives one engine over one interface, turn by turn, and sleeps when nothing is to be
 //! done.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,9 @@ use rnic_core::time::Instant;
 use crate::device::bell::Bell;
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
-use crate::device::port::{ControlHandle, OpenSocket, PortReport, WorkerNotice, XdpPort};
+use crate::device::interface::{
+    ControlHandle, InterfaceReport, OpenSocket, WorkerNotice, XdpInterface,
+};
 use crate::device::routes::{LinkState, Update};
 
 /// How often to look for notices of the control thread.
@@ -30,10 +32,11 @@ const TIMER_SLACK: Duration = Duration::from_micros(60);
 /// How long to sleep at a time once the device is gone.
 const GONE_SLEEP: Duration = Duration::from_millis(10);
 
-/// Drives an engine over a port, on a thread of its own or inline: by calls of [`Turn::turn`].
+/// Drives an engine over an interface, on a thread of its own or inline: by calls of
+/// [`Turn::turn`].
 pub struct Worker {
     driver: Driver,
-    port: XdpPort,
+    interface: XdpInterface,
     /// Makes the calls that may block; the worker makes none.
     control: ControlHandle,
     notices: Receiver<WorkerNotice>,
@@ -47,25 +50,25 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Makes a worker for an open port, in the network namespace of this thread. The engine's MTU
-    /// becomes the port's.
+    /// Makes a worker for an open interface, in the network namespace of this thread. The engine's
+    /// MTU becomes the interface's.
     ///
     /// `secret` must be unpredictable. `bell` is the one whose waker `end`'s link was made with.
     pub fn new(
-        port: XdpPort,
+        interface: XdpInterface,
         config: EngineConfig,
         secret: [u8; 32],
         end: EngineEnd,
         bell: Bell,
     ) -> Result<Self, OpenError> {
-        Self::start(port, config, secret, (end, bell), clock())
+        Self::start(interface, config, secret, (end, bell), clock())
     }
 
     /// Makes a worker for each share of an open device. `ends` are of
-    /// [links](rnic_core::engine::links) made together, as many as there are shares, each with the
-    /// bell of its waker.
+    /// [mailboxes](rnic_core::engine::mailboxes) made together, as many as there are shares, each
+    /// with the bell of its waker.
     pub fn for_shares(
-        shares: Vec<XdpPort>,
+        shares: Vec<XdpInterface>,
         config: &EngineConfig,
         secret: [u8; 32],
         ends: Vec<(EngineEnd, Bell)>,
@@ -74,31 +77,31 @@ impl Worker {
         let started = clock();
         let shares = shares.into_iter().zip(ends);
         shares
-            .map(|(port, end)| Self::start(port, config.clone(), secret, end, started))
+            .map(|(interface, end)| Self::start(interface, config.clone(), secret, end, started))
             .collect()
     }
 
     fn start(
-        port: XdpPort,
+        interface: XdpInterface,
         config: EngineConfig,
         secret: [u8; 32],
         (end, bell): (EngineEnd, Bell),
         started: u64,
     ) -> Result<Self, OpenError> {
-        let mtu = port.report().mtu;
+        let mtu = interface.report().mtu;
         let config = EngineConfig {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
-            partial_checksums: port.has_partial_checksums(),
-            marks: port.device().is_some(),
-            needs_crcs: config.needs_crcs || port.needs_crcs(),
+            partial_checksums: interface.has_partial_checksums(),
+            marks: interface.device().is_some(),
+            needs_crcs: config.needs_crcs || interface.needs_crcs(),
             ..config
         };
-        let control = port.control().clone();
+        let control = interface.control().clone();
         let mut worker = Self {
-            notices: control.join(port.number(), bell.waker())?,
+            notices: control.join(interface.number(), bell.waker())?,
             control,
             driver: Driver::new(config, secret, end),
-            port,
+            interface,
             notices_at: Instant::ZERO,
             bell,
             sleeper: None,
@@ -110,9 +113,9 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Reports what the port is.
-    pub fn report(&self) -> &PortReport {
-        self.port.report()
+    /// Reports what the interface is.
+    pub fn report(&self) -> &InterfaceReport {
+        self.interface.report()
     }
 
     #[inline]
@@ -131,7 +134,7 @@ impl Worker {
         while self.control.has_room()
             && let Some(request) = self.driver.poll_next_hop_request()
         {
-            self.control.ask(self.port.number(), request);
+            self.control.ask(self.interface.number(), request);
         }
         self.notices_at = now + NOTICES_EVERY;
         let mut any = false;
@@ -147,7 +150,9 @@ impl Worker {
     }
 
     fn handle_notice(&mut self, now: Instant, notice: WorkerNotice) {
-        let Self { driver, port, .. } = self;
+        let Self {
+            driver, interface, ..
+        } = self;
         match notice {
             WorkerNotice::NextHop(Update::Set(path, hop)) => driver.set_next_hop(path, hop),
             WorkerNotice::NextHop(Update::Unreachable(path)) => driver.set_unreachable(path),
@@ -156,33 +161,35 @@ impl Worker {
             WorkerNotice::TooBig(too_big) => {
                 let mut batch = driver.begin(now);
                 batch.handle_too_big(&too_big);
-                batch.finish(&mut port.tx);
-                port.tx.kick();
+                batch.finish(&mut interface.tx);
+                interface.tx.kick();
             }
             WorkerNotice::Revoked(lease) => {
                 let mut batch = driver.begin(now);
                 batch.revoke(lease);
-                batch.finish(&mut port.tx);
+                batch.finish(&mut interface.tx);
             }
             WorkerNotice::Queues(queues) => {
-                port.rx.add(queues);
+                interface.rx.add(queues);
                 self.sleeper = None;
             }
         }
     }
 
     fn set_link(&mut self, now: Instant, state: LinkState) {
-        let Self { driver, port, .. } = self;
+        let Self {
+            driver, interface, ..
+        } = self;
         self.link = state;
         if state == LinkState::Gone {
             // No frame is sent or received any more.
             self.sleeper = None;
-            port.rx.close();
-            port.tx.close();
+            interface.rx.close();
+            interface.tx.close();
             let mut batch = driver.begin(now);
             batch.lose_device();
-            batch.finish(&mut port.tx);
-        } else if port.number() == 0 {
+            batch.finish(&mut interface.tx);
+        } else if interface.number() == 0 {
             // All workers get the notice; one reports it.
             driver.set_port(state == LinkState::Active);
         }
@@ -194,7 +201,7 @@ impl Worker {
         let now = self.now();
         let timer = self.driver.next_timeout();
         let sleep = timer.map_or(at_most, |at| at.since(now).min(at_most));
-        let waits = self.driver.has_backlog() || self.port.tx.is_pending();
+        let waits = self.driver.has_backlog() || self.interface.tx.is_pending();
         match self.link {
             LinkState::Active if waits => sleep.min(BACKLOG_SLEEP),
             // The control thread sends a notice when the link is up again.
@@ -252,19 +259,19 @@ impl Sleeper for WorkerSleeper {
 impl Turn for Worker {
     fn turn(&mut self) -> bool {
         let now = self.now();
-        let port = &mut self.port;
-        let frames: usize = port.rx.queues_mut().map(|queue| queue.receive()).sum();
+        let interface = &mut self.interface;
+        let frames: usize = interface.rx.queues_mut().map(|queue| queue.receive()).sum();
         if frames == 0 && !self.driver.is_due(now) {
-            port.tx.reclaim();
+            interface.tx.reclaim();
             return self.follow_routes(now);
         }
         let mut batch = self.driver.begin(now);
         if frames > 0 {
-            for queue in port.rx.queues_mut() {
+            for queue in interface.rx.queues_mut() {
                 batch.prefetch(queue.heads());
                 match queue.whole_frames() {
-                    Some(frames) => batch.handle_frames(frames, &mut port.tx),
-                    None => batch.handle_frames(queue.frames(), &mut port.tx),
+                    Some(frames) => batch.handle_frames(frames, &mut interface.tx),
+                    None => batch.handle_frames(queue.frames(), &mut interface.tx),
                 }
                 queue.refill();
                 if queue.has_more() {
@@ -272,8 +279,8 @@ impl Turn for Worker {
                 }
             }
         }
-        let busy = batch.finish(&mut port.tx);
-        port.tx.reclaim();
+        let busy = batch.finish(&mut interface.tx);
+        interface.tx.reclaim();
         self.follow_routes(now) || busy
     }
 
@@ -285,7 +292,7 @@ impl Turn for Worker {
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
         if self.prepare_to_sleep() {
-            let sockets = self.port.rx.sockets().map(|socket| socket.as_fd());
+            let sockets = self.interface.rx.sockets().map(|socket| socket.as_fd());
             sleep(&self.bell, sockets, at_most);
         }
         self.driver.awake();
@@ -305,7 +312,7 @@ impl SplitTurn for Worker {
         let sleeper = self.sleeper.get_or_insert_with(|| {
             Arc::new(WorkerSleeper {
                 bell: self.bell.clone(),
-                sockets: self.port.rx.sockets().cloned().collect(),
+                sockets: self.interface.rx.sockets().cloned().collect(),
                 doorbells: self.driver.doorbells().clone(),
             })
         });

@@ -3,14 +3,14 @@
 use super::fact::{Fact, Verdict};
 use super::offloads::{kernels, offloads};
 use crate::device::drivers::{Driver, driver_name};
+use crate::device::interface::numa::node_of;
+use crate::device::interface::{
+    InterfaceConfig, XdpInterface, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
+};
 use crate::device::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
-use crate::device::placement::{by_port, rules_left_behind};
-use crate::device::port::numa::node_of;
-use crate::device::port::{
-    PortConfig, XdpPort, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
-};
+use crate::device::queue_choice::{by_port, rules_left_behind};
 use crate::device::steering::{Below, Mode, Owner, above};
 
 const DEVICE: &str = "device";
@@ -61,7 +61,7 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
 /// it gives, the facts say what it gives.
 pub(super) fn trial(netdev: &str, facts: &mut Vec<Fact>) {
     let name = "trial";
-    let port = match XdpPort::open(&PortConfig::new(netdev)) {
+    let port = match XdpInterface::open(&InterfaceConfig::new(netdev)) {
         Ok(port) => port,
         // The message has the remedy.
         Err(error) => {
@@ -430,11 +430,11 @@ mod tests {
         namespace.ip("link add bridge0 type bridge").unwrap();
         namespace.ip("link set dev bridge0 up").unwrap();
         namespace.run(|| {
-            let config = PortConfig {
+            let config = InterfaceConfig {
                 mode: ModeChoice::Generic,
-                ..PortConfig::new("bridge0")
+                ..InterfaceConfig::new("bridge0")
             };
-            let _port = XdpPort::open(&config).unwrap();
+            let _port = XdpInterface::open(&config).unwrap();
             let found = facts("bridge0");
             assert_eq!(find(&found, "native XDP").verdict, Verdict::Warn);
             let program = find(&found, "XDP program");

@@ -82,7 +82,7 @@ fn confused(link: &Link) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::device::port::{PortConfig, XdpPort};
+    use crate::device::interface::{InterfaceConfig, XdpInterface};
     use crate::device::steering::ModeChoice;
     use crate::facts::device::{facts, find};
     use crate::facts::{Fact, Verdict};
@@ -112,11 +112,11 @@ mod tests {
         let native = find(&found, "native XDP");
         assert!(native.found.contains(reason), "{native:?}");
         let open = |netdev, mode| {
-            let config = PortConfig {
+            let config = InterfaceConfig {
                 mode,
-                ..PortConfig::new(netdev)
+                ..InterfaceConfig::new(netdev)
             };
-            namespace.run(|| XdpPort::open(&config))
+            namespace.run(|| XdpInterface::open(&config))
         };
         let port = open("above", ModeChoice::Auto).unwrap();
         let mode = port.report().mode.to_string();
@@ -149,8 +149,8 @@ mod tests {
         };
         let look = || {
             let found = namespace.run(|| facts("above"));
-            let config = PortConfig::new("above");
-            let port = namespace.run(|| XdpPort::open(&config)).unwrap();
+            let config = InterfaceConfig::new("above");
+            let port = namespace.run(|| XdpInterface::open(&config)).unwrap();
             (
                 find(&found, "offloads").clone(),
                 port.report().mode.to_string(),
@@ -175,8 +175,8 @@ mod tests {
     /// has on the mode.
     fn look(namespace: &Namespace, netdev: &str) -> (Fact, String) {
         let found = namespace.run(|| facts(netdev));
-        let config = PortConfig::new(netdev);
-        let port = namespace.run(|| XdpPort::open(&config)).unwrap();
+        let config = InterfaceConfig::new(netdev);
+        let port = namespace.run(|| XdpInterface::open(&config)).unwrap();
         assert!(port.has_partial_checksums(), "{netdev}");
         let kernels = find(&found, "local kernels");
         assert!(kernels.found.contains("on this host"), "{kernels:?}");
@@ -254,7 +254,7 @@ mod tests {
             namespace.ip(&format!("link set dev {netdev} up")).unwrap();
         }
         for netdev in ["tun0", "lo"] {
-            let error = namespace.run(|| XdpPort::open(&PortConfig::new(netdev)));
+            let error = namespace.run(|| XdpInterface::open(&InterfaceConfig::new(netdev)));
             let error = error.err().unwrap().to_string();
             assert!(error.contains("is no Ethernet device"), "{error}");
             let found = namespace.run(|| facts(netdev));
@@ -262,7 +262,7 @@ mod tests {
             assert_eq!(device.verdict, Verdict::Fail, "{device:?}");
             assert!(device.remedy.is_some());
         }
-        let port = namespace.run(|| XdpPort::open(&PortConfig::new("tap0")));
+        let port = namespace.run(|| XdpInterface::open(&InterfaceConfig::new("tap0")));
         assert!(port.unwrap().has_partial_checksums());
     }
 }

@@ -16,9 +16,9 @@ use super::device::{SharedDevice, sharing};
 use super::programs::{ClientPeers, SharingError};
 use super::queue_ports::{QueuePort, end_leases, end_port, has_socket};
 use crate::device::error::OpenError;
+use crate::device::interface::{InterfaceConfig, MadeQueue, ZeroCopy};
 use crate::device::locals::other;
-use crate::device::placement::{Queue, never_will};
-use crate::device::port::{MadeQueue, PortConfig, ZeroCopy};
+use crate::device::queue_choice::{Queue, never_will};
 
 /// How many local ports to try for one whose segments come to the queue.
 const PORT_TRIES: u32 = 8192;
@@ -34,7 +34,7 @@ impl SharedDevice {
         number: u32,
         queue: u32,
         uid: u32,
-        config: &PortConfig,
+        config: &InterfaceConfig,
         peers: &ClientPeers,
     ) -> Result<(MadeQueue, QueuePort), OpenError> {
         let netdev = || self.link.name.clone();

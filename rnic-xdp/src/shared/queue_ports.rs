@@ -14,9 +14,9 @@ use tracing::warn;
 
 use super::holders::end_holders;
 use super::programs::{SharedSteering, SharingError};
+use crate::device::interface::{MadeQueue, unbound_socket};
 use crate::device::netlink::Link;
-use crate::device::placement::Queue;
-use crate::device::port::{MadeQueue, unbound_socket};
+use crate::device::queue_choice::Queue;
 
 /// How often to look whether a client that is not connected still has its socket.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
-use rnic_xdp::{OpenError, PortConfig, XdpNet, XdpPort};
+use rnic_xdp::{InterfaceConfig, OpenError, XdpInterface, XdpNet};
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
@@ -31,21 +31,24 @@ pub(crate) fn pair(name: &str, queues: u32) -> (Namespace, Namespace) {
     (one, other)
 }
 
-pub(crate) fn open(namespace: &Namespace, netdev: &str) -> Result<XdpPort, OpenError> {
-    open_with(namespace, &PortConfig::new(netdev))
+pub(crate) fn open(namespace: &Namespace, netdev: &str) -> Result<XdpInterface, OpenError> {
+    open_with(namespace, &InterfaceConfig::new(netdev))
 }
 
 /// Opens a port with its address services.
-pub(crate) fn open_net(namespace: &Namespace, config: PortConfig) -> (XdpPort, XdpNet) {
+pub(crate) fn open_net(namespace: &Namespace, config: InterfaceConfig) -> (XdpInterface, XdpNet) {
     namespace.run(|| {
-        let port = XdpPort::open(&config).unwrap();
+        let port = XdpInterface::open(&config).unwrap();
         let net = XdpNet::new(&port).unwrap();
         (port, net)
     })
 }
 
-pub(crate) fn open_with(namespace: &Namespace, config: &PortConfig) -> Result<XdpPort, OpenError> {
-    namespace.run(|| XdpPort::open(config))
+pub(crate) fn open_with(
+    namespace: &Namespace,
+    config: &InterfaceConfig,
+) -> Result<XdpInterface, OpenError> {
+    namespace.run(|| XdpInterface::open(config))
 }
 
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -79,7 +82,7 @@ pub(crate) fn turn_round(frame: &mut [u8]) {
     source.swap_with_slice(destination);
 }
 
-pub(crate) fn send(port: &mut XdpPort, octets: &[u8]) {
+pub(crate) fn send(port: &mut XdpInterface, octets: &[u8]) {
     let id = port.tx.allocate().unwrap();
     port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
     eventually("room to transmit", || {
@@ -94,7 +97,7 @@ pub(crate) fn send(port: &mut XdpPort, octets: &[u8]) {
 }
 
 /// Receives `count` frames.
-pub(crate) fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive(port: &mut XdpInterface, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     eventually("frames arrive", || {
         for queue in port.rx.queues_mut() {

@@ -5,7 +5,7 @@ use std::fs;
 use rnic_core::engine::Peers;
 use rnic_xdp::shared::{ClientPolicy, LAYOUT, SharingError};
 use rnic_xdp::steering::ModeChoice;
-use rnic_xdp::{PortConfig, XdpPort};
+use rnic_xdp::{InterfaceConfig, XdpInterface};
 
 use crate::bed::{Bed, at, free};
 
@@ -38,7 +38,7 @@ fn a_device_that_cannot_be_shared_is_refused() {
 
     let exclusive = bed
         .host
-        .run(|| XdpPort::open(&PortConfig::new("nic0")))
+        .run(|| XdpInterface::open(&InterfaceConfig::new("nic0")))
         .unwrap();
     let error = text(open());
     assert!(
@@ -59,7 +59,10 @@ fn a_device_that_cannot_be_shared_is_refused() {
     let shared = open().unwrap();
     let error = text(bed.open(ModeChoice::Generic));
     assert!(error.contains("nic0 is shared in native mode"), "{error}");
-    let error = text(bed.host.run(|| XdpPort::open(&PortConfig::new("nic0"))));
+    let error = text(
+        bed.host
+            .run(|| XdpInterface::open(&InterfaceConfig::new("nic0"))),
+    );
     assert!(error.contains("rnicd shares nic0"), "{error}");
     bed.host.run(|| shared.close()).unwrap();
 

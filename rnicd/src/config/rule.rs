@@ -43,7 +43,7 @@ impl Default for Limits {
             devices: Setting::built_in(Devices(None)),
             queues: Setting::built_in(Queues(Vec::new())),
             ports: Setting::built_in(Count(4)),
-            // Of four ports as `PortConfig` makes them by default.
+            // Of four ports as `InterfaceConfig` makes them by default.
             frames: Setting::built_in(Count(32_768)),
             listen: Setting::built_in(TcpPorts(vec![7174..=7174, 18500..=19999])),
             listeners: Setting::built_in(Count(64)),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rnic_xdp::PortConfig;
+use rnic_xdp::InterfaceConfig;
 use rnic_xdp::client::Manager;
 
 use crate::rig::{RULES, Rnicd};
@@ -32,10 +32,10 @@ fn a_device_is_shared_and_found_by_each_of_its_names() {
             }
             let manager = Manager::connect(&socket).unwrap();
             assert!(!manager.offers("lo"));
-            let config = PortConfig {
+            let config = InterfaceConfig {
                 rx_frames: 32,
                 tx_frames: 32,
-                ..PortConfig::new("nic")
+                ..InterfaceConfig::new("nic")
             };
             manager.open(&config).unwrap();
         });

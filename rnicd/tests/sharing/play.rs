@@ -58,7 +58,7 @@ impl Player {
             }
             ["open", netdev, queue] => {
                 let mut config = DeviceConfig::new(netdev);
-                config.port.queue = Some(parse(queue)?);
+                config.interface.queue = Some(parse(queue)?);
                 self.devices
                     .push(Device::open_with(&config).map_err(words)?);
                 self.done()

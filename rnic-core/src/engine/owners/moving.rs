@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::connection::{ConnectionOptions, Event, NextHop};
 use crate::counters::DropReason;
-use crate::engine::{Driver, EngineConfig, HostEnd, NextHopRequest, Peers, links};
+use crate::engine::{Driver, EngineConfig, HostEnd, NextHopRequest, Peers, mailboxes};
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::table::StagTable;
 use crate::testing::VecFrames;
@@ -38,12 +38,15 @@ fn engines(count: usize) -> (Vec<One>, RawPeer) {
         driver: Driver::new(EngineConfig::default(), [1; 32], end),
         tx: VecFrames::new(64),
     };
-    let mut engines: Vec<_> = links(&table, 16, wakes).into_iter().map(engine).collect();
+    let mut engines: Vec<_> = mailboxes(&table, 16, wakes)
+        .into_iter()
+        .map(engine)
+        .collect();
     let listen = Command::Listen {
         listener: LISTENER,
         local: address,
         peers: Peers::all(),
-        lease: Arc::new(()),
+        reservation: Arc::new(()),
         refusals: Arc::default(),
     };
     engines[0].host.send(listen).unwrap();

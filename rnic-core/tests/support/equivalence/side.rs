@@ -223,7 +223,7 @@ impl Side {
             .collect();
         let shared = self.shared.as_ref().map(TestSrq::posted);
         // Not how many checksums the device completed: a short message leaves with its own.
-        let host = (self.host.frames_in_use(), self.host.leases());
+        let host = (self.host.frames_in_use(), self.host.reservations());
         (counters, valid, queues, shared, host)
     }
 

@@ -3,22 +3,22 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::report::PortReport;
-use super::rx::RxPort;
+use super::report::InterfaceReport;
+use super::rx::RxRing;
 use super::shape::PortShape;
 use super::sides::sides;
 use super::socket::Rings;
-use super::statistics::PortStatistics;
+use super::statistics::InterfaceStatistics;
 use super::tx::TxSide;
 use super::umem::Umem;
 use crate::device::error::OpenError;
 
 /// A port that was granted, with what receives and sends.
 pub struct GrantedPort {
-    pub(super) rx: RxPort,
+    pub(super) rx: RxRing,
     pub(super) tx: TxSide,
-    pub(super) report: PortReport,
-    pub(super) statistics: PortStatistics,
+    pub(super) report: InterfaceReport,
+    pub(super) statistics: InterfaceStatistics,
     pub(super) partial_checksums: bool,
     pub(super) crc_optional: bool,
 }
@@ -29,7 +29,7 @@ impl GrantedPort {
     pub(crate) fn open(
         (socket, memory): (OwnedFd, OwnedFd),
         shape: &PortShape,
-        report: PortReport,
+        report: InterfaceReport,
         (partial_checksums, crc_optional): (bool, bool),
     ) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::System { doing, source };
@@ -46,7 +46,7 @@ impl GrantedPort {
             rx,
             tx,
             report,
-            statistics: PortStatistics::new([Arc::downgrade(&counted)].into_iter()),
+            statistics: InterfaceStatistics::new([Arc::downgrade(&counted)].into_iter()),
             partial_checksums,
             crc_optional,
         })

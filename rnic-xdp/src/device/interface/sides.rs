@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::rx::RxPort;
+use super::rx::RxRing;
 use super::shape::PortShape;
 use super::socket::Rings;
 use super::statistics::Counted;
@@ -18,7 +18,7 @@ pub(super) fn sides(
     rings: Rings,
     shape: &PortShape,
     (queue, worker): (u32, usize),
-) -> Result<(RxPort, TxSide, Arc<Counted>), OpenError> {
+) -> Result<(RxRing, TxSide, Arc<Counted>), OpenError> {
     let own_handle = rings.fd().try_clone_to_owned();
     let own_handle = own_handle.map_err(|source| OpenError::System {
         doing: "keep a second handle of an AF_XDP socket",
@@ -39,6 +39,6 @@ pub(super) fn sides(
     });
     let chunks = (shape.rx_frames, shape.rx_chunks);
     let (rx, fill, socket) = (rings.rx, rings.fill, rings.rx_socket);
-    let rx = RxPort::new(umem, layout, chunks, socket, rx, fill, counted.clone());
+    let rx = RxRing::new(umem, layout, chunks, socket, rx, fill, counted.clone());
     Ok((rx, tx, counted))
 }

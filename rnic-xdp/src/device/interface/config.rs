@@ -1,4 +1,4 @@
-//! The configuration of a port.
+//! The configuration of an interface to open.
 
 use crate::device::error::OpenError;
 use crate::device::steering::ModeChoice;
@@ -16,14 +16,15 @@ pub enum ZeroCopyChoice {
     Require,
 }
 
-/// The configuration of a port. All numbers of frames and ring entries are powers of two.
+/// The configuration of an interface to open. All numbers of frames and ring entries are powers of
+/// two.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortConfig {
+pub struct InterfaceConfig {
     /// The network device.
     pub netdev: String,
     /// One receive queue of a device that rnicd shares, to have for oneself, where an administrator
-    /// has granted it: without copying if the driver can. Otherwise a port shares the device's
-    /// queues with others.
+    /// has granted it: without copying if the driver can. Otherwise the interface shares the
+    /// device's queues with others.
     pub queue: Option<u32>,
     /// Native or generic XDP.
     pub mode: ModeChoice,
@@ -44,7 +45,8 @@ pub struct PortConfig {
     /// Use hugepages if there are any.
     pub huge_pages: bool,
     /// Poll the device in the worker's system calls instead of using interrupts, if the kernel can
-    /// ([`PortReport::busy_poll`](crate::PortReport) says so). For a worker that never sleeps.
+    /// ([`InterfaceReport::busy_poll`](crate::InterfaceReport) says so). For a worker that never
+    /// sleeps.
     pub busy_poll: bool,
     /// Use a large MTU in full with frames of several chunks, if the kernel has them (Linux 6.6).
     pub multi_buffer: bool,
@@ -53,7 +55,7 @@ pub struct PortConfig {
     pub tx_checksum: TxChecksum,
 }
 
-impl PortConfig {
+impl InterfaceConfig {
     /// Makes the default configuration for a device.
     pub fn new(netdev: impl Into<String>) -> Self {
         Self {

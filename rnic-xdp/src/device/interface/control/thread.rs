@@ -19,10 +19,10 @@ use crate::device::bell::Bell;
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::icmp::Icmp;
+use crate::device::interface::device::OpenDevice;
 use crate::device::netlink::{Groups, NetlinkError, PolicySocket, RouteSocket};
-use crate::device::placement::worker_of;
 use crate::device::policies::KnownPolicies;
-use crate::device::port::device::OpenDevice;
+use crate::device::queue_choice::worker_of;
 use crate::device::routes::Routes;
 
 /// How often to look for new queues of the device.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::libc;
 
-use super::config::PortConfig;
+use super::config::InterfaceConfig;
 use super::device::{copying_layout, sending_queues, wanted_layout};
 use super::making::Memory;
 use super::metadata;
@@ -44,7 +44,7 @@ impl MadeQueue {
         link: &Link,
         mode: &Mode,
         queue: u32,
-        config: &PortConfig,
+        config: &InterfaceConfig,
     ) -> Result<Self, OpenError> {
         let queues = rx_queues(link).min(sending_queues(link));
         if queue >= queues {
@@ -64,11 +64,11 @@ impl MadeQueue {
 
     /// Returns whether a queue has no socket, not even one that the kernel is taking down.
     pub(crate) fn is_free(link: &Link, queue: u32) -> bool {
-        let config = PortConfig {
+        let config = InterfaceConfig {
             rx_frames: FEWEST,
             tx_frames: FEWEST,
             tx_ring: FEWEST,
-            ..PortConfig::new(&link.name)
+            ..InterfaceConfig::new(&link.name)
         };
         let shape = PortShape::new(&config, copying_layout(&config, link.mtu), true);
         let copies = ZeroCopy::Off("only to see".into());

@@ -30,7 +30,7 @@ pub(crate) use single::Queue;
 
 /// How an open device places flows.
 #[derive(Debug)]
-pub(crate) struct Placement {
+pub(crate) struct QueueChoice {
     link: Link,
     workers: u32,
     /// The device has taken no rule, and is not asked again.
@@ -75,7 +75,7 @@ impl FlowPlacement {
     }
 }
 
-impl Placement {
+impl QueueChoice {
     /// Reads the placement of a device that this process has just opened, and removes the rules of
     /// killed processes.
     pub(crate) fn new(link: &Link, workers: u32) -> Self {
@@ -204,7 +204,7 @@ mod tests {
             std::fs::write(left.join("192.0.2.1:1 192.0.2.2:2"), "").unwrap();
             assert_eq!(rules_left_behind(&link).unwrap(), 1);
             // A veth has no rules: there is nothing to remove but the record.
-            Placement::new(&link, 2);
+            QueueChoice::new(&link, 2);
             assert_eq!(rules_left_behind(&link).unwrap(), 0);
             assert!(!device.exists(), "nothing is left behind");
         });

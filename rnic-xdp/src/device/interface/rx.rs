@@ -24,15 +24,15 @@ const BATCH: usize = 64;
 /// The receive side of all queues of a device.
 #[derive(Debug)]
 pub struct RxSide {
-    queues: Vec<RxPort>,
+    queues: Vec<RxRing>,
 }
 
 impl RxSide {
-    pub(super) fn new(queues: Vec<RxPort>) -> Self {
+    pub(super) fn new(queues: Vec<RxRing>) -> Self {
         Self { queues }
     }
 
-    pub(crate) fn add(&mut self, queues: Vec<RxPort>) {
+    pub(crate) fn add(&mut self, queues: Vec<RxRing>) {
         self.queues.extend(queues);
     }
 
@@ -42,7 +42,7 @@ impl RxSide {
     }
 
     /// Returns each receive queue.
-    pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut RxPort> {
+    pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut RxRing> {
         self.queues.iter_mut()
     }
 
@@ -54,7 +54,7 @@ impl RxSide {
 
 /// One receive queue.
 #[derive(Debug)]
-pub struct RxPort {
+pub struct RxRing {
     rx: Consumer<xdp_desc>,
     fill: Producer<u64>,
     circulation: Circulation,
@@ -116,7 +116,7 @@ impl Drop for Joined<'_> {
     }
 }
 
-impl RxPort {
+impl RxRing {
     /// Takes over the first `chunks` of a UMEM, which are in no ring yet. The fill ring has
     /// [twice](super::shape::FILL_ENTRIES_PER_FRAME) the room. `circulating` of them go to the fill
     /// ring at once.

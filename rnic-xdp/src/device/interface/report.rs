@@ -9,7 +9,7 @@ use crate::device::tx_checksum::TxOffload;
 
 /// What was opened, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortReport {
+pub struct InterfaceReport {
     /// The device.
     pub netdev: String,
     /// XDP mode.
@@ -43,7 +43,7 @@ pub struct PortReport {
     pub ignored: Vec<String>,
 }
 
-impl fmt::Display for PortReport {
+impl fmt::Display for InterfaceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -16,7 +16,7 @@ use super::Command;
 use super::events::Events;
 use super::owners::{EnginePlace, places};
 
-/// The application's end of a link.
+/// The application's end of a mailbox.
 #[derive(Clone)]
 pub struct HostEnd {
     /// The STag table, which all workers share.
@@ -66,7 +66,7 @@ impl HostEnd {
 #[error("the worker that drives this device has ended; open the device again")]
 pub struct WorkerGone;
 
-/// The worker's end of a link.
+/// The worker's end of a mailbox.
 pub struct EngineEnd {
     /// The STag table of the host.
     pub table: Arc<StagTable>,
@@ -98,33 +98,37 @@ impl Drop for EngineEnd {
     }
 }
 
-/// Makes a link. `wake` wakes the worker when it sleeps.
-pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, EngineEnd) {
-    one_link(table, max_qps, wake, Arc::default(), 0)
+/// Makes a mailbox. `wake` wakes the worker when it sleeps.
+pub fn mailbox(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, EngineEnd) {
+    one_mailbox(table, max_qps, wake, Arc::default(), 0)
 }
 
-/// Makes the links of several engines of one device, one for each waker. They share the STag table
-/// and the queue of events: each host end yields the events of all engines.
-pub fn links(table: &Arc<StagTable>, max_qps: u32, wakes: Vec<Waker>) -> Vec<(HostEnd, EngineEnd)> {
+/// Makes the mailboxes of several engines of one device, one for each waker. They share the STag
+/// table and the queue of events: each host end yields the events of all engines.
+pub fn mailboxes(
+    table: &Arc<StagTable>,
+    max_qps: u32,
+    wakes: Vec<Waker>,
+) -> Vec<(HostEnd, EngineEnd)> {
     let events: Arc<Events> = Arc::default();
-    let mut links: Vec<_> = (0..)
+    let mut mailboxes: Vec<_> = (0..)
         .zip(wakes)
-        .map(|(number, wake)| one_link(table.clone(), max_qps, wake, events.clone(), number))
+        .map(|(number, wake)| one_mailbox(table.clone(), max_qps, wake, events.clone(), number))
         .collect();
-    if links.len() > 1 {
-        let ways = links.iter().map(|(host, _)| {
+    if mailboxes.len() > 1 {
+        let ways = mailboxes.iter().map(|(host, _)| {
             let (commands, doorbells) = (host.commands.clone(), host.doorbells.clone());
             (commands, doorbells, host.wake.clone())
         });
         let places = places(ways);
-        for ((_, engine), place) in links.iter_mut().zip(places) {
+        for ((_, engine), place) in mailboxes.iter_mut().zip(places) {
             engine.place = Some(place);
         }
     }
-    links
+    mailboxes
 }
 
-fn one_link(
+fn one_mailbox(
     table: Arc<StagTable>,
     max_qps: u32,
     wake: Waker,

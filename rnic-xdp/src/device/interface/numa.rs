@@ -23,9 +23,9 @@ pub(crate) fn node_of(link: &Link) -> Option<u32> {
     node.trim().parse().ok()
 }
 
-/// Returns the CPUs near a device ([`PortReport::numa_node`](crate::PortReport)) on which this
-/// thread may run (`taskset`, cpusets); if there are none, or no node is stated, all on which it
-/// may run.
+/// Returns the CPUs near a device ([`InterfaceReport::numa_node`](crate::InterfaceReport)) on which
+/// this thread may run (`taskset`, cpusets); if there are none, or no node is stated, all on which
+/// it may run.
 pub fn cpus_near(node: Option<u32>) -> Vec<usize> {
     let list = match node {
         Some(node) => format!("/sys/devices/system/node/node{node}/cpulist"),

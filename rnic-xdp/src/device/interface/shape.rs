@@ -1,7 +1,7 @@
 //! The sizes of a UMEM and of the rings of its socket.
 
 use super::circulation;
-use super::config::PortConfig;
+use super::config::InterfaceConfig;
 use super::umem::{FrameLayout, UmemRings};
 
 /// The kernel publishes a batch of received frames before it releases their entries in the fill
@@ -35,7 +35,7 @@ pub struct PortShape {
 impl PortShape {
     /// Returns the sizes that a configuration asks for, for a socket that sends, or one that only
     /// receives.
-    pub(super) fn new(config: &PortConfig, layout: FrameLayout, sends: bool) -> Self {
+    pub(super) fn new(config: &InterfaceConfig, layout: FrameLayout, sends: bool) -> Self {
         // The octets do not depend on the MTU: a longer frame takes several chunks.
         let tx_chunks = if sends { config.tx_frames } else { 0 };
         let rx_chunks = config.rx_frames * circulation::MOST;
@@ -60,7 +60,7 @@ impl PortShape {
     }
 
     /// Returns the sizes of a port of a NIC with this MTU.
-    pub fn for_mtu(config: &PortConfig, mtu: u32) -> Self {
+    pub fn for_mtu(config: &InterfaceConfig, mtu: u32) -> Self {
         let layout = match config.multi_buffer {
             true => FrameLayout::for_mtu(mtu),
             false => FrameLayout::in_one_chunk(mtu),
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn sizes_of_our_own_have_no_fault_and_others_do() {
-        let good = PortShape::for_mtu(&PortConfig::new("east"), 9000);
+        let good = PortShape::for_mtu(&InterfaceConfig::new("east"), 9000);
         assert_eq!((good.chunk, good.chunks), (4096, 3));
         assert_eq!(good.fault(), None);
         assert_eq!(good.octets() % HUGE_PAGE, 0);

@@ -1,19 +1,19 @@
 //! The network interface of a device.
 
-use rnic_xdp::{PortReport, PortStatistics, XdpPort};
+use rnic_xdp::{InterfaceReport, InterfaceStatistics, XdpInterface};
 
 /// The network interface that a device has opened.
 #[derive(Clone, Debug)]
-pub struct Port {
-    report: PortReport,
-    statistics: PortStatistics,
+pub struct Interface {
+    report: InterfaceReport,
+    statistics: InterfaceStatistics,
 }
 
-impl Port {
-    pub(crate) fn of(port: &XdpPort) -> Self {
+impl Interface {
+    pub(crate) fn of(open: &XdpInterface) -> Self {
         Self {
-            report: port.report().clone(),
-            statistics: port.statistics(),
+            report: open.report().clone(),
+            statistics: open.statistics(),
         }
     }
 
@@ -24,12 +24,12 @@ impl Port {
     }
 
     /// Reports what was opened: the XDP mode, the queues, where the frames lie.
-    pub fn report(&self) -> &PortReport {
+    pub fn report(&self) -> &InterfaceReport {
         &self.report
     }
 
     /// Returns a reader of the counters of each receive queue.
-    pub fn statistics(&self) -> &PortStatistics {
+    pub fn statistics(&self) -> &InterfaceStatistics {
         &self.statistics
     }
 }

@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 
 use super::busy_poll::{self, Deferral};
-use super::config::{PortConfig, ZeroCopyChoice};
+use super::config::{InterfaceConfig, ZeroCopyChoice};
 use super::numa;
 use super::opening::{Opened, tx_offload};
-use super::report::PortReport;
-use super::rx::RxPort;
+use super::report::InterfaceReport;
+use super::rx::RxRing;
 use super::socket_spec::Completer;
-use super::statistics::PortStatistics;
+use super::statistics::InterfaceStatistics;
 use super::umem::FrameLayout;
 use super::zero_copy::{ZeroCopy, zero_copy_layout};
 use crate::device::drivers::Driver;
 use crate::device::error::OpenError;
 use crate::device::netlink::{Generic, Link, RouteSocket, addresses, rx_queues};
-use crate::device::placement::worker_of;
+use crate::device::queue_choice::worker_of;
 use crate::device::steering::{Mode, Steering};
 
 /// A device with the steering program attached. The workers have its sockets.
@@ -23,17 +23,17 @@ pub(crate) struct OpenDevice {
     /// Dropped first: interrupts are no longer deferred.
     _deferral: Option<Deferral>,
     steering: Steering,
-    statistics: PortStatistics,
+    statistics: InterfaceStatistics,
     link: Link,
     layout: FrameLayout,
-    config: PortConfig,
-    report: PortReport,
+    config: InterfaceConfig,
+    report: InterfaceReport,
 }
 
 impl OpenDevice {
     /// Opens a device that exists and is up. Returns it with the queues of each worker.
     pub(super) fn open(
-        config: &PortConfig,
+        config: &InterfaceConfig,
         link: Link,
         workers: u32,
         completer: Option<Completer>,
@@ -76,7 +76,7 @@ impl OpenDevice {
             true => busy_poll::begin(&link, &mut opened),
             false => Default::default(),
         };
-        let report = PortReport {
+        let report = InterfaceReport {
             netdev: config.netdev.clone(),
             mode: steering.mode().clone(),
             queues,
@@ -95,7 +95,7 @@ impl OpenDevice {
         };
         let counted = opened.iter_mut().flat_map(|share| share.counted.drain(..));
         let device = Self {
-            statistics: PortStatistics::new(counted),
+            statistics: InterfaceStatistics::new(counted),
             _deferral: deferral,
             steering,
             link,
@@ -106,11 +106,11 @@ impl OpenDevice {
         Ok((device, opened))
     }
 
-    pub(super) fn report(&self) -> &PortReport {
+    pub(super) fn report(&self) -> &InterfaceReport {
         &self.report
     }
 
-    pub(super) fn statistics(&self) -> &PortStatistics {
+    pub(super) fn statistics(&self) -> &InterfaceStatistics {
         &self.statistics
     }
 
@@ -130,7 +130,7 @@ impl OpenDevice {
 
     /// Opens a queue that was added to the device, for its worker. Until then the kernel answers
     /// segments on that queue with RST.
-    pub(super) fn open_queue(&self, queue: u32) -> Result<Vec<RxPort>, OpenError> {
+    pub(super) fn open_queue(&self, queue: u32) -> Result<Vec<RxRing>, OpenError> {
         let mut new = Opened {
             sends: false,
             ..Opened::default()
@@ -152,7 +152,7 @@ impl OpenDevice {
 
 /// Attaches the steering program, and tells it the MAC addresses, VLANs and addresses by which
 /// frames are ours.
-fn attach(config: &PortConfig, link: &Link, queues: u32) -> Result<Steering, OpenError> {
+fn attach(config: &InterfaceConfig, link: &Link, queues: u32) -> Result<Steering, OpenError> {
     let steering = Steering::attach(link, config.mode, queues.max(link.rx_queues))?;
     let failed = |doing| move |source| OpenError::System { doing, source };
     let (links, mut socket) = (steering.links(), RouteSocket::open()?);
@@ -172,7 +172,7 @@ fn attach(config: &PortConfig, link: &Link, queues: u32) -> Result<Steering, Ope
 
 /// Returns the layout in which frames are not copied, or why they are.
 pub(super) fn wanted_layout(
-    config: &PortConfig,
+    config: &InterfaceConfig,
     link: &Link,
     mode: &Mode,
     completer: Option<Completer>,
@@ -191,7 +191,7 @@ pub(super) fn wanted_layout(
     zero_copy_layout(Driver::of(link), features, link.mtu, config.multi_buffer)
 }
 
-pub(super) fn copying_layout(config: &PortConfig, mtu: u32) -> FrameLayout {
+pub(super) fn copying_layout(config: &InterfaceConfig, mtu: u32) -> FrameLayout {
     match config.multi_buffer {
         true => FrameLayout::for_mtu(mtu),
         false => FrameLayout::in_one_chunk(mtu),

@@ -46,9 +46,9 @@ impl QueueStatistics {
 
 /// Reads the counters of each queue of a device, from any thread, as long as the device is open.
 #[derive(Clone, Debug)]
-pub struct PortStatistics(Arc<Mutex<Vec<Weak<Counted>>>>);
+pub struct InterfaceStatistics(Arc<Mutex<Vec<Weak<Counted>>>>);
 
-impl PortStatistics {
+impl InterfaceStatistics {
     /// Makes a reader of these queues.
     pub(super) fn new(queues: impl Iterator<Item = Weak<Counted>>) -> Self {
         Self(Arc::new(Mutex::new(queues.collect())))

@@ -11,10 +11,10 @@ use rnic_core::wire::icmp::TooBig;
 
 use crate::device::bell::{Bell, bell};
 use crate::device::error::OpenError;
-use crate::device::placement::FlowRule;
+use crate::device::interface::rx::RxRing;
 use crate::device::policies::KnownPolicies;
-use crate::device::port::rx::RxPort;
 use crate::device::process::Maker;
+use crate::device::queue_choice::FlowRule;
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
 
@@ -49,7 +49,7 @@ pub(crate) enum WorkerNotice {
     /// An administrator has taken a local address and port away.
     Revoked(SocketAddr),
     /// Queues that the administrator has added to the device.
-    Queues(Vec<RxPort>),
+    Queues(Vec<RxRing>),
 }
 
 /// A worker that begins, and where to say whether it can.

@@ -1,4 +1,4 @@
-//! A port: AF_XDP sockets of the receive queues of a device, and its steering program.
+//! An open interface: AF_XDP sockets of the receive queues of a device, and its steering program.
 
 use std::io;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ mod zero_copy;
 
 pub use busy_poll::BusyPoll;
 pub(crate) use busy_poll::deferred;
-pub use config::{PortConfig, ZeroCopyChoice};
+pub use config::{InterfaceConfig, ZeroCopyChoice};
 pub(crate) use control::{Control, ControlHandle, FollowedWorker, Joining, Request, WorkerNotice};
 use device::OpenDevice;
 pub use granted::GrantedPort;
@@ -44,12 +44,12 @@ pub use making::MadePort;
 pub(crate) use metadata::unbound_socket;
 pub use on_queue::MadeQueue;
 use opening::Opened;
-pub use report::PortReport;
-pub use rx::{Frame, RxPort, RxSide};
+pub use report::InterfaceReport;
+pub use rx::{Frame, RxRing, RxSide};
 pub use shape::PortShape;
 pub(crate) use socket::OpenSocket;
 use socket_spec::Completer;
-pub use statistics::{PortStatistics, QueueStatistics};
+pub use statistics::{InterfaceStatistics, QueueStatistics};
 pub use tx::TxSide;
 pub(crate) use umem::largest_mtu_in_one_chunk;
 pub use zero_copy::ZeroCopy;
@@ -57,7 +57,7 @@ pub(crate) use zero_copy::zero_copy_layout;
 
 /// An open device, or one worker's share of its queues. Dropping the last share detaches the
 /// program.
-pub struct XdpPort {
+pub struct XdpInterface {
     /// The receive side.
     pub rx: RxSide,
     /// The transmit side.
@@ -78,23 +78,23 @@ struct Shared {
     behind: Behind,
 }
 
-/// What is behind a port.
+/// What is behind an open interface.
 enum Behind {
     /// A device of which this process has all queues.
     Device(Arc<OpenDevice>),
     /// A port that the manager of the device has granted.
     Grant {
-        report: PortReport,
-        statistics: PortStatistics,
+        report: InterfaceReport,
+        statistics: InterfaceStatistics,
         partial_checksums: bool,
         crc_optional: bool,
     },
 }
 
-impl XdpPort {
+impl XdpInterface {
     /// Attaches the steering program to a device and opens a socket on each of its receive queues.
     /// Until ports are reserved, all frames go to the kernel as before.
-    pub fn open(config: &PortConfig) -> Result<Self, OpenError> {
+    pub fn open(config: &InterfaceConfig) -> Result<Self, OpenError> {
         let mut shares = Self::open_shares(config, 1)?;
         shares.pop().ok_or(OpenError::TooFewQueues {
             netdev: config.netdev.clone(),
@@ -104,7 +104,7 @@ impl XdpPort {
     /// Opens a device in one share for each of `workers`, but no more shares than queues. The
     /// receive queues are distributed over the shares in turn, and each share sends through its
     /// first queue.
-    pub fn open_shares(config: &PortConfig, workers: u32) -> Result<Vec<Self>, OpenError> {
+    pub fn open_shares(config: &InterfaceConfig, workers: u32) -> Result<Vec<Self>, OpenError> {
         config.check()?;
         if let Some(queue) = config.queue {
             return Err(OpenError::Config {
@@ -125,7 +125,7 @@ impl XdpPort {
             return Err(OpenError::Down { netdev: netdev() });
         }
         // Sockets are bound by the first name: others can be longer.
-        let config = PortConfig {
+        let config = InterfaceConfig {
             netdev: link.name.clone(),
             ..config.clone()
         };
@@ -139,7 +139,7 @@ impl XdpPort {
 
     /// Opens a device that exists and is up.
     fn open_link(
-        config: &PortConfig,
+        config: &InterfaceConfig,
         link: Link,
         workers: u32,
         completer: Option<Completer>,
@@ -181,16 +181,16 @@ impl XdpPort {
     }
 
     /// Reports what was opened.
-    pub fn report(&self) -> &PortReport {
+    pub fn report(&self) -> &InterfaceReport {
         match &self.shared.behind {
             Behind::Device(device) => device.report(),
             Behind::Grant { report, .. } => report,
         }
     }
 
-    /// Returns a reader of the counters of each queue of the port. It works also after the port was
-    /// given to a worker.
-    pub fn statistics(&self) -> PortStatistics {
+    /// Returns a reader of the counters of each queue of the interface. It works also after the
+    /// interface was given to a worker.
+    pub fn statistics(&self) -> InterfaceStatistics {
         match &self.shared.behind {
             Behind::Device(device) => device.statistics().clone(),
             Behind::Grant { statistics, .. } => statistics.clone(),

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use super::config::{PortConfig, ZeroCopyChoice};
-use super::rx::RxPort;
+use super::config::{InterfaceConfig, ZeroCopyChoice};
+use super::rx::RxRing;
 use super::shape::PortShape;
 use super::sides::sides;
 use super::socket::{Rings, allow_in_flight};
@@ -18,7 +18,7 @@ use crate::device::tx_checksum::{TxChecksum, TxOffload};
 
 /// Queues of a share.
 pub(super) struct Opened {
-    pub(super) rx: Vec<RxPort>,
+    pub(super) rx: Vec<RxRing>,
     pub(super) tx: Option<TxSide>,
     /// The first one sends too.
     pub(super) sends: bool,
@@ -46,7 +46,11 @@ impl Default for Opened {
 
 impl Opened {
     /// Continues without checksum offload. Fails if the configuration demands it.
-    fn do_without_offload(&mut self, config: &PortConfig, why: String) -> Result<(), OpenError> {
+    fn do_without_offload(
+        &mut self,
+        config: &InterfaceConfig,
+        why: String,
+    ) -> Result<(), OpenError> {
         if config.tx_checksum != TxChecksum::Auto {
             return Err(OpenError::NoTxChecksum {
                 netdev: config.netdev.clone(),
@@ -61,7 +65,7 @@ impl Opened {
     /// Opens a queue.
     pub(super) fn add_queue(
         &mut self,
-        config: &PortConfig,
+        config: &InterfaceConfig,
         steering: &Steering,
         (layout, zero_copy): (FrameLayout, &ZeroCopy),
         completer: Option<Completer>,
@@ -157,7 +161,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::super::XdpPort;
+    use super::super::XdpInterface;
     use super::super::umem::UmemRings;
     use super::*;
     use crate::device::netlink::{RouteSocket, link_by_name};
@@ -174,20 +178,21 @@ mod tests {
         (one, other)
     }
 
-    /// Opens a port with this completer, which may not be the one that `tx_checksum` stands for.
+    /// Opens an interface with this completer, which may not be the one that `tx_checksum` stands
+    /// for.
     fn open(
         namespace: &Namespace,
         tx_checksum: TxChecksum,
         completer: Completer,
-    ) -> Result<XdpPort, OpenError> {
-        let config = PortConfig {
+    ) -> Result<XdpInterface, OpenError> {
+        let config = InterfaceConfig {
             tx_checksum,
-            ..PortConfig::new("east")
+            ..InterfaceConfig::new("east")
         };
         namespace.run(|| {
             let mut routes = RouteSocket::open().unwrap();
             let link = link_by_name(&mut routes, "east").unwrap().unwrap();
-            let shares = XdpPort::open_link(&config, link, 1, Some(completer));
+            let shares = XdpInterface::open_link(&config, link, 1, Some(completer));
             shares.map(|mut shares| shares.remove(0))
         })
     }
@@ -196,14 +201,14 @@ mod tests {
     #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
     fn a_kernel_that_completes_no_checksums_is_an_error_or_reported_as_configured() {
         let (east, _west) = pair();
-        let port = open(&east, TxChecksum::Auto, Completer::UNKNOWN).unwrap();
-        let report = port.report();
+        let interface = open(&east, TxChecksum::Auto, Completer::UNKNOWN).unwrap();
+        let report = interface.report();
         let TxOffload::Refused(why) = &report.tx_checksum else {
             panic!("{report}")
         };
         assert!(why.contains("Invalid argument") && why.contains("Linux 6.11"));
         assert!(report.to_string().contains(why));
-        drop(port);
+        drop(interface);
         for choice in [TxChecksum::Device, TxChecksum::Kernel] {
             let error = open(&east, choice, Completer::UNKNOWN).err().unwrap();
             assert!(matches!(error, OpenError::NoTxChecksum { .. }), "{error}");
@@ -213,8 +218,8 @@ mod tests {
                 assert!(text.contains(part), "{text}");
             }
         }
-        let port = open(&east, TxChecksum::Device, Completer::DEVICE).unwrap();
-        assert_eq!(port.report().tx_checksum, TxOffload::On);
+        let interface = open(&east, TxChecksum::Device, Completer::DEVICE).unwrap();
+        assert_eq!(interface.report().tx_checksum, TxOffload::On);
     }
 
     #[test]
@@ -225,8 +230,8 @@ mod tests {
         for name in names {
             east.ip(&format!("link property add dev east altname {name}"))
                 .unwrap();
-            let port = east.run(|| XdpPort::open(&PortConfig::new(name)));
-            assert_eq!(port.unwrap().report().netdev, "east");
+            let interface = east.run(|| XdpInterface::open(&InterfaceConfig::new(name)));
+            assert_eq!(interface.unwrap().report().netdev, "east");
         }
     }
 
