@@ -174,14 +174,16 @@ impl Stream {
     }
 
     /// Returns whether the stream is between messages: the next octet received begins an FPDU and a
-    /// message, and neither the beginning nor the end of the stream is under way.
+    /// message. Also, no step of the stream's beginning or end, and no response of ours, is
+    /// pending.
     pub(super) fn is_between_messages(&self) -> bool {
-        // A stream that has ended or failed has flushed RDMAP.
-        matches!(&self.user, LocalUlp::Rdmap(RdmapUser { rdmap, .. }) if !rdmap.is_ending())
-            && self.hold == Hold::Nothing
-            && !self.ddp.is_finishing()
-            && self.deframer.is_at_fpdu_boundary()
-            && !self.ddp.is_amid_message()
+        let (LocalUlp::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold)
+        else {
+            return false;
+        };
+        let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
+        let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
+        !ends && !self.send_may_open && between && rdmap.is_between_messages()
     }
 
     /// Receives octets in order from TCP. `crc` is the CRC of all of them, if that is known
@@ -270,6 +272,7 @@ impl Stream {
         if self.ddp.has_failed() {
             return;
         }
+        self.between_messages = false;
         let outcome = match self.deframer.skip_fpdu(len) {
             Ok(()) => {
                 self.hold_no_longer();

@@ -160,6 +160,13 @@ impl Rdmap {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
+    /// Returns whether RDMAP is between messages: the stream neither begins nor ends, and no
+    /// response waits to be sent.
+    pub fn is_between_messages(&self) -> bool {
+        let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
+        !ends && self.responder.is_drained()
+    }
+
     /// Returns id and buffer of the receive that the next Send fills, if the buffer is one piece
     /// and the completion queue has room.
     #[inline(always)]
