@@ -20,6 +20,7 @@ mod challenge;
 mod config;
 mod congestion;
 mod cookie;
+mod due;
 mod ecn;
 mod facts;
 mod fast;
@@ -50,6 +51,7 @@ use core::time::Duration;
 
 pub use self::config::{Keepalive, TcpConfig};
 pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
+pub use self::due::Due;
 pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
 pub use self::fast::{
@@ -101,18 +103,6 @@ pub struct StreamData<'a> {
     pub offset: u64,
     /// The octets. None of them has been taken before.
     pub bytes: &'a [u8],
-}
-
-/// What is to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// Nothing.
-    Nothing,
-    /// An acknowledgment, which may travel with data.
-    Acknowledgment,
-    /// A segment that [`Tcp::poll_transmit`] makes: data, a FIN or a probe, an acknowledgment that
-    /// has to go alone, a SYN or a RST.
-    Segment,
 }
 
 /// A segment to send: the caller writes the headers in front of the payload.

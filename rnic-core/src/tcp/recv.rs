@@ -4,8 +4,8 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::Due;
 use super::ack_schedule::AckSchedule;
+use super::due::Due;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
 use super::seq::{Isn, Seq};

@@ -62,7 +62,7 @@ const PORTS: [&str; 14] = [
     "rnic-verbs/src/offers",
     "rnic-verbs/src/open",
     "rnic-verbs/src/open_error",
-    "rnic-verbs/src/port",
+    "rnic-verbs/src/interface",
     "rnicd/src",
 ];
 
@@ -126,7 +126,7 @@ fn nobody_waits_for_a_list_of_all_connections() {
 }
 
 #[test]
-fn verbs_know_the_port_only_where_a_device_is_opened() {
+fn verbs_know_the_interface_only_where_a_device_is_opened() {
     confined(&["rnic_xdp"], &PORTS);
 }
 
