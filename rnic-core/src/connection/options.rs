@@ -53,6 +53,10 @@ pub struct ConnectionOptions {
     /// fails, as `TCP_USER_TIMEOUT` sets it for the kernel's TCP. `None`: as the engine's TCP
     /// settings say, where by default the number of retransmissions decides.
     pub user_timeout: Option<Duration>,
+    /// The applications expect what InfiniBand's reliable connections (RC) do where iWARP differs.
+    /// Both sides must have agreed on this, in the private data: a peer that does not know it would
+    /// be sent opcodes that RFC 5040 leaves free. See docs/design/rc.md.
+    pub rc: bool,
 }
 
 impl Default for ConnectionOptions {
@@ -72,6 +76,7 @@ impl Default for ConnectionOptions {
             traffic_class: 0,
             keepalive: None,
             user_timeout: None,
+            rc: false,
         }
     }
 }

@@ -321,7 +321,7 @@ impl Connection {
             delay if delay.is_zero() => Hold::Nothing,
             delay => Hold::Until(context.now + delay),
         };
-        self.start_streaming(end, negotiated, hold, context);
+        self.start_streaming(end, negotiated, hold, options.rc, context);
     }
 
     /// Reads octets of the MPA Request, as responder.
@@ -393,7 +393,8 @@ impl Connection {
                 self.path.set_traffic_class(options.traffic_class);
                 self.loose_octets = reply;
                 // rfc: 5044-77a: the first FPDU is the initiator's.
-                self.start_streaming(end, negotiated, Hold::ForFirstFpdu, context);
+                let hold = Hold::ForFirstFpdu;
+                self.start_streaming(end, negotiated, hold, options.rc, context);
                 if let Phase::Streaming(stream) = &mut self.phase {
                     stream.receive(&early, None, context);
                 }
@@ -428,6 +429,7 @@ impl Connection {
         mut end: LocalEnd,
         negotiated: MpaNegotiated,
         hold: Hold,
+        rc: bool,
         context: &mut Context<'_, '_>,
     ) {
         end.set_state(QpState::Rts);
@@ -444,7 +446,7 @@ impl Connection {
             peer_depths: stated(negotiated.peer_ird, negotiated.peer_ord),
         });
         // rfc: 5044-50, 5044-s10 the DDP endpoint is bound; FPDUs may come
-        self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold)));
+        self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold, rc)));
     }
 
     /// Takes the present phase, and leaves [`Phase::Closing`], in which there is only TCP. The

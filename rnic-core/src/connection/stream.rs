@@ -80,10 +80,17 @@ pub(super) struct Stream {
     markers: Option<u64>,
     /// The Terminate that is to be sent.
     last_words: Vec<u8>,
+    /// Both sides have agreed on the semantics of RC.
+    rc: bool,
 }
 
 impl Stream {
-    pub(super) fn new(mut end: LocalEnd, negotiated: &MpaNegotiated, hold: Hold) -> Self {
+    pub(super) fn new(
+        mut end: LocalEnd,
+        negotiated: &MpaNegotiated,
+        hold: Hold,
+        rc: bool,
+    ) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
         // rfc: 5044-10 DDP is told the revision
         let mut ddp = DdpStream::new(end.origin(), negotiated.revision);
@@ -108,6 +115,7 @@ impl Stream {
             ended: false,
             acked: 0,
             last_words: Vec::new(),
+            rc,
         }
     }
 
