@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
+use std::time::Instant;
 
 use rnic_verbs::{Device, DeviceConfig, Driving};
 use tracing::warn;
@@ -12,6 +13,7 @@ use tracing::warn;
 use crate::dispatch::{dispatcher, quietly};
 use crate::errno::{Errno, ToErrno, lock};
 use crate::interface::Interface;
+use crate::numbers::Numbers;
 use crate::process::keep_from_children;
 
 /// Names the interfaces, separated by commas.
@@ -32,12 +34,15 @@ pub(crate) struct Adapter {
     pub(crate) netdev: String,
     /// The name of the RDMA device.
     pub(crate) name: String,
+    /// The numbers by which programs know its queue pairs.
+    pub(crate) numbers: Numbers,
     opened: Mutex<Option<Opened>>,
     handlers: Mutex<Vec<Handler>>,
 }
 
-/// A function that is called when the engine of an adapter has reported something.
-pub(crate) type Handler = fn(&'static Adapter);
+/// A function that is called when the engine of an adapter has reported something. It returns when
+/// it is to be called again even if nothing is reported.
+pub(crate) type Handler = fn(&'static Adapter) -> Option<Instant>;
 
 /// A device, and the process that opened it.
 #[derive(Debug)]
@@ -102,6 +107,7 @@ impl Adapter {
             index,
             name: format!("rnic_{netdev}"),
             netdev,
+            numbers: Numbers::new(QUEUE_PAIRS),
             opened: Mutex::default(),
             handlers: Mutex::default(),
         }
@@ -134,9 +140,7 @@ impl Adapter {
             handlers.push(handler);
         }
         drop(handlers);
-        if let Some(opened) = &*lock(&self.opened) {
-            opened.dispatcher.wake_by_ref();
-        }
+        self.wake();
     }
 
     /// Returns the device. The first call in a process opens it. It stays open until the process
@@ -186,10 +190,17 @@ impl Adapter {
         })
     }
 
-    fn dispatch(&'static self) {
+    /// Calls the handlers, and returns when the first of them is to be called again.
+    fn dispatch(&'static self) -> Option<Instant> {
         let handlers = lock(&self.handlers).clone();
-        for handler in handlers {
-            handler(self);
+        let next = handlers.into_iter().filter_map(|handler| handler(self));
+        next.min()
+    }
+
+    /// Has the dispatcher call the handlers soon.
+    pub(crate) fn wake(&self) {
+        if let Some(opened) = &*lock(&self.opened) {
+            opened.dispatcher.wake_by_ref();
         }
     }
 

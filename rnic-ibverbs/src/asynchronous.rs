@@ -4,7 +4,7 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rnic_verbs::{AsyncEvent as Event, AsyncEvents, QpNumber};
 
@@ -30,27 +30,26 @@ pub(crate) fn renewed() -> &'static Mutex<impl Default> {
 }
 
 /// Hands on what the engine of an adapter reports: a handler of its dispatcher.
-pub(crate) fn deliver(adapter: &'static Adapter) {
+pub(crate) fn deliver(adapter: &'static Adapter) -> Option<Instant> {
     let mut readers = lock(&READERS);
     let process = std::process::id();
     let is_this = |reader: &Reader| reader.adapter == adapter.index && reader.process == process;
     if !readers.iter().any(is_this) {
-        let Ok(events) = begin(adapter) else { return };
+        let events = begin(adapter).ok()?;
         readers.push(Reader {
             adapter: adapter.index,
             process,
             events: ManuallyDrop::new(events),
         });
     }
-    let Some(reader) = readers.iter_mut().find(|reader| is_this(reader)) else {
-        return;
-    };
+    let reader = readers.iter_mut().find(|reader| is_this(reader))?;
     while let Ok(Some(event)) = reader.events.next(Duration::ZERO) {
         hand_on(adapter, event);
         if event == Event::DeviceFatal {
-            return;
+            break;
         }
     }
+    None
 }
 
 fn begin(adapter: &'static Adapter) -> Result<AsyncEvents, Errno> {
@@ -199,7 +198,7 @@ pub(crate) unsafe fn forget_cq(cq: *mut ibv_cq) {
 /// It exists.
 pub(crate) unsafe fn watch_qp(qp: *mut ibv_qp) {
     let qp = Qp::of(qp);
-    QPS.add(qp.adapter, qp.number.0, qp);
+    QPS.add(qp.adapter, qp.number().0, qp);
 }
 
 /// Ends to tell of a queue pair, and waits until the program has acknowledged the events that it
@@ -209,7 +208,7 @@ pub(crate) unsafe fn watch_qp(qp: *mut ibv_qp) {
 /// It exists.
 pub(crate) unsafe fn forget_qp(qp: *mut ibv_qp) {
     let object = Qp::of(qp);
-    QPS.remove(object.adapter, object.number.0);
+    QPS.remove(object.adapter, object.number().0);
     drop_events(
         (*qp).context,
         |about| matches!(about, About::Qp(its) if its == qp),

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::adapter::adapters;
 use crate::process::{in_children, renew};
 use crate::registry::{CQS, QPS, SRQS};
-use crate::{asynchronous, context};
+use crate::{asynchronous, connections, context, rendezvous};
 
 /// Registers that forked processes get new lists.
 pub(crate) fn register() {
@@ -22,6 +22,7 @@ extern "C" fn renew_all() {
             let (device, handlers) = adapter.renewed();
             renew(device);
             renew(handlers);
+            renew(adapter.numbers.renewed());
         }
         renew(QPS.renewed());
         renew(CQS.renewed());
@@ -30,5 +31,7 @@ extern "C" fn renew_all() {
             renew(list);
         }
         renew(asynchronous::renewed());
+        renew(connections::renewed());
+        renew(rendezvous::renewed());
     }
 }

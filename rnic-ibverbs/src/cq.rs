@@ -12,22 +12,15 @@ use crate::cancellation::PutOff;
 use crate::channel::Notifier;
 use crate::context::Context;
 use crate::errno::{Errno, ToErrno, fail, pointer, result};
+use crate::numbers::Numbers;
 use crate::objects::{Channel, Cq};
 use crate::process;
 
 /// The most entries of a queue of any kind.
 pub(crate) const MAX_ENTRIES: u32 = 1 << 20;
 
-/// Queue pairs are counted from here: InfiniBand reserves 0 and 1, and programs take 0 for none.
-pub(crate) const FIRST_QP_NUM: u32 = 2;
-
 /// Completions that are taken at once.
 const BATCH: usize = 16;
-
-/// Returns the number by which programs know a queue pair.
-pub(crate) fn qp_num(number: rnic_verbs::QpNumber) -> u32 {
-    number.0 + FIRST_QP_NUM
-}
 
 /// What a completion queue is made of.
 pub(crate) struct NewCq {
@@ -137,10 +130,11 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: i32) -> i32 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut ibv_wc) -> i32 {
     let _whole = PutOff::new();
     let entries = usize::try_from(entries).unwrap_or(0);
-    let mut inner = match Cq::here(cq) {
-        Ok(object) => object.lock(),
+    let object = match Cq::here(cq) {
+        Ok(object) => object,
         Err(errno) => return fail(errno),
     };
+    let mut inner = object.lock();
     if entries == 0 {
         return 0;
     }
@@ -149,14 +143,15 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
     let Some(first) = inner.poll_one() else {
         return 0;
     };
-    wc.write(work_completion(&first));
+    let numbers = &object.adapter.numbers;
+    wc.write(work_completion(&first, numbers));
     let mut polled = 1;
     let mut batch = [Completion::default(); BATCH];
     while polled < entries {
         let most = BATCH.min(entries - polled);
         let taken = inner.take(&mut batch[..most]);
         for completion in &batch[..taken] {
-            wc.add(polled).write(work_completion(completion));
+            wc.add(polled).write(work_completion(completion, numbers));
             polled += 1;
         }
         if taken < most {
@@ -172,13 +167,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
 /// say the length of the Write: the engine has counted its octets, and the peer's word is not taken
 /// for it.
 #[inline]
-pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
+pub(crate) fn work_completion(completion: &Completion, numbers: &Numbers) -> ibv_wc {
     let mut wc = ibv_wc {
         wr_id: completion.wr_id(),
         status: completion.status() as u32,
         opcode: opcode(completion.opcode()),
         byte_len: completion.byte_len(),
-        qp_num: qp_num(completion.qp()),
+        qp_num: numbers.shown(completion.qp()),
         ..ibv_wc::default()
     };
     if let Some([a, b, c, d, ..]) = completion.immediate() {

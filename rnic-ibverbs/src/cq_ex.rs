@@ -126,7 +126,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// # Safety
 /// The queue exists.
 unsafe fn show(cq: *mut ibv_cq_ex, polled: &mut ibv_wc, completion: &Completion) {
-    *polled = work_completion(completion);
+    *polled = work_completion(completion, &Cq::of(cq.cast()).adapter.numbers);
     (*cq).wr_id = polled.wr_id;
     (*cq).status = polled.status;
 }

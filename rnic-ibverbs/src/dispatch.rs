@@ -1,7 +1,8 @@
 //! Threads of this library: the dispatcher of a device, which hands on what the engine reports.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 
@@ -46,14 +47,22 @@ struct Bell {
     changed: Condvar,
 }
 
+/// How long a dispatcher without anything to do sleeps at a time.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
 impl Bell {
-    fn wait(&self) {
+    /// Waits until it is rung, or until this time.
+    fn wait(&self, until: Option<Instant>) {
         let mut rung = lock(&self.rung);
         while !std::mem::take(&mut *rung) {
-            rung = self
-                .changed
-                .wait(rung)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let left = until.map_or(LONGEST_SLEEP, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return;
+            }
+            let woken = self.changed.wait_timeout(rung, left);
+            rung = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -70,14 +79,18 @@ impl Wake for Bell {
     }
 }
 
-/// Starts a dispatcher: a thread that runs `work` each time after the waker was woken.
-pub(crate) fn dispatcher(work: impl Fn() + Send + 'static) -> Result<Waker, Errno> {
+/// Starts a dispatcher: a thread that runs `work` each time after the waker was woken, and at the
+/// time that `work` returned last.
+pub(crate) fn dispatcher(
+    work: impl Fn() -> Option<Instant> + Send + 'static,
+) -> Result<Waker, Errno> {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(bell.clone());
     spawn("rnic-dispatcher", move || {
+        let mut until = None;
         loop {
-            bell.wait();
-            work();
+            bell.wait(until);
+            until = work();
         }
     })?;
     Ok(waker)

@@ -48,3 +48,16 @@ impl Interface {
         text.trim().parse().ok()
     }
 }
+
+/// Returns the GID of an address.
+pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Returns the address that a GID is.
+pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
+    IpAddr::V6(gid.into()).to_canonical()
+}

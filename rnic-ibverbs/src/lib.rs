@@ -47,9 +47,9 @@
 
 // From the ground up; each file imports only from those below it:
 // abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
-// adapter < context, objects < channel, registry < asynchronous, exit, mr, pd < watch < cq, mw <
-// cq_ex, post < qp_ex < qp < srq < query < operations, children < device. On them stand cm and
-// rsocket.
+// numbers, settings, states < adapter < context, objects < channel, registry < asynchronous,
+// connections, exit, mr, pd < rendezvous, watch < cq, mw < cq_ex, post < qp_ex < qp < modify, srq <
+// query < operations, children < device. On them stand cm and rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
@@ -57,6 +57,7 @@ mod asynchronous;
 mod cancellation;
 mod channel;
 mod children;
+mod connections;
 mod context;
 mod cq;
 mod cq_ex;
@@ -67,8 +68,10 @@ mod event_queue;
 mod exit;
 mod interface;
 mod kern;
+mod modify;
 mod mr;
 mod mw;
+mod numbers;
 mod objects;
 mod operations;
 mod pd;
@@ -79,8 +82,11 @@ mod qp_ex;
 mod query;
 mod rates;
 mod registry;
+mod rendezvous;
 mod section;
+mod settings;
 mod srq;
+mod states;
 mod strings;
 mod sysfs;
 mod system;

@@ -135,7 +135,7 @@ unsafe fn bind_type_1(qp: &Qp, window: &Mw, bind: &ibv_mw_bind) -> Result<(), Er
         inner.post_send(&request).map_err(|why| why.errno())
     };
     match *bound {
-        Some((old, on)) if on == qp.number => {
+        Some((old, on)) if on == qp.number() => {
             let invalidate = SendRequest::invalidate(old).signaled(unbinds && signaled);
             post(invalidate, &mut inner)?;
         }
@@ -149,7 +149,7 @@ unsafe fn bind_type_1(qp: &Qp, window: &Mw, bind: &ibv_mw_bind) -> Result<(), Er
     if let Some(new) = new {
         post(SendRequest::bind(&new).signaled(signaled), &mut inner)?;
         key = new.stag();
-        *bound = Some((key, qp.number));
+        *bound = Some((key, qp.number()));
     }
     // Behind the lock of `bound`, with which it agrees.
     (*window.abi.get()).rkey = key.0;

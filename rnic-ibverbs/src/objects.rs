@@ -12,6 +12,7 @@ use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
 use crate::section::Section;
+use crate::settings::Settings;
 
 /// Defines how the object is found that a pointer of the program names.
 macro_rules! behind {
@@ -302,14 +303,16 @@ pub(crate) struct Qp {
     pub(crate) batch: Section<Batch>,
     qp: Mutex<rnic_verbs::Qp>,
     pub(crate) adapter: &'static Adapter,
-    /// Its number in the device, by which events name it.
-    pub(crate) number: rnic_verbs::QpNumber,
+    /// Its number in the device, by which events name it. Another one after a reset.
+    number: AtomicU32,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signal_all: bool,
     /// The operations of `ibv_qp_ex` that it was made for: 0 if it was made without.
     pub(crate) send_ops: u64,
+    /// Held while the program changes it.
+    pub(crate) changing: Mutex<()>,
     /// What the program has set by `ibv_modify_qp`.
-    pub(crate) attributes: Mutex<ibv_qp_attr>,
+    pub(crate) settings: Mutex<Settings>,
     pub(crate) asynchronous: Unacknowledged,
     /// For rdma_cm: the identifier that it belongs to.
     pub(crate) cm_id: AtomicPtr<rdma_cm_id>,
@@ -332,13 +335,14 @@ impl Qp {
         Self {
             abi: UnsafeCell::new(new.abi),
             process: Process::this(),
-            number: new.qp.number(),
+            number: AtomicU32::new(new.qp.number().0),
             qp: Mutex::new(new.qp),
             adapter: new.adapter,
             cap: new.cap,
             signal_all: new.signal_all,
             send_ops: new.send_ops,
-            attributes: Mutex::default(),
+            changing: Mutex::default(),
+            settings: Mutex::default(),
             batch: Section::default(),
             asynchronous: Unacknowledged::default(),
             cm_id: AtomicPtr::default(),
@@ -347,6 +351,18 @@ impl Qp {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Qp> {
         lock(&self.qp)
+    }
+
+    /// Returns its number in the device.
+    pub(crate) fn number(&self) -> rnic_verbs::QpNumber {
+        rnic_verbs::QpNumber(self.number.load(Ordering::Acquire))
+    }
+
+    /// Puts another queue pair in the place of this one, and returns this one.
+    pub(crate) fn replace(&self, new: rnic_verbs::Qp) -> rnic_verbs::Qp {
+        let mut inner = self.lock();
+        self.number.store(new.number().0, Ordering::Release);
+        std::mem::replace(&mut inner, new)
     }
 
     /// Locks it unless somebody else has.

@@ -1,22 +1,25 @@
-//! Queue pairs: making, changing and destroying them.
+//! Queue pairs: making and destroying them.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
 use std::time::Duration;
 
 use nix::libc;
-use rnic_verbs::{MAX_INLINE, MAX_SGE, QpCaps, QpNumber, QpState};
+use rnic_verbs::{MAX_INLINE, MAX_SGE, QpCaps, QpNumber};
+use tracing::debug;
 
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::context::Context;
-use crate::cq::{MAX_ENTRIES, qp_num};
-use crate::errno::{Errno, ToErrno, lock, pointer, result};
+use crate::cq::MAX_ENTRIES;
+use crate::errno::{Errno, ToErrno, pointer};
+use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
 use crate::registry::{QPS, leaving};
+use crate::rendezvous;
 
 /// How long the end of a queue pair may take in the engine before its completions are taken out.
 const LONGEST_END: Duration = Duration::from_secs(1);
@@ -63,32 +66,12 @@ fn with_locked<R>(
     work(&send, &recv)
 }
 
-/// Makes a queue pair, and states its real capacities in `init`.
+/// Makes the queue pair of the device, with the capacities that are asked for.
 ///
 /// # Safety
 /// The objects that are named exist, or are NULL.
-unsafe fn create(
-    pd: *mut ibv_pd,
-    init: &mut ibv_qp_init_attr,
-    send_ops: Option<u64>,
-) -> Result<*mut ibv_qp, Errno> {
-    match init.qp_type {
-        IBV_QPT_RC => {}
-        IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV
-        | IBV_QPT_DRIVER => return Err(Errno::EOPNOTSUPP),
-        _ => return Err(Errno::EINVAL),
-    }
-    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
-        return Err(Errno::EINVAL);
-    }
-    let operations = match send_ops {
-        Some(asked) => qp_ex::operations(asked)?,
-        None => qp_ex::none(),
-    };
-    Pd::here(pd)?;
+unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<rnic_verbs::Qp, Errno> {
     let srq = init.srq;
-    check(&init.cap, !srq.is_null())?;
-    let adapter = Context::of((*pd).context).adapter;
     let caps = QpCaps {
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
@@ -108,12 +91,61 @@ unsafe fn create(
             false => pd.qp_with_srq(send_cq, recv_cq, &Srq::of(srq).lock(), caps),
         }
     });
-    let inner = made.map_err(|why| why.errno())?;
+    made.map_err(|why| why.errno())
+}
+
+/// Fails if there can be no such queue pair.
+fn check_type(qp_type: u32) -> Result<(), Errno> {
+    match qp_type {
+        IBV_QPT_RC => Ok(()),
+        IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV
+        | IBV_QPT_DRIVER => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Who connects a queue pair.
+#[derive(Clone, Copy, PartialEq)]
+enum ConnectedBy {
+    /// rdma_cm, which needs no number that leads others to it.
+    RdmaCm,
+    /// The program, by rdma_cm or by itself.
+    Program,
+}
+
+/// Makes a queue pair, and states its real capacities in `init`.
+///
+/// # Safety
+/// The objects that are named exist, or are NULL.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+    connected_by: ConnectedBy,
+) -> Result<*mut ibv_qp, Errno> {
+    check_type(init.qp_type)?;
+    if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let operations = match send_ops {
+        Some(asked) => qp_ex::operations(asked)?,
+        None => qp_ex::none(),
+    };
+    Pd::here(pd)?;
+    check(&init.cap, !init.srq.is_null())?;
+    let adapter = Context::of((*pd).context).adapter;
+    let inner = make(pd, init)?;
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
     init.cap.max_recv_wr = real.max_recv_wr;
     init.cap.max_inline_data = real.max_inline as u32;
     let number = inner.number();
+    if connected_by == ConnectedBy::Program
+        && let Err(errno) = rendezvous::give_number(adapter, number)
+    {
+        // rdma_cm can connect it.
+        debug!("{}: no port to find {number} by: {errno}", adapter.name);
+    }
     let mut abi = operations;
     abi.qp_base = ibv_qp {
         context: (*pd).context,
@@ -121,9 +153,9 @@ unsafe fn create(
         pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
-        srq,
+        srq: init.srq,
         handle: number.0,
-        qp_num: qp_num(number),
+        qp_num: adapter.numbers.shown(number),
         state: IBV_QPS_RESET,
         qp_type: init.qp_type,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -135,13 +167,48 @@ unsafe fn create(
         qp: inner,
         adapter,
         cap: init.cap,
-        signal_all: caps.signal_all,
+        signal_all: init.sq_sig_all != 0,
         send_ops: send_ops.unwrap_or(0),
     };
     let qp = Qp::new(new).give();
     each_used(&abi.qp_base, |users| users.add());
     asynchronous::watch_qp(qp);
     Ok(qp)
+}
+
+/// Makes a queue pair new, as it was when the program made it: it has its number, its queues are
+/// empty, and of the former connection nothing completes any more.
+///
+/// # Safety
+/// It exists.
+pub(crate) unsafe fn renew(qp: *mut ibv_qp) -> Result<(), Errno> {
+    let object = Qp::of(qp);
+    let base = *qp;
+    let adapter = object.adapter;
+    let new = make(base.pd, &init_of(&base, object))?;
+    let (former, number) = (object.number(), new.number());
+    match numbers::port_of(base.qp_num) {
+        0 => (*qp).qp_num = adapter.numbers.shown(number),
+        _ => adapter.numbers.move_to(base.qp_num, number),
+    }
+    let former_inner = QPS.move_to(adapter, former.0, number.0, || object.replace(new));
+    drop(former_inner);
+    forget_completions(adapter, former, &base);
+    adapter.numbers.take_back(former);
+    Ok(())
+}
+
+/// Returns the attributes by which a queue pair was made.
+pub(crate) fn init_of(base: &ibv_qp, object: &Qp) -> ibv_qp_init_attr {
+    ibv_qp_init_attr {
+        qp_context: base.qp_context,
+        send_cq: base.send_cq,
+        recv_cq: base.recv_cq,
+        srq: base.srq,
+        cap: object.cap,
+        qp_type: base.qp_type,
+        sq_sig_all: object.signal_all.into(),
+    }
 }
 
 /// Calls `each` for the objects that a queue pair uses.
@@ -163,7 +230,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     let _whole = PutOff::new();
-    pointer(create(pd, &mut *init, None))
+    pointer(create(pd, &mut *init, None, ConnectedBy::Program))
 }
 
 /// `ibv_create_qp_ex`.
@@ -172,7 +239,25 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     let _whole = PutOff::new();
-    let attr = &mut *attr;
+    pointer(create_extended(&mut *attr, ConnectedBy::Program))
+}
+
+/// Makes a queue pair as `ibv_create_qp_ex` does, for rdma_cm.
+///
+/// # Safety
+/// The objects that the attributes name exist, or are NULL.
+pub(crate) unsafe fn create_unnumbered(
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    create_extended(attr, ConnectedBy::RdmaCm)
+}
+
+/// # Safety
+/// The objects that the attributes name exist, or are NULL.
+unsafe fn create_extended(
+    attr: &mut ibv_qp_init_attr_ex,
+    connected_by: ConnectedBy,
+) -> Result<*mut ibv_qp, Errno> {
     let known =
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let flags = match attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
@@ -180,10 +265,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         _ => attr.create_flags,
     };
     if attr.comp_mask & !known != 0 || flags != 0 {
-        return pointer(Err(Errno::EOPNOTSUPP));
+        return Err(Errno::EOPNOTSUPP);
     }
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-        return pointer(Err(Errno::EINVAL));
+        return Err(Errno::EINVAL);
     }
     let send_ops =
         (attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
@@ -196,9 +281,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         qp_type: attr.qp_type,
         sq_sig_all: attr.sq_sig_all,
     };
-    let made = create(attr.pd, &mut init, send_ops);
+    let made = create(attr.pd, &mut init, send_ops, connected_by);
     attr.cap = init.cap;
-    pointer(made)
+    made
 }
 
 #[unsafe(no_mangle)]
@@ -210,9 +295,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     leaving(Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
-    let (adapter, number) = (Qp::of(qp).adapter, Qp::of(qp).number);
+    let (adapter, number) = (Qp::of(qp).adapter, Qp::of(qp).number());
     drop(Qp::take(qp));
     forget_completions(adapter, number, &base);
+    adapter.numbers.take_back(number);
+    rendezvous::forget(adapter, base.qp_num);
     // Now they may be destroyed.
     each_used(&base, |users| users.remove());
     0
@@ -246,104 +333,6 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
         0 => null_mut(),
         _ => qp.cast(),
     }
-}
-
-/// Returns a state as verbs have it.
-fn state(state: QpState) -> u32 {
-    match state {
-        QpState::Init => IBV_QPS_INIT,
-        QpState::Connecting => IBV_QPS_RTR,
-        QpState::Rts => IBV_QPS_RTS,
-        QpState::Sqd => IBV_QPS_SQD,
-        QpState::Terminate => IBV_QPS_SQE,
-        QpState::Error => IBV_QPS_ERR,
-    }
-}
-
-/// Changes a queue pair. Connections are made by rdma_cm, so the states between INIT and RTS are
-/// not entered here; INIT and RTS are accepted where it is in that state already.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: i32,
-) -> i32 {
-    let _whole = PutOff::new();
-    let object = match Qp::here(qp) {
-        Ok(object) => object,
-        Err(errno) => return result(Err(errno)),
-    };
-    let attr = &*attr;
-    // Threads that change the queue pair at once do so one after the other.
-    let mut kept = lock(&object.attributes);
-    if mask & IBV_QP_STATE != 0 {
-        if let Err(errno) = enter(object, attr.qp_state) {
-            return result(Err(errno));
-        }
-        (*qp).state = attr.qp_state;
-    }
-    if mask & IBV_QP_ACCESS_FLAGS != 0 {
-        kept.qp_access_flags = attr.qp_access_flags;
-    }
-    if mask & IBV_QP_MAX_QP_RD_ATOMIC != 0 {
-        kept.max_rd_atomic = attr.max_rd_atomic;
-    }
-    if mask & IBV_QP_MAX_DEST_RD_ATOMIC != 0 {
-        kept.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-    }
-    0
-}
-
-fn enter(qp: &Qp, wanted: u32) -> Result<(), Errno> {
-    let mut inner = qp.lock();
-    let now = inner.state();
-    match wanted {
-        IBV_QPS_ERR => inner.fail().map_err(|why| why.errno()),
-        IBV_QPS_SQD if now == QpState::Rts => inner.disconnect().map_err(|why| why.errno()),
-        IBV_QPS_RESET | IBV_QPS_INIT if now == QpState::Init => Ok(()),
-        _ if wanted == state(now) => Ok(()),
-        // The engine may be further than the program knows, and a program that connects moves its
-        // queue pair to RTR before.
-        IBV_QPS_RTR if matches!(now, QpState::Init | QpState::Rts) => Ok(()),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    _mask: i32,
-    init: *mut ibv_qp_init_attr,
-) -> i32 {
-    let _whole = PutOff::new();
-    let object = match Qp::here(qp) {
-        Ok(object) => object,
-        Err(errno) => return result(Err(errno)),
-    };
-    let state = state(object.lock().state());
-    let kept = *lock(&object.attributes);
-    *attr = ibv_qp_attr {
-        qp_state: state,
-        cur_qp_state: state,
-        path_mtu: IBV_MTU_4096,
-        qp_access_flags: kept.qp_access_flags,
-        max_rd_atomic: kept.max_rd_atomic,
-        max_dest_rd_atomic: kept.max_dest_rd_atomic,
-        cap: object.cap,
-        port_num: 1,
-        ..ibv_qp_attr::default()
-    };
-    *init = ibv_qp_init_attr {
-        qp_context: (*qp).qp_context,
-        send_cq: (*qp).send_cq,
-        recv_cq: (*qp).recv_cq,
-        srq: (*qp).srq,
-        cap: object.cap,
-        qp_type: (*qp).qp_type,
-        sq_sig_all: object.signal_all.into(),
-    };
-    0
 }
 
 /// TCP delivers in order, but a peer may not see its octets change in order before a completion.

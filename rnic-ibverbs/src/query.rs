@@ -2,7 +2,6 @@
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::offset_of;
-use std::net::IpAddr;
 use std::ptr::write_bytes;
 
 use rnic_verbs::MAX_SGE;
@@ -12,11 +11,9 @@ use crate::adapter::{Adapter, QUEUE_PAIRS, STAGS};
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
 use crate::errno::{Errno, fail};
-use crate::interface::Interface;
+use crate::interface::{Interface, gid_of};
 use crate::qp::MAX_WR;
-
-/// The most Reads and atomics that a connection may have outstanding, in either direction.
-pub(crate) const MAX_READS: u16 = 128;
+use crate::settings::MAX_READS;
 
 /// The most completion queues, and shared receive queues, of a process.
 const MAX_QUEUES: i32 = 1 << 16;
@@ -215,11 +212,10 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 /// Returns the GIDs: the addresses of the interface.
 fn gids(adapter: &Adapter) -> (Vec<ibv_gid>, u32) {
     let interface = adapter.interface();
-    let gid = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    let gids = interface.addresses.iter().map(|a| ibv_gid { raw: gid(a) });
+    let gids = interface
+        .addresses
+        .iter()
+        .map(|a| ibv_gid { raw: gid_of(*a) });
     (gids.collect(), interface.index)
 }
 

@@ -39,6 +39,24 @@ impl<T: Sync> Registry<T> {
         lock(&self.0).remove(&(adapter.index, number));
     }
 
+    /// Lets an object have another number. `change` changes it meanwhile: nobody finds it by
+    /// either.
+    pub(crate) fn move_to<R>(
+        &self,
+        adapter: &Adapter,
+        from: u32,
+        to: u32,
+        change: impl FnOnce() -> R,
+    ) -> R {
+        let mut objects = lock(&self.0);
+        let entry = objects.remove(&(adapter.index, from));
+        let changed = change();
+        if let Some(entry) = entry {
+            objects.insert((adapter.index, to), entry);
+        }
+        changed
+    }
+
     /// Calls `what` with an object, if it is there. The object is not destroyed meanwhile. `what`
     /// must not wait for anybody who makes or destroys objects.
     pub(crate) fn with<R>(

@@ -84,6 +84,8 @@ pub struct Qp {
     /// The connection was established, and may have ended since. Then the state, in another cache
     /// line, need not be read.
     was_established: bool,
+    /// Whether requests may be posted, if the application decides that.
+    sends_open: Option<bool>,
     /// Keep the completion queues as long as completions may be written.
     _cqs: [Arc<CqHandle>; 2],
 }
@@ -190,6 +192,7 @@ impl Pd {
             rq: receives,
             state,
             was_established: false,
+            sends_open: None,
             _cqs: cqs,
         };
         device.send(worker, Command::CreateQp(Box::new(pair)))?;
@@ -284,14 +287,22 @@ impl Qp {
     /// Fails unless it connects or was connected, which the application may not have read yet.
     #[cold]
     fn check_connected(&mut self) -> Result<(), PostError> {
-        match self.state() {
-            QpState::Init => Err(PostError::NotConnected(QpState::Init)),
-            QpState::Connecting => Ok(()),
-            _ => {
-                self.was_established = true;
-                Ok(())
-            }
+        match (self.sends_open, self.state()) {
+            (Some(false), state) => return Err(PostError::NotConnected(state)),
+            (None, QpState::Init) => return Err(PostError::NotConnected(QpState::Init)),
+            (None, QpState::Connecting) => return Ok(()),
+            _ => {}
         }
+        self.was_established = true;
+        Ok(())
+    }
+
+    /// Lets requests be posted, or lets posting fail with [`PostError::NotConnected`], whatever
+    /// comes of the connection: for an application that may post before it connects, or between
+    /// attempts, or only some time after. What is posted waits for the connection.
+    pub fn open_sends(&mut self, open: bool) {
+        self.sends_open = Some(open);
+        self.was_established &= open;
     }
 
     /// Rings the doorbell: the engine looks at the queues.

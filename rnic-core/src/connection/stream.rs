@@ -85,12 +85,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(
-        mut end: LocalEnd,
-        negotiated: &MpaNegotiated,
-        hold: Hold,
-        rc: bool,
-    ) -> Self {
+    pub(super) fn new(mut end: LocalEnd, negotiated: &MpaNegotiated, hold: Hold, rc: bool) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
         // rfc: 5044-10 DDP is told the revision
         let mut ddp = DdpStream::new(end.origin(), negotiated.revision);

@@ -20,7 +20,7 @@ const UNSAFE: [&str; 9] = [
 
 /// The files of rnic-ibverbs that hold the C ABI: entry points, and what follows pointers of the
 /// program or calls the C library. No other file there has `unsafe`.
-const C_ABI: [&str; 52] = [
+const C_ABI: [&str; 53] = [
     "abi/zeros",
     "absent",
     "asynchronous",
@@ -49,6 +49,7 @@ const C_ABI: [&str; 52] = [
     "cq_ex",
     "device",
     "kern",
+    "modify",
     "mr",
     "mw",
     "objects",

@@ -160,7 +160,7 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Attem
 
 /// Makes the queue pair connect, and remembers whose connection it is.
 fn start(this: &Arc<Id>, qp: &Qp, attempt: &Attempt) -> Result<(), Errno> {
-    table::remember_connection(attempt.adapter, qp.number, this)?;
+    table::remember_connection(attempt.adapter, qp.number(), this)?;
     attempt.start(qp)
 }
 
@@ -202,7 +202,7 @@ unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(
     };
     let number = given.map_or(0, |given| given.qp_num);
     let accepted = with_queue_pair(id, adapter, number, |qp| {
-        table::remember_connection(adapter, qp.number, this)?;
+        table::remember_connection(adapter, qp.number(), this)?;
         asked.accept(&mut qp.lock(), options).map_err(errno_of)
     });
     if let Err(errno) = accepted {

@@ -93,7 +93,7 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Resu
     if attr.srq.is_null() {
         attr.srq = (*id).srq;
     }
-    let qp = create_qp_ex((*id).verbs, attr).inspect_err(|_| destroy_cqs(id))?;
+    let qp = create_qp_ex(attr).inspect_err(|_| destroy_cqs(id))?;
     (*id).qp = qp;
     (*id).pd = attr.pd;
     Ok(())

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rnic_verbs::{ConnectionEvent, ConnectionEvents, EndReason, Listener, Peers, Prefix, QpNumber};
+use rnic_verbs::{ConnectionEvent, EndReason, Listener, Peers, Prefix, QpNumber};
 use tracing::debug;
 
 use crate::abi::RDMA_CM_EVENT_DEVICE_REMOVAL;
@@ -16,6 +16,7 @@ use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::outcome;
 use crate::cm::request;
+use crate::connections;
 use crate::dispatch::spawn;
 use crate::errno::{Errno, lock};
 use crate::objects::Qp;
@@ -39,8 +40,6 @@ const LINGER: Duration = Duration::from_secs(5);
 struct Table {
     adapter: usize,
     process: u32,
-    /// Taken by the dispatcher, one at a time.
-    events: Mutex<ConnectionEvents>,
     connections: Mutex<HashMap<QpNumber, Arc<Id>>>,
     listeners: Mutex<Vec<Listening>>,
     /// Listeners that were destroyed and [linger](LINGER).
@@ -84,29 +83,53 @@ fn find(tables: &[Arc<Table>], adapter: &Adapter) -> Option<Arc<Table>> {
 
 /// Returns the table of an adapter, and opens its device.
 fn table(adapter: &'static Adapter) -> Result<Arc<Table>, Errno> {
-    let device = adapter.device()?;
+    adapter.device()?;
     let new = {
         let mut tables = lock(&TABLES);
         if let Some(known) = find(&tables, adapter) {
             return Ok(known);
         }
-        let events = device.connection_events().ok_or(Errno::EBUSY)?;
-        let new = Arc::new(Table::new(adapter, events));
+        let new = Arc::new(Table::new(adapter));
         // What a fork inherited stays: it belongs to the parent.
         tables.push(new.clone());
         new
     };
     on_leaving(leaving);
+    connections::on_event(adapter, take)?;
     adapter.on_events(dispatch);
     Ok(new)
 }
 
-/// Hands the engine's events to the ids that they are for.
-fn dispatch(adapter: &'static Adapter) {
-    if let Some(table) = known(adapter) {
-        table.hand_on_events();
-        table.ask_listeners();
+/// Hands the requests of peers to the ids that listen.
+fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
+    let table = known(adapter)?;
+    table.ask_listeners();
+    table.end_lingering_of_ended();
+    None
+}
+
+/// Hands an event of the engine to the id that it is for.
+fn take(
+    adapter: &'static Adapter,
+    qp: QpNumber,
+    event: ConnectionEvent,
+) -> Option<ConnectionEvent> {
+    let Some(table) = known(adapter) else {
+        return Some(event);
+    };
+    let is_gone = matches!(event, ConnectionEvent::Disconnected(EndReason::DeviceGone));
+    let id = lock(&table.connections).get(&qp).cloned();
+    let left = match id {
+        Some(id) => {
+            outcome::tell(&id, event);
+            None
+        }
+        None => Some(event),
+    };
+    if is_gone {
+        table.tell_removal();
     }
+    left
 }
 
 /// Returns whether a connection has begun and is not over.
@@ -116,36 +139,16 @@ fn is_alive(connection: &Id) -> bool {
 }
 
 impl Table {
-    fn new(adapter: &Adapter, events: ConnectionEvents) -> Self {
+    fn new(adapter: &Adapter) -> Self {
         Self {
             adapter: adapter.index,
             process: std::process::id(),
-            events: Mutex::new(events),
             connections: Mutex::default(),
             listeners: Mutex::default(),
             lingering: Mutex::default(),
             asking: Mutex::default(),
             ids: Mutex::default(),
         }
-    }
-
-    fn hand_on_events(&self) {
-        let mut is_gone = false;
-        loop {
-            let Some((qp, event)) = lock(&self.events).take() else {
-                break;
-            };
-            is_gone |= matches!(event, ConnectionEvent::Disconnected(EndReason::DeviceGone));
-            let id = lock(&self.connections).get(&qp).cloned();
-            match id {
-                Some(id) => outcome::tell(&id, event),
-                None => debug!("{qp}: nobody waits for {event:?}"),
-            }
-        }
-        if is_gone {
-            self.tell_removal();
-        }
-        self.end_lingering_of_ended();
     }
 
     fn ask_listeners(&self) {
@@ -232,7 +235,7 @@ impl Table {
 fn leaving(qp: &Qp) {
     let find = || {
         lock(&known(qp.adapter)?.connections)
-            .get(&qp.number)
+            .get(&qp.number())
             .cloned()
     };
     let Some(id) = find() else { return };
@@ -242,7 +245,7 @@ fn leaving(qp: &Qp) {
         _ => PROMPT_END,
     };
     id.wait_over(most);
-    forget_connection(qp.adapter, qp.number);
+    forget_connection(qp.adapter, qp.number());
     outcome::tell_destroyed(&id);
     if let Some(table) = known(qp.adapter) {
         table.end_lingering_of_ended();

@@ -12,12 +12,13 @@ use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
+use crate::modify::ibv_modify_qp;
 use crate::objects::Qp;
 use crate::pd::ibv_alloc_pd;
-use crate::qp::{create_qp_ex as make_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::{create_unnumbered, ibv_destroy_qp};
 use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
 
-pub(super) use crate::query::MAX_READS;
+pub(super) use crate::settings::MAX_READS;
 
 /// The protection domain of a device that ids share whose programs name none.
 #[derive(Clone, Copy)]
@@ -135,12 +136,9 @@ pub(super) unsafe fn destroy_channel(channel: *mut ibv_comp_channel) {
 /// Makes a queue pair, and moves it to INIT.
 ///
 /// # Safety
-/// The context is open. The objects that the attributes name exist, or are NULL.
-pub(super) unsafe fn create_qp_ex(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp, Errno> {
-    let qp = made(make_qp(context, attr))?;
+/// The objects that the attributes name exist, or are NULL.
+pub(super) unsafe fn create_qp_ex(attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    let qp = create_unnumbered(attr)?;
     let mut init = ibv_qp_attr {
         qp_state: IBV_QPS_INIT,
         port_num: 1,
@@ -225,9 +223,8 @@ pub(super) unsafe fn with_queue_pair(
         let fits = std::ptr::eq(qp.adapter, adapter);
         return if fits { work(qp) } else { Err(Errno::EINVAL) };
     }
-    let first = crate::cq::qp_num(QpNumber(0));
-    let number = qp_num.checked_sub(first).ok_or(Errno::EINVAL)?;
-    crate::qp::with_number(adapter, QpNumber(number), work).unwrap_or(Err(Errno::EINVAL))
+    let number = adapter.numbers.find(qp_num).ok_or(Errno::EINVAL)?;
+    crate::qp::with_number(adapter, number, work).unwrap_or(Err(Errno::EINVAL))
 }
 
 /// Calls `work` with a queue pair, if that is still there.

@@ -1,0 +1,294 @@
+//! Changing queue pairs, and asking for what was set.
+//!
+//! A queue pair belongs to rdma_cm, which connects it, or its program connects it itself, which it
+//! shows by naming the other side when it moves the queue pair to RTR.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use rnic_verbs::QpState;
+
+use crate::abi::*;
+use crate::cancellation::PutOff;
+use crate::errno::{Errno, ToErrno, lock, result};
+use crate::interface::address_of;
+use crate::numbers::port_of;
+use crate::objects::Qp;
+use crate::qp::{init_of, renew};
+use crate::rendezvous;
+use crate::settings::{MAX_READS, Meeting, Settings, Stage};
+use crate::states;
+
+/// What names the other side.
+const PEER: i32 = IBV_QP_AV | IBV_QP_DEST_QPN;
+
+/// PSNs have so many bits.
+const PSN: u32 = 0x00ff_ffff;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: i32,
+) -> i32 {
+    let _whole = PutOff::new();
+    result(modify(qp, &*attr, mask))
+}
+
+/// # Safety
+/// The queue pair exists.
+unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), Errno> {
+    let object = Qp::here(qp)?;
+    // Threads that change the queue pair at once do so one after the other.
+    let _alone = lock(&object.changing);
+    let now = state_of(object, &lock(&object.settings));
+    let wanted = match mask & IBV_QP_STATE {
+        0 => now,
+        _ => attr.qp_state,
+    };
+    let connects_itself = {
+        let settings = lock(&object.settings);
+        let names_peer = wanted == IBV_QPS_RTR && mask & PEER != 0;
+        settings.meeting.is_some() || (names_peer && settings.has_no_peer())
+    };
+    match wanted {
+        IBV_QPS_RESET if connects_itself || is_idle(object) => {
+            states::check(now, wanted, mask)?;
+            reset(qp, object)?;
+        }
+        _ if connects_itself => move_to(object, (now, wanted), attr, mask)?,
+        _ => move_for_rdma_cm(object, (now, wanted), attr, mask)?,
+    }
+    (*qp).state = wanted;
+    Ok(())
+}
+
+fn is_idle(object: &Qp) -> bool {
+    object.lock().state() == QpState::Init
+}
+
+/// Returns the state that a queue pair has, as verbs have it.
+fn state_of(object: &Qp, settings: &Settings) -> u32 {
+    let inner = object.lock().state();
+    match (inner, &settings.meeting) {
+        // rdma_cm has no other states before it connects.
+        (QpState::Init, None) => settings.state,
+        (QpState::Connecting, None) => IBV_QPS_RTR,
+        (QpState::Rts, None) => IBV_QPS_RTS,
+        (QpState::Sqd, None) => IBV_QPS_SQD,
+        (QpState::Terminate, None) => IBV_QPS_SQE,
+        (QpState::Terminate, Some(_)) | (QpState::Error, _) => IBV_QPS_ERR,
+        (_, Some(_)) => settings.state,
+    }
+}
+
+/// Keeps what the program sets.
+fn keep(kept: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: i32) {
+    macro_rules! keep {
+        ($($bit:ident: $($member:ident)*;)*) => { $(
+            if mask & $bit != 0 {
+                $( kept.$member = attr.$member; )*
+            }
+        )* };
+    }
+    keep! {
+        IBV_QP_ACCESS_FLAGS: qp_access_flags;
+        IBV_QP_PKEY_INDEX: pkey_index;
+        IBV_QP_PORT: port_num;
+        IBV_QP_AV: ah_attr;
+        IBV_QP_PATH_MTU: path_mtu;
+        IBV_QP_TIMEOUT: timeout;
+        IBV_QP_RETRY_CNT: retry_cnt;
+        IBV_QP_RNR_RETRY: rnr_retry;
+        IBV_QP_RQ_PSN: rq_psn;
+        IBV_QP_SQ_PSN: sq_psn;
+        IBV_QP_MAX_QP_RD_ATOMIC: max_rd_atomic;
+        IBV_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+        IBV_QP_MIN_RNR_TIMER: min_rnr_timer;
+        IBV_QP_DEST_QPN: dest_qp_num;
+        IBV_QP_ALT_PATH: alt_ah_attr alt_pkey_index alt_port_num alt_timeout;
+        IBV_QP_PATH_MIG_STATE: path_mig_state;
+        IBV_QP_EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+    }
+    kept.rq_psn &= PSN;
+    kept.sq_psn &= PSN;
+}
+
+/// Changes a queue pair that rdma_cm connects: the states between INIT and RTS are rdma_cm's, and
+/// are accepted where the queue pair is on its way.
+fn move_for_rdma_cm(
+    object: &Qp,
+    (now, wanted): (u32, u32),
+    attr: &ibv_qp_attr,
+    mask: i32,
+) -> Result<(), Errno> {
+    // InfiniBand's programs name the partition, which iWARP has not.
+    if wanted == IBV_QPS_INIT && mask & IBV_QP_PKEY_INDEX != 0 {
+        states::check(now, wanted, mask)?;
+        check_values(attr, mask)?;
+    }
+    let mut settings = lock(&object.settings);
+    if mask & IBV_QP_STATE != 0 {
+        let mut inner = object.lock();
+        match (wanted, inner.state()) {
+            (IBV_QPS_ERR, _) => inner.fail().map_err(|why| why.errno())?,
+            (IBV_QPS_SQD, QpState::Rts) => inner.disconnect().map_err(|why| why.errno())?,
+            (IBV_QPS_INIT, QpState::Init) => settings.state = IBV_QPS_INIT,
+            _ if wanted == now => {}
+            // The engine may be further than the program knows, and a program that connects moves
+            // its queue pair to RTR before.
+            (IBV_QPS_RTR, QpState::Init | QpState::Rts) => {}
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    keep(&mut settings.attr, attr, mask);
+    Ok(())
+}
+
+/// Fails if an attribute has a value that no device of ours has.
+fn check_values(attr: &ibv_qp_attr, mask: i32) -> Result<(), Errno> {
+    let wrong = [
+        (IBV_QP_PORT, attr.port_num != 1),
+        (IBV_QP_PKEY_INDEX, attr.pkey_index != 0),
+        (
+            IBV_QP_PATH_MTU,
+            !(IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu),
+        ),
+        (
+            IBV_QP_MAX_QP_RD_ATOMIC,
+            u16::from(attr.max_rd_atomic) > MAX_READS,
+        ),
+        (
+            IBV_QP_MAX_DEST_RD_ATOMIC,
+            u16::from(attr.max_dest_rd_atomic) > MAX_READS,
+        ),
+        // 5 bits, 3 bits.
+        (IBV_QP_TIMEOUT, attr.timeout > 31),
+        (IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer > 31),
+        (IBV_QP_RETRY_CNT, attr.retry_cnt > 7),
+        (IBV_QP_RNR_RETRY, attr.rnr_retry > 7),
+    ];
+    let is_wrong = wrong.iter().any(|(bit, wrong)| mask & bit != 0 && *wrong);
+    (!is_wrong).then_some(()).ok_or(Errno::EINVAL)
+}
+
+/// Changes a queue pair that its program connects.
+fn move_to(
+    object: &Qp,
+    (now, wanted): (u32, u32),
+    attr: &ibv_qp_attr,
+    mask: i32,
+) -> Result<(), Errno> {
+    states::check(now, wanted, mask)?;
+    check_values(attr, mask)?;
+    let mut settings = lock(&object.settings);
+    if (now, wanted) == (IBV_QPS_INIT, IBV_QPS_RTR) {
+        settings.meeting = Some(meeting(object, attr)?);
+    }
+    keep(&mut settings.attr, attr, mask);
+    settings.state = wanted;
+    match (now, wanted) {
+        (IBV_QPS_INIT, IBV_QPS_RTR) => rendezvous::begin(object, &mut settings),
+        (IBV_QPS_RTR, IBV_QPS_RTS) => {
+            object.lock().open_sends(true);
+            rendezvous::may_send(object, &mut settings);
+        }
+        (IBV_QPS_RTS, IBV_QPS_SQD) => object.lock().open_sends(false),
+        (IBV_QPS_SQD, IBV_QPS_RTS) => object.lock().open_sends(true),
+        (_, IBV_QPS_ERR) => {
+            if let Some(meeting) = &mut settings.meeting {
+                meeting.stage = Stage::Over;
+            }
+            object.lock().fail().map_err(|why| why.errno())?;
+        }
+        _ => {}
+    }
+    drop(settings);
+    if matches!(wanted, IBV_QPS_RTR | IBV_QPS_RTS) {
+        // Something may be due.
+        object.adapter.wake();
+    }
+    Ok(())
+}
+
+/// Returns the other side that the program names.
+fn meeting(object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
+    let own = object.adapter.numbers.shown(object.number());
+    let (handle, peer) = (&attr.ah_attr, attr.dest_qp_num);
+    // Without a port in its number nobody finds a queue pair.
+    if handle.is_global == 0 || port_of(own) == 0 || port_of(peer) == 0 || peer >> 24 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let interface = object.adapter.interface();
+    let at = usize::from(handle.grh.sgid_index);
+    let local = interface.addresses.get(at).copied().ok_or(Errno::EINVAL)?;
+    let remote = address_of(handle.grh.dgid.raw);
+    if local.is_ipv4() != remote.is_ipv4() || remote.is_unspecified() || remote.is_multicast() {
+        return Err(Errno::EINVAL);
+    }
+    let socket_address = |ip, port| match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, interface.index))
+        }
+        ip => SocketAddr::new(ip, port),
+    };
+    let local = socket_address(local, 0);
+    let remote = socket_address(remote, port_of(peer));
+    Ok(Meeting {
+        connects: rendezvous::connects((local, own), (remote, peer)),
+        own,
+        peer,
+        local,
+        remote,
+        expected: 0,
+        stage: Stage::Apart,
+        pause: rendezvous::FIRST_PAUSE,
+        waits_since: None,
+    })
+}
+
+/// Makes a queue pair as new.
+///
+/// # Safety
+/// It exists.
+unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
+    let is_new = {
+        let mut settings = lock(&object.settings);
+        let is_new = settings.has_no_peer() && settings.state == IBV_QPS_RESET;
+        *settings = Settings::default();
+        is_new
+    };
+    if is_new {
+        return Ok(());
+    }
+    renew(qp).inspect_err(|_| lock(&object.settings).state = IBV_QPS_ERR)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: i32,
+    init: *mut ibv_qp_init_attr,
+) -> i32 {
+    let _whole = PutOff::new();
+    let object = match Qp::here(qp) {
+        Ok(object) => object,
+        Err(errno) => return result(Err(errno)),
+    };
+    let settings = lock(&object.settings);
+    let state = state_of(object, &settings);
+    *attr = ibv_qp_attr {
+        qp_state: state,
+        cur_qp_state: state,
+        path_mtu: match settings.attr.path_mtu {
+            0 => IBV_MTU_4096,
+            set => set,
+        },
+        cap: object.cap,
+        port_num: 1,
+        ..settings.attr
+    };
+    *init = init_of(&*qp, object);
+    0
+}

@@ -1,0 +1,95 @@
+//! The listeners of an adapter at the ports in its numbers.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rnic_verbs::{ConnectRequest, Listener};
+use tracing::debug;
+
+use crate::adapter::Adapter;
+use crate::errno::{Errno, ToErrno, lock};
+use crate::rendezvous::waiting::Waiting;
+
+/// How long a worker of the device may take to listen.
+const LONGEST_LISTEN: Duration = Duration::from_secs(1);
+
+/// The listeners, and what waits.
+pub(super) struct Listeners {
+    adapter: usize,
+    process: u32,
+    at: Mutex<Vec<Arc<Listener>>>,
+    pub(super) waiting: Waiting,
+}
+
+/// Those of this process.
+static LISTENERS: Mutex<Vec<Arc<Listeners>>> = Mutex::new(Vec::new());
+
+/// Returns the lock of the list, which a child makes new.
+pub(crate) fn renewed() -> &'static Mutex<impl Default> {
+    &LISTENERS
+}
+
+fn find(all: &[Arc<Listeners>], adapter: &Adapter) -> Option<Arc<Listeners>> {
+    let process = std::process::id();
+    let is_this = |one: &&Arc<Listeners>| one.adapter == adapter.index && one.process == process;
+    all.iter().find(is_this).cloned()
+}
+
+impl Listeners {
+    /// Returns those of an adapter, if it has any.
+    pub(super) fn known(adapter: &Adapter) -> Option<Arc<Self>> {
+        find(&lock(&LISTENERS), adapter)
+    }
+
+    /// Returns those of an adapter, and opens its device.
+    pub(super) fn of(adapter: &'static Adapter) -> Result<Arc<Self>, Errno> {
+        adapter.device()?;
+        let mut all = lock(&LISTENERS);
+        if let Some(known) = find(&all, adapter) {
+            return Ok(known);
+        }
+        let new = Arc::new(Self {
+            adapter: adapter.index,
+            process: std::process::id(),
+            at: Mutex::default(),
+            waiting: Waiting::default(),
+        });
+        all.push(new.clone());
+        Ok(new)
+    }
+
+    /// Listens at a free port for both families, and returns it.
+    pub(super) fn listen(&self, adapter: &'static Adapter) -> Result<u16, Errno> {
+        let device = adapter.device()?;
+        let at = |local| device.listen(local).map_err(|why| why.errno());
+        let v4 = at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        let port = v4.local_address().port();
+        let mut new = vec![Arc::new(v4)];
+        match at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+            Ok(v6) => new.push(Arc::new(v6)),
+            Err(errno) => debug!("no peer can ask by IPv6 at port {port}: {errno}"),
+        }
+        // Peers may come once the program has the number: workers carry out commands in their
+        // order, so that this one's answer comes when they listen.
+        device.barrier(LONGEST_LISTEN).map_err(|why| why.errno())?;
+        lock(&self.at).extend(new);
+        Ok(port)
+    }
+
+    /// Returns the next request.
+    pub(super) fn next_request(&self) -> Option<ConnectRequest> {
+        let listeners = lock(&self.at).clone();
+        for listener in listeners {
+            match listener.next_request(Duration::ZERO) {
+                Ok(Some(request)) => return Some(request),
+                Ok(None) => {}
+                Err(why) => {
+                    debug!("a listener has ended: {why}");
+                    lock(&self.at).retain(|known| !Arc::ptr_eq(known, &listener));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,316 @@
+//! How the two queue pairs of a connection meet. Whoever calls has locked the settings.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rnic_verbs::{ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive};
+use tracing::debug;
+
+use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS};
+use crate::interface::gid_of;
+use crate::objects::Qp;
+use crate::rendezvous::hello::{self, Hello, Refusal};
+use crate::rendezvous::reject;
+use crate::rendezvous::waiting::Waiting;
+use crate::settings::{MAX_READS, Meeting, Settings, Stage};
+
+/// How long a side waits before it tries again for the first time, and at most. The pause doubles.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// When a silent peer is probed: nobody else tells that its host was started anew.
+const PROBES: Keepalive = Keepalive {
+    idle: Duration::from_secs(5),
+    interval: Duration::from_secs(5),
+    count: u8::MAX,
+};
+
+/// The least time that a peer has to answer: programs set times for adapters, and software on a
+/// busy host takes longer.
+const LEAST_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Returns what a side says of itself.
+fn hello_of(settings: &Settings, meeting: &Meeting) -> Hello {
+    Hello {
+        own: meeting.own,
+        peer: meeting.peer,
+        rq_psn: settings.attr.rq_psn,
+        gid: gid_of(meeting.local.ip()),
+    }
+}
+
+/// Returns how a connection is to be set up.
+fn options(settings: &Settings, meeting: &Meeting) -> ConnectionOptions {
+    ConnectionOptions {
+        ird: settings.attr.max_dest_rd_atomic.into(),
+        // What the peer accepts decides.
+        ord: MAX_READS,
+        private_data: hello_of(settings, meeting).octets(None).to_vec(),
+        peer_to_peer: true,
+        traffic_class: settings.attr.ah_attr.grh.traffic_class,
+        keepalive: Some(PROBES),
+        user_timeout: patience(settings),
+        rc: true,
+        ..ConnectionOptions::default()
+    }
+}
+
+/// Returns how long the peer may take to acknowledge a request. The program sets it with RTS; a time
+/// of 0 has no end.
+fn patience(settings: &Settings) -> Option<Duration> {
+    let attr = &settings.attr;
+    if settings.state != IBV_QPS_RTS || attr.timeout == 0 {
+        return None;
+    }
+    // 4.096 us, doubled so many times, for each of the attempts.
+    let once = Duration::from_nanos(4096 << attr.timeout.min(31));
+    let patience = once * (u32::from(attr.retry_cnt) + 1);
+    Some(patience.max(LEAST_PATIENCE))
+}
+
+/// Begins: the program has named the other side.
+pub(super) fn begin(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
+    let Some(meeting) = &settings.meeting else {
+        return;
+    };
+    debug!(
+        "queue pair {:#x} {} {:#x} at {}",
+        meeting.own,
+        if meeting.connects {
+            "connects to"
+        } else {
+            "waits for"
+        },
+        meeting.peer,
+        meeting.remote
+    );
+    if meeting.connects {
+        connect(qp, settings, waiting);
+    }
+    look_again(qp, settings, waiting);
+}
+
+/// Looks at the requests that wait for a queue pair.
+fn look_again(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
+    let Some(own) = settings.meeting.as_ref().map(|meeting| meeting.own) else {
+        return;
+    };
+    for (request, hello) in waiting.requests_for(own) {
+        ask(qp, settings, waiting, request, hello);
+    }
+}
+
+/// What is done with a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Accept,
+    /// It waits until the program has moved the queue pair, or its connection has failed.
+    Keep,
+    Reject(Refusal),
+}
+
+/// Decides on the request of a peer with this address.
+fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
+    let Some(meeting) = &settings.meeting else {
+        return match settings.state {
+            IBV_QPS_RESET | IBV_QPS_INIT => Answer::Keep,
+            _ => Answer::Reject(Refusal::OtherPeer),
+        };
+    };
+    let is_peer = hello.own == meeting.peer
+        && from.to_canonical() == meeting.remote.ip().to_canonical()
+        && hello.gid == gid_of(meeting.remote.ip());
+    if !is_peer || meeting.connects {
+        return Answer::Reject(Refusal::OtherPeer);
+    }
+    match meeting.stage {
+        Stage::Apart if has_psn(settings, hello.rq_psn) => Answer::Accept,
+        Stage::Apart => Answer::Reject(Refusal::Psn),
+        // The peer has begun anew: its former attempt has failed, or will.
+        Stage::Meeting | Stage::Met => Answer::Keep,
+        Stage::Over => Answer::Reject(Refusal::OtherPeer),
+    }
+}
+
+/// Returns whether the queue pair sends with the PSN that the other side expects, as far as the
+/// program has said.
+fn has_psn(settings: &Settings, expected: u32) -> bool {
+    settings.state != IBV_QPS_RTS || settings.attr.sq_psn == expected
+}
+
+/// Handles the request of a peer.
+pub(super) fn ask(
+    qp: &Qp,
+    settings: &mut Settings,
+    waiting: &Waiting,
+    request: ConnectRequest,
+    hello: Hello,
+) {
+    match answer(settings, &hello, request.peer().ip()) {
+        Answer::Reject(refusal) => reject(request, &hello, refusal),
+        Answer::Keep => waiting.keep(request, hello),
+        Answer::Accept => accept(qp, settings, request, &hello),
+    }
+}
+
+fn accept(qp: &Qp, settings: &mut Settings, request: ConnectRequest, hello: &Hello) {
+    let Some(meeting) = &settings.meeting else {
+        return;
+    };
+    let options = options(settings, meeting);
+    let accepted = request.accept(&mut qp.lock(), options);
+    if let Err(why) = accepted {
+        // The peer was rejected, and asks again.
+        return debug!("queue pair {:#x} cannot accept: {why}", meeting.own);
+    }
+    move_on(settings, Stage::Meeting);
+    if let Some(meeting) = &mut settings.meeting {
+        meeting.expected = hello.rq_psn;
+    }
+}
+
+fn move_on(settings: &mut Settings, stage: Stage) {
+    if let Some(meeting) = &mut settings.meeting {
+        meeting.stage = stage;
+    }
+}
+
+/// Connects to the other side, or has it tried again.
+fn connect(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
+    let Some(meeting) = &settings.meeting else {
+        return;
+    };
+    let options = options(settings, meeting);
+    let (remote, local) = (meeting.remote, meeting.local);
+    let begun = qp.lock().connect(remote, Some(local), options);
+    match begun {
+        Ok(()) => move_on(settings, Stage::Meeting),
+        Err(why) => {
+            debug!("queue pair {:#x} cannot connect: {why}", meeting.own);
+            try_again(settings, waiting);
+        }
+    }
+}
+
+/// Has the queue pair go on a while later.
+fn try_again(settings: &mut Settings, waiting: &Waiting) {
+    let Some(meeting) = &mut settings.meeting else {
+        return;
+    };
+    meeting.stage = Stage::Apart;
+    waiting.again(meeting.own, Instant::now() + meeting.pause);
+    meeting.pause = (meeting.pause * 2).min(LONGEST_PAUSE);
+}
+
+/// Tells that the program has moved the queue pair to RTS.
+pub(super) fn may_send(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
+    let Some(meeting) = &settings.meeting else {
+        return;
+    };
+    match meeting.stage {
+        Stage::Met if !has_psn(settings, meeting.expected) => give_up(qp, settings),
+        Stage::Met | Stage::Over => {}
+        // Requests may wait from now on.
+        Stage::Apart | Stage::Meeting => waiting.again(meeting.own, Instant::now()),
+    }
+}
+
+/// Goes on with what is due: another attempt to connect, or the end of patience with a peer that
+/// does not come.
+pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: Instant) {
+    let limit = patience(settings);
+    let Some(meeting) = &mut settings.meeting else {
+        return;
+    };
+    if !matches!(meeting.stage, Stage::Apart | Stage::Meeting) {
+        return;
+    }
+    let waits = {
+        let inner = qp.lock();
+        inner.send_room() < inner.caps().max_send_wr
+    };
+    meeting.waits_since = waits.then(|| meeting.waits_since.unwrap_or(now));
+    if let (Some(since), Some(limit)) = (meeting.waits_since, limit)
+        && now >= since + limit
+    {
+        return give_up(qp, settings);
+    }
+    if meeting.connects && meeting.stage == Stage::Apart {
+        return connect(qp, settings, waiting);
+    }
+    if settings.state == IBV_QPS_RTS {
+        waiting.again(meeting.own, now + LONGEST_PAUSE);
+    }
+}
+
+/// Fails a queue pair whose peer does not answer, or does not expect what it sends.
+fn give_up(qp: &Qp, settings: &mut Settings) {
+    // Fails only where there is no engine any more.
+    let _ = qp.lock().fail();
+    move_on(settings, Stage::Over);
+    settings.state = IBV_QPS_ERR;
+}
+
+/// Follows the events of a connection.
+pub(super) fn follow(qp: &Qp, settings: &mut Settings, waiting: &Waiting, event: ConnectionEvent) {
+    match event {
+        ConnectionEvent::Established(established) => meet(qp, settings, &established),
+        ConnectionEvent::Rejected { private_data, .. } => {
+            debug!("a peer has rejected: {}", hello::why(&private_data));
+            after_failure(qp, settings, waiting);
+        }
+        ConnectionEvent::Failed(reason) => {
+            debug!("connecting has failed: {reason}");
+            after_failure(qp, settings, waiting);
+        }
+        ConnectionEvent::Disconnected(_) => {
+            move_on(settings, Stage::Over);
+            settings.state = IBV_QPS_ERR;
+        }
+    }
+}
+
+fn after_failure(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
+    let connects = match &settings.meeting {
+        Some(meeting) if meeting.stage == Stage::Meeting => meeting.connects,
+        _ => return,
+    };
+    if connects {
+        return try_again(settings, waiting);
+    }
+    move_on(settings, Stage::Apart);
+    look_again(qp, settings, waiting);
+}
+
+/// Handles that the connection is there.
+fn meet(qp: &Qp, settings: &mut Settings, established: &Established) {
+    let Some(meeting) = &mut settings.meeting else {
+        return;
+    };
+    if meeting.connects {
+        let is_peer = |hello: &Hello| (hello.own, hello.peer) == (meeting.peer, meeting.own);
+        match Hello::parse(&established.private_data).filter(is_peer) {
+            Some(hello) => meeting.expected = hello.rq_psn,
+            None => {
+                debug!("{} is not whom the program named", established.peer);
+                return give_up(qp, settings);
+            }
+        }
+    }
+    meeting.stage = Stage::Met;
+    if !has_psn(
+        settings,
+        settings
+            .meeting
+            .as_ref()
+            .map_or(0, |meeting| meeting.expected),
+    ) {
+        give_up(qp, settings);
+    }
+}
+
+/// Returns whether this side connects: the one with the smaller GID and number.
+pub(crate) fn connects(own: (SocketAddr, u32), peer: (SocketAddr, u32)) -> bool {
+    let key = |(at, number): (SocketAddr, u32)| (gid_of(at.ip()), number);
+    key(own) < key(peer)
+}

@@ -1,0 +1,156 @@
+//! Connections of queue pairs whose programs tell each other addresses and numbers in their own
+//! way, and then call `ibv_modify_qp`, as over InfiniBand.
+//!
+//! Each side listens at the [port in its numbers](crate::numbers). Of two queue pairs, the one with
+//! the smaller GID and number connects. The other one accepts whom its program has named: the
+//! address, both numbers and the PSNs must be right. A request that comes before the program has
+//! named anybody waits. What fails is tried again as long as the program leaves the queue pair as
+//! it is: over InfiniBand, moving it to RTR does not tell whether anybody is there.
+
+mod hello;
+mod listeners;
+mod meeting;
+mod waiting;
+
+use std::time::Instant;
+
+use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber};
+use tracing::debug;
+
+use crate::adapter::Adapter;
+use crate::connections;
+use crate::errno::{Errno, lock};
+use crate::numbers::port_of;
+use crate::objects::Qp;
+use crate::registry::QPS;
+use crate::settings::Settings;
+
+use hello::{Hello, Refusal};
+use listeners::Listeners;
+
+pub(crate) use listeners::renewed;
+pub(crate) use meeting::{FIRST_PAUSE, connects};
+
+/// Gives a new queue pair the number by which others find it.
+pub(crate) fn give_number(adapter: &'static Adapter, queue_pair: QpNumber) -> Result<u32, Errno> {
+    let listeners = Listeners::of(adapter)?;
+    connections::on_event(adapter, take)?;
+    adapter.on_events(dispatch);
+    adapter
+        .numbers
+        .give(queue_pair, || listeners.listen(adapter))
+}
+
+/// Connects a queue pair that its program has moved to RTR.
+pub(crate) fn begin(qp: &Qp, settings: &mut Settings) {
+    if let Some(listeners) = Listeners::known(qp.adapter) {
+        meeting::begin(qp, settings, &listeners.waiting);
+    }
+}
+
+/// Tells that the program has moved it to RTS.
+pub(crate) fn may_send(qp: &Qp, settings: &mut Settings) {
+    if let Some(listeners) = Listeners::known(qp.adapter) {
+        meeting::may_send(qp, settings, &listeners.waiting);
+    }
+}
+
+/// Rejects those who wait for a queue pair that is no more what they ask for.
+pub(crate) fn forget(adapter: &Adapter, number: u32) {
+    if let Some(listeners) = Listeners::known(adapter) {
+        for (request, hello) in listeners.waiting.requests_for(number) {
+            reject(request, &hello, Refusal::NoQueuePair);
+        }
+    }
+}
+
+/// Handles requests, and what is due: a handler of the dispatcher.
+fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
+    let listeners = Listeners::known(adapter)?;
+    while let Some(request) = listeners.next_request() {
+        ask(adapter, &listeners, request);
+    }
+    let now = Instant::now();
+    for number in listeners.waiting.due(now) {
+        with_number(adapter, number, |qp, settings| {
+            meeting::go_on(qp, settings, &listeners.waiting, now);
+        });
+    }
+    listeners.waiting.next_due()
+}
+
+/// Calls `what` with the queue pair that has a number, and its settings.
+fn with_number(
+    adapter: &Adapter,
+    number: u32,
+    what: impl FnOnce(&Qp, &mut Settings),
+) -> Option<()> {
+    let found = adapter.numbers.find(number)?;
+    QPS.with(adapter, found.0, |qp| what(qp, &mut lock(&qp.settings)))
+}
+
+/// Handles the request of a peer.
+fn ask(adapter: &'static Adapter, listeners: &Listeners, request: ConnectRequest) {
+    let Some(hello) = Hello::parse(request.private_data()) else {
+        debug!(
+            "{}: asks for no queue pair; rdma_cm listens at other ports",
+            request.peer()
+        );
+        let nobody = Hello {
+            own: 0,
+            peer: 0,
+            rq_psn: 0,
+            gid: [0; 16],
+        };
+        return reject(request, &nobody, Refusal::Unknown);
+    };
+    let mut asked = Some(request);
+    if port_of(hello.peer) == asked.as_ref().map_or(0, |request| request.local().port()) {
+        with_number(adapter, hello.peer, |qp, settings| {
+            if let Some(request) = asked.take() {
+                meeting::ask(qp, settings, &listeners.waiting, request, hello);
+            }
+        });
+    }
+    if let Some(request) = asked {
+        reject(request, &hello, Refusal::NoQueuePair);
+    }
+}
+
+/// Rejects a request, and says why.
+fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
+    debug!(
+        "rejects {} for {:#x}: {refusal:?}",
+        request.peer(),
+        hello.peer
+    );
+    let answer = Hello {
+        own: hello.peer,
+        peer: hello.own,
+        rq_psn: 0,
+        gid: [0; 16],
+    };
+    // Fails only where there is no engine any more.
+    let _ = request.reject(&answer.octets(Some(refusal)));
+}
+
+/// Takes the events of queue pairs that connect here.
+fn take(
+    adapter: &'static Adapter,
+    queue_pair: QpNumber,
+    event: ConnectionEvent,
+) -> Option<ConnectionEvent> {
+    let Some(listeners) = Listeners::known(adapter) else {
+        return Some(event);
+    };
+    let mut left = Some(event);
+    QPS.with(adapter, queue_pair.0, |qp| {
+        let settings = &mut lock(&qp.settings);
+        if settings.meeting.is_some()
+            && let Some(event) = left.take()
+        {
+            meeting::follow(qp, settings, &listeners.waiting, event);
+        }
+    });
+    left
+}

@@ -1,0 +1,153 @@
+//! The states of a queue pair that its program moves, and the attributes of each change: those of
+//! InfiniBand for reliable connections, as `ibv_modify_qp(3)` lists them.
+
+use crate::abi::*;
+use crate::errno::Errno;
+
+/// A change of state, what must be set with it, and what may be.
+struct Change {
+    from: u32,
+    to: u32,
+    required: i32,
+    optional: i32,
+}
+
+const fn change(from: u32, to: u32, required: i32, optional: i32) -> Change {
+    Change {
+        from,
+        to,
+        required,
+        optional,
+    }
+}
+
+/// What may be set wherever a connection exists.
+const ANY_TIME: i32 = IBV_QP_CUR_STATE
+    | IBV_QP_ACCESS_FLAGS
+    | IBV_QP_ALT_PATH
+    | IBV_QP_MIN_RNR_TIMER
+    | IBV_QP_PATH_MIG_STATE;
+
+const INIT: i32 = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+
+/// The changes, but for those to RESET and ERR, which are always allowed.
+const CHANGES: [Change; 9] = [
+    change(IBV_QPS_RESET, IBV_QPS_INIT, INIT, 0),
+    change(IBV_QPS_INIT, IBV_QPS_INIT, 0, INIT),
+    change(
+        IBV_QPS_INIT,
+        IBV_QPS_RTR,
+        IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER,
+        IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+    ),
+    change(
+        IBV_QPS_RTR,
+        IBV_QPS_RTS,
+        IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC,
+        ANY_TIME,
+    ),
+    change(IBV_QPS_RTS, IBV_QPS_RTS, 0, ANY_TIME),
+    change(IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
+    change(IBV_QPS_SQD, IBV_QPS_RTS, 0, ANY_TIME),
+    change(
+        IBV_QPS_SQD,
+        IBV_QPS_SQD,
+        0,
+        ANY_TIME
+            | IBV_QP_PORT
+            | IBV_QP_PKEY_INDEX
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_MAX_QP_RD_ATOMIC
+            | IBV_QP_MAX_DEST_RD_ATOMIC,
+    ),
+    change(IBV_QPS_ERR, IBV_QPS_ERR, 0, 0),
+];
+
+/// Fails unless a queue pair may change so, with these attributes.
+pub(crate) fn check(from: u32, to: u32, mask: i32) -> Result<(), Errno> {
+    let mask = mask & !IBV_QP_STATE;
+    if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
+        return (mask & !IBV_QP_CUR_STATE == 0)
+            .then_some(())
+            .ok_or(Errno::EINVAL);
+    }
+    let known = CHANGES.iter().find(|one| (one.from, one.to) == (from, to));
+    let Change {
+        required, optional, ..
+    } = known.ok_or(Errno::EINVAL)?;
+    let is_whole = mask & required == *required;
+    let is_known = mask & !(required | optional) == 0;
+    (is_whole && is_known).then_some(()).ok_or(Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_goes_from_state_to_state_with_what_each_step_needs() {
+        let connecting = IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        let sending = IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        let steps = [
+            (IBV_QPS_RESET, IBV_QPS_INIT, INIT),
+            (IBV_QPS_INIT, IBV_QPS_RTR, connecting),
+            (IBV_QPS_RTR, IBV_QPS_RTS, sending),
+        ];
+        for (from, to, mask) in steps {
+            assert_eq!(check(from, to, mask | IBV_QP_STATE), Ok(()));
+            for bit in 0..26 {
+                let changed = mask ^ (1 << bit);
+                let is_missing = mask & (1 << bit) != 0;
+                if is_missing || 1 << bit == IBV_QP_QKEY {
+                    let outcome = check(from, to, changed | IBV_QP_STATE);
+                    // The state itself is always in the mask.
+                    let same = 1 << bit == IBV_QP_STATE;
+                    assert_eq!(outcome.is_ok(), same, "{from} to {to} with {changed:#x}");
+                }
+            }
+        }
+        for (from, to) in [
+            (IBV_QPS_RESET, IBV_QPS_RTR),
+            (IBV_QPS_INIT, IBV_QPS_RTS),
+            (IBV_QPS_RTS, IBV_QPS_RTR),
+            (IBV_QPS_RTS, IBV_QPS_INIT),
+            (IBV_QPS_ERR, IBV_QPS_RTS),
+            (IBV_QPS_RTR, IBV_QPS_SQD),
+        ] {
+            for mask in [0, connecting, sending, INIT] {
+                assert_eq!(check(from, to, mask), Err(Errno::EINVAL), "{from} to {to}");
+            }
+        }
+        for from in [
+            IBV_QPS_RESET,
+            IBV_QPS_INIT,
+            IBV_QPS_RTR,
+            IBV_QPS_RTS,
+            IBV_QPS_ERR,
+        ] {
+            assert_eq!(check(from, IBV_QPS_ERR, IBV_QP_STATE), Ok(()));
+            assert_eq!(check(from, IBV_QPS_RESET, IBV_QP_STATE), Ok(()));
+        }
+        assert_eq!(check(IBV_QPS_RTS, IBV_QPS_ERR, sending), Err(Errno::EINVAL));
+    }
+}
