@@ -16,6 +16,7 @@ use crate::children;
 use crate::context::{Context, shared};
 use crate::errno::{Errno, fail, fail_ptr, pointer};
 use crate::exit;
+use crate::label::Label;
 use crate::operations::operations;
 use crate::query;
 use crate::watch;
@@ -59,10 +60,11 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
 impl Device {
     fn new(adapter: &'static Adapter) -> Self {
         let (name, uverbs) = (&adapter.name, format!("uverbs{}", adapter.index));
+        let (node_type, transport_type) = Label::chosen().types();
         let abi = ibv_device {
             _ops: [null_mut(); 2],
-            node_type: IBV_NODE_RNIC,
-            transport_type: IBV_TRANSPORT_IWARP,
+            node_type,
+            transport_type,
             name: text(name),
             dev_name: text(&uverbs),
             dev_path: text(&format!("/sys/class/infiniband_verbs/{uverbs}")),

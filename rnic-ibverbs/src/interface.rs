@@ -42,6 +42,15 @@ impl Interface {
         read
     }
 
+    /// Returns the address that is the GID at an index of the table. The first entries are there in
+    /// any case: guides tell people to choose 1 or 3, where adapters have the GID of RoCE v2 and an
+    /// IPv4 address.
+    pub(crate) fn at_gid_index(&self, index: usize) -> Option<IpAddr> {
+        const FIRST: usize = 4;
+        let first = self.addresses.first().filter(|_| index < FIRST);
+        self.addresses.get(index).or(first).copied()
+    }
+
     /// Returns the MTU, if the interface is there.
     pub(crate) fn mtu(netdev: &str) -> Option<u32> {
         let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/mtu")).ok()?;

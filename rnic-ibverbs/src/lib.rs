@@ -47,7 +47,7 @@
 
 // From the ground up; each file imports only from those below it:
 // abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
-// numbers, settings, states < adapter < context, objects < channel, registry < asynchronous,
+// label, numbers, settings, states < adapter < context, objects < channel, registry < asynchronous,
 // connections, exit, mr, pd < rendezvous, watch < cq, mw < cq_ex, post < qp_ex < qp < modify, srq <
 // query < operations, children < device. On them stand cm and rsocket.
 pub mod abi;
@@ -68,6 +68,7 @@ mod event_queue;
 mod exit;
 mod interface;
 mod kern;
+mod label;
 mod modify;
 mod mr;
 mod mw;

@@ -221,7 +221,7 @@ fn meeting(object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
     }
     let interface = object.adapter.interface();
     let at = usize::from(handle.grh.sgid_index);
-    let local = interface.addresses.get(at).copied().ok_or(Errno::EINVAL)?;
+    let local = interface.at_gid_index(at).ok_or(Errno::EINVAL)?;
     let remote = address_of(handle.grh.dgid.raw);
     if local.is_ipv4() != remote.is_ipv4() || remote.is_unspecified() || remote.is_multicast() {
         return Err(Errno::EINVAL);

@@ -125,8 +125,9 @@ impl Numbers {
         let number = self.shown(queue_pair);
         self.show(queue_pair, 0);
         if let Some(block) = block_of(&mut lock(&self.blocks), number)
-            && block.queue_pairs[index_of(number)].take() == Some(queue_pair)
+            && block.queue_pairs[index_of(number)] == Some(queue_pair)
         {
+            block.queue_pairs[index_of(number)] = None;
             let since = Some(Instant::now());
             block.free.push_back((number as u8, since));
         }

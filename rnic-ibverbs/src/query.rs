@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
 use crate::errno::{Errno, fail};
 use crate::interface::{Interface, gid_of};
+use crate::label::Label;
 use crate::qp::MAX_WR;
 use crate::settings::MAX_READS;
 
@@ -39,7 +40,8 @@ pub(crate) fn guid(adapter: &Adapter) -> u64 {
 
 fn device_attr(adapter: &Adapter) -> ibv_device_attr {
     let mut attr = ibv_device_attr::zeros();
-    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    // Whatever the device calls itself, this tells what it is.
+    let version = concat!("rnic ", env!("CARGO_PKG_VERSION")).as_bytes();
     attr.fw_ver[..version.len()].copy_from_slice(version);
     let guid = guid(adapter);
     ibv_device_attr {
@@ -227,12 +229,17 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: i32,
     gid: *mut ibv_gid,
 ) -> i32 {
-    let (gids, _) = gids(Context::of(context).adapter);
+    let interface = Context::of(context).adapter.interface();
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    if port != PORT || index >= gids.len().max(1) {
+    let raw = match interface.at_gid_index(index) {
+        Some(address) => gid_of(address),
+        None if index == 0 => [0; 16],
+        None => return fail(Errno::EINVAL),
+    };
+    if port != PORT {
         return fail(Errno::EINVAL);
     }
-    *gid = gids.get(index).copied().unwrap_or_default();
+    *gid = ibv_gid { raw };
     0
 }
 
@@ -245,8 +252,7 @@ fn entries(adapter: &Adapter) -> Vec<ibv_gid_entry> {
             gid,
             gid_index,
             port_num: PORT.into(),
-            // IBV_GID_TYPE_IB, which iWARP devices have too.
-            gid_type: 0,
+            gid_type: Label::chosen().gid_type(),
             ndev_ifindex,
         })
         .collect()
@@ -308,7 +314,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     if port != PORT {
         return fail(Errno::EINVAL);
     }
-    *kind = 0;
+    *kind = Label::chosen().sysfs_gid_type();
     0
 }
 

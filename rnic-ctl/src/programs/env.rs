@@ -4,7 +4,8 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::devices::Devices;
-use super::{libraries, surroundings};
+use super::libraries;
+use super::surroundings::{self, Label};
 use crate::failure::Outcome;
 use crate::out;
 
@@ -16,6 +17,10 @@ pub(crate) struct EnvArgs {
     /// with this user, or else all that are up
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     netdev: Vec<String>,
+
+    /// What the devices call themselves, for programs that look. The default is iWARP
+    #[arg(long = "as", value_name = "LABEL")]
+    label: Option<Label>,
 }
 
 /// Runs the command.
@@ -23,11 +28,12 @@ pub(crate) fn run(args: &EnvArgs, json: bool) -> Outcome {
     let libraries = libraries::directory()?;
     let devices = Devices::choose(&args.netdev)?;
     devices.check()?;
-    let variables = surroundings::variables(&libraries, &devices);
+    let variables = surroundings::variables(&libraries, &devices, args.label);
+    let variables = variables.into_iter();
     let variables = variables.map(|(name, value)| (name, value.to_string_lossy().into_owned()));
     if json {
         let report = variables.map(|(name, value)| (name.to_owned(), Value::from(value)));
-        let report: Map<_, _> = report.into_iter().collect();
+        let report: Map<_, _> = report.collect();
         return out::line(format_args!("{:#}", Value::from(report)));
     }
     for (name, value) in variables {

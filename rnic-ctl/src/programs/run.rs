@@ -7,7 +7,8 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::devices::Devices;
-use super::{check, executable, libraries, surroundings};
+use super::surroundings::{self, Label};
+use super::{check, executable, libraries};
 use crate::failure::{Failure, Kind, Outcome};
 
 /// Runs an RDMA program over rnic
@@ -21,6 +22,11 @@ pub(super) struct RunArgs {
     /// environment, or what rnicd shares with this user, or else all that are up
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     netdev: Vec<String>,
+
+    /// What the devices call themselves, for programs that look. The default is RNIC_DEVICE of the
+    /// environment, or else iWARP
+    #[arg(long = "as", value_name = "LABEL")]
+    label: Option<Label>,
 
     /// Do not run the program. Check all that it needs, and say how to mend what fails. The exit
     /// code is 1 if a check fails
@@ -48,7 +54,7 @@ pub(super) fn run(args: &RunArgs, json: bool) -> Outcome<ExitCode> {
     check::pass(&program, &check::program(&program))?;
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    command.envs(surroundings::variables(&libraries, &devices));
+    command.envs(surroundings::variables(&libraries, &devices, args.label));
     let why = command.exec();
     Err(Failure::of_program(
         Kind::NotExecutable,

@@ -3,17 +3,46 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::ValueEnum;
+
 use super::devices::{Devices, VARIABLE};
 
 const PATH: &str = "LD_LIBRARY_PATH";
 
-/// Returns the variables with their values.
-pub(super) fn variables(libraries: &Path, devices: &Devices) -> [(&'static str, OsString); 2] {
+/// The variable that tells our libraries what devices call themselves.
+const LABEL: &str = "RNIC_DEVICE";
+
+/// What devices call themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Label {
+    /// What they are
+    Iwarp,
+    /// For programs that refuse iWARP, such as UCX
+    Roce,
+}
+
+impl Label {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Iwarp => "iwarp",
+            Self::Roce => "roce",
+        }
+    }
+}
+
+/// Returns the variables with their values. A label that was not chosen is left to the environment.
+pub(super) fn variables(
+    libraries: &Path,
+    devices: &Devices,
+    label: Option<Label>,
+) -> Vec<(&'static str, OsString)> {
     let path = std::env::var_os(PATH);
-    [
+    let mut variables = vec![
         (PATH, prepended(libraries, path)),
         (VARIABLE, devices.names.join(",").into()),
-    ]
+    ];
+    variables.extend(label.map(|label| (LABEL, label.name().into())));
+    variables
 }
 
 /// Puts a directory ahead of a list. An empty list is none: an empty element would stand for the

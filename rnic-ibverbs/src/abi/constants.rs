@@ -326,6 +326,10 @@ pub const IBV_GID_TYPE_IB: u32 = 0;
 pub const IBV_GID_TYPE_ROCE_V1: u32 = 1;
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
+// What ibv_query_gid_type has.
+pub const IBV_GID_TYPE_SYSFS_IB_ROCE_V1: u32 = 0;
+pub const IBV_GID_TYPE_SYSFS_ROCE_V2: u32 = 1;
+
 // enum ibv_access_flags
 pub const IBV_ACCESS_LOCAL_WRITE: u32 = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: u32 = 2;

@@ -75,7 +75,10 @@ pub(crate) unsafe fn attributes() {
         found.push(std::net::Ipv6Addr::from(gid.raw));
     }
     assert!(found.contains(&"fd78::2".parse().unwrap()), "{found:?}");
-    assert_eq!(ibv_query_gid(context, 1, port.gid_tbl_len, &mut gid), -1);
+    // Guides name the indices 1 and 3, whatever the length of the table.
+    let behind = port.gid_tbl_len.max(4);
+    ok(ibv_query_gid(context, 1, 3, &mut gid));
+    assert_eq!(ibv_query_gid(context, 1, behind, &mut gid), -1);
     ok(ibv_close_device(context));
 }
 
@@ -114,11 +117,10 @@ pub(crate) unsafe fn objects() {
         ibv_qp_to_qp_ex(plain).is_null(),
         "made without send operations"
     );
-    // As with a kernel device of iWARP.
     assert_eq!((*qp).state, IBV_QPS_RESET);
     let (mut now, mut init) = (ibv_qp_attr::default(), qp_attributes(cq));
     ok(ibv_query_qp(qp, &mut now, IBV_QP_STATE, &mut init));
-    assert_eq!((now.qp_state, init.srq), (IBV_QPS_INIT, srq));
+    assert_eq!((now.qp_state, init.srq), (IBV_QPS_RESET, srq));
 
     let memory = Memory::new(pd, 4096, IBV_ACCESS_LOCAL_WRITE);
     for in_use in [ibv_dealloc_pd(pd), ibv_destroy_cq(cq), ibv_destroy_srq(srq)] {

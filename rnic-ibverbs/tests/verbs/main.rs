@@ -13,6 +13,7 @@ mod end;
 mod forks;
 #[path = "../cm/hosts.rs"]
 mod hosts;
+mod itself;
 mod pair;
 mod sections;
 mod shared;
@@ -118,4 +119,28 @@ fn a_child_that_lives_does_not_keep_the_interface() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn events_of_a_shared_receive_queue_are_told() {
     play("shared", pair::SERVER_ROLE, "shared");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn queue_pairs_meet_by_their_numbers_whoever_comes_first() {
+    play("meet", "meet-server", "meet");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn strangers_do_not_come_between_two_queue_pairs() {
+    play("strg", "strangers-server", "strangers");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn queue_pairs_come_and_go() {
+    play("comego", "come-and-go-server", "come-and-go");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_queue_pair_is_moved_as_the_manual_says() {
+    play("refuse", pair::IDLE, "refusals");
 }

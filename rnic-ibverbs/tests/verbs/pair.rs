@@ -10,6 +10,7 @@ use crate::calls::*;
 use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::forks;
 use crate::hosts::{READY, SERVER};
+use crate::itself;
 use crate::sections;
 use crate::shared::{next_event, shared};
 use crate::there::{There, connect, number};
@@ -39,6 +40,13 @@ pub(crate) fn play(role: &str) {
             "whole" => sections::whole(),
             "forks" => forks::forks(),
             "heirs" => forks::heirs(),
+            "meet-server" => itself::meet(true),
+            "meet" => itself::meet(false),
+            "strangers-server" => itself::strangers(true),
+            "strangers" => itself::strangers(false),
+            "come-and-go-server" => itself::come_and_go(true),
+            "come-and-go" => itself::come_and_go(false),
+            "refusals" => itself::refusals(),
             unknown => panic!("no role {unknown}"),
         }
     }
