@@ -404,9 +404,11 @@ impl Qp {
                 private_data,
                 peer_depths,
             }),
-            Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
-                Err(ConnectError::Failed(reason))
-            }
+            Some(
+                ConnectionEvent::Failed(reason)
+                | ConnectionEvent::Disconnected(reason)
+                | ConnectionEvent::PeerLeft(reason),
+            ) => Err(ConnectError::Failed(reason)),
             None => Err(ConnectError::TimedOut(timeout)),
         }
     }

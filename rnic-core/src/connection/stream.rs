@@ -3,6 +3,7 @@
 mod ahead;
 mod build;
 mod built;
+mod departure;
 
 use std::fmt;
 use std::mem::offset_of;
@@ -124,6 +125,11 @@ impl Stream {
         self.between_messages = false;
         self.ddp.finish();
         self.user.finish();
+    }
+
+    /// Returns whether both sides keep the semantics of RC.
+    pub(super) fn keeps_rc(&self) -> bool {
+        self.rc
     }
 
     /// Returns whether the application has asked to end in order.
@@ -363,6 +369,12 @@ impl Stream {
 
     /// Ends the stream abortively.
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        if let Some(departure) = reason.departure()
+            && self.rc
+            && self.handle_departure(departure, context)
+        {
+            return;
+        }
         self.end_as(Teardown::Abortive, reason, context);
     }
 

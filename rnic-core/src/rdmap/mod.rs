@@ -95,6 +95,8 @@ pub struct Rdmap {
     response_next: bool,
     /// The status of the first receive that is flushed, if not [`WcStatus::WrFlushed`].
     receive_status: Option<WcStatus>,
+    /// The same of the first request that is flushed.
+    request_status: Option<WcStatus>,
     responder: Responder,
     requester: Requester,
 }
@@ -117,6 +119,7 @@ impl Rdmap {
             ending: Ending::Open,
             received: None,
             receive_status: None,
+            request_status: None,
         }
     }
 
@@ -478,12 +481,23 @@ impl Rdmap {
         self.rtr.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
     }
 
+    /// Sets how the oldest unfinished request completes in a [`flush`](Self::flush).
+    pub fn fail_oldest(&mut self, status: WcStatus) {
+        self.request_status = Some(status);
+    }
+
+    /// Returns whether no work request is unfinished, and none has failed.
+    pub fn owes_nothing(&self, qp: &QueuePair) -> bool {
+        qp.sq.is_empty() && !self.requester.has_failure()
+    }
+
     /// Completes every work request in the queues of the queue pair, once; those that are not done
     /// get [`WcStatus::WrFlushed`]. Called again when more were posted.
     pub fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.ending = Ending::Over;
         self.responder.clear();
-        self.requester.flush(qp, cqs);
+        let first = self.request_status.take().unwrap_or(WcStatus::WrFlushed);
+        self.requester.flush(first, qp, cqs);
         for _ in 0..qp.rq.len() {
             let Some(wr) = qp.rq.pop_unused() else {
                 break;

@@ -1,0 +1,8 @@
+//! Connections with the semantics of RC: what InfiniBand's reliable connections do where iWARP
+//! differs. See docs/design/rc.md.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod leaving;
+mod orphans;
+mod scene;
