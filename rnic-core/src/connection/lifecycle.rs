@@ -3,6 +3,7 @@
 use crate::ddp::{Llp, Teardown};
 use crate::mpa::{MpaInitiator, frame, marker};
 use crate::tcp::{State, Tcp, TcpFailure};
+use crate::verbs::WcStatus;
 
 use super::{
     CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, EndReason, Event, LocalEnd, Phase, flush,
@@ -160,6 +161,13 @@ impl Connection {
         self.end(EndReason::Local, context);
         self.leave_stream(context);
         self.has_left = true;
+    }
+
+    /// Sets how the oldest unfinished request completes when the stream ends.
+    pub(crate) fn fail_oldest(&mut self, status: WcStatus) {
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.fail_oldest(status);
+        }
     }
 
     /// Returns whether FPDUs flow, with the semantics of RC.

@@ -120,7 +120,8 @@ impl Engine {
                 self.on_qp(now, guard, qp, Connection::abort);
                 self.end_orphan(qp, WcStatus::WrFlushed, EndReason::Local);
             }
-            Command::Fail(qp) => self.fail(now, guard, qp),
+            Command::Fail(qp) => self.fail(now, guard, qp, WcStatus::WrFlushed),
+            Command::FailAs { qp, status } => self.fail(now, guard, qp, status),
             Command::Barrier(reply) => {
                 // The host may have given up waiting.
                 let _ = reply.send(());
@@ -186,16 +187,19 @@ impl Engine {
     }
 
     /// Moves a queue pair to Error. One that is not connected ends, as the application sees it,
-    /// like one that was.
-    fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber) {
-        self.on_qp(now, guard, number, Connection::abort);
+    /// like one that was. The oldest unfinished request completes with `status`.
+    fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber, status: WcStatus) {
+        self.on_qp(now, guard, number, |connection, context| {
+            connection.fail_oldest(status);
+            connection.abort(context);
+        });
         let Self {
             qps, cqs, events, ..
         } = self;
         if let Some(EndLocation::Here(end)) = qps.place(number)
             && end.state() != QpState::Error
         {
-            end.fail(WcStatus::WrFlushed, EndReason::Local, cqs, events);
+            end.fail(status, EndReason::Local, cqs, events);
         }
     }
 

@@ -9,6 +9,13 @@ use crate::verbs::qp::{Departure, QpState};
 use super::Stream;
 
 impl Stream {
+    /// Sets how the oldest unfinished request completes when the stream ends.
+    pub(in crate::connection) fn fail_oldest(&mut self, status: WcStatus) {
+        if let LocalUlp::Rdmap(user) = &mut self.user {
+            user.rdmap.fail_oldest(status);
+        }
+    }
+
     /// Handles that the peer has left. Requests that it has acknowledged are done. If no other is
     /// left, the queue pair is orphaned: it stays as it is for the application. Returns whether
     /// that is so. Otherwise the caller ends the stream, and the oldest request tells why.
