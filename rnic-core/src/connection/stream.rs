@@ -86,12 +86,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(
-        mut end: LocalEnd,
-        negotiated: &MpaNegotiated,
-        hold: Hold,
-        rc: bool,
-    ) -> Self {
+    pub(super) fn new(mut end: LocalEnd, negotiated: &MpaNegotiated, hold: Hold, rc: bool) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
         // rfc: 5044-10 DDP is told the revision
         let mut ddp = DdpStream::new(end.origin(), negotiated.revision);
@@ -100,6 +95,12 @@ impl Stream {
             LocalEnd::Endpoint(endpoint) => endpoint.ulp.handle_start(ddp.llp_version()),
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
+        let mut user = LocalUlp::new(end, negotiated.ird, negotiated.ord, opening);
+        if let LocalUlp::Rdmap(user) = &mut user
+            && rc
+        {
+            user.rdmap.keep_rc();
+        }
         Self {
             deframer: match negotiated.peer_markers {
                 false => Deframer::new(negotiated.crc),
@@ -107,7 +108,7 @@ impl Stream {
             },
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
-            user: LocalUlp::new(end, negotiated.ird, negotiated.ord, opening),
+            user,
             send_may_open: responder && negotiated.rtr.send,
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),

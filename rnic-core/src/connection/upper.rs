@@ -283,7 +283,7 @@ impl Ulp for UlpCall<'_, '_, '_> {
     #[cold]
     fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, StreamError> {
         match &*self.user {
-            LocalUlp::Rdmap(_) => Ok(Rdmap::abandons_message(begun, header)?),
+            LocalUlp::Rdmap(user) => Ok(user.rdmap.abandons_message(begun, header)?),
             LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.abandons_message(begun, header)?),
         }
     }

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod immediate;
 mod leaving;
 mod orphans;
 mod scene;
