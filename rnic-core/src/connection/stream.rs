@@ -100,6 +100,7 @@ impl Stream {
             && rc
         {
             user.rdmap.keep_rc();
+            ddp.keep_lines();
         }
         Self {
             deframer: match negotiated.peer_markers {

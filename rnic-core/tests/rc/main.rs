@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cuts;
 mod immediate;
 mod leaving;
 mod orphans;
