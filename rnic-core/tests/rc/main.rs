@@ -6,5 +6,6 @@ mod common;
 mod cuts;
 mod immediate;
 mod leaving;
+mod lossy;
 mod orphans;
 mod scene;
