@@ -1,6 +1,8 @@
 //! Segmentation: cuts a DDP message into DDP segments (RFC 5041 section 5.2).
 
-use crate::wire::ddp::{DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedOffset, UNTAGGED_LEN};
+use crate::wire::ddp::{
+    DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedHeader, TaggedOffset, UNTAGGED_LEN,
+};
 
 /// Where a segment of a tagged message may end whose lines are kept whole: at multiples of this
 /// Tagged Offset. It is a cache line, and so no word is torn that an application waits for.
@@ -85,18 +87,23 @@ impl Segmenter {
     }
 
     /// Returns how many of `room` octets a segment has that is not the last.
+    #[cold]
     fn cut(&self, room: u32) -> u32 {
-        let beyond = match self.place().filter(|_| self.whole_lines) {
-            Some(at) => (at.wrapping_add(room.into()) % u64::from(LINE)) as u32,
-            None => 0,
-        };
-        if beyond < room { room - beyond } else { room }
+        let begun = self.begun_line().unwrap_or(0);
+        let beyond = (u64::from(begun) + u64::from(room)) % u64::from(LINE);
+        match self.header {
+            DdpHeader::Tagged(_) if beyond < room.into() => room - beyond as u32,
+            _ => room,
+        }
     }
 
-    /// Returns the Tagged Offset of the next segment.
-    fn place(&self) -> Option<u64> {
+    /// Returns how far into a line the next segment of a tagged message begins.
+    fn begun_line(&self) -> Option<u32> {
         match self.header {
-            DdpHeader::Tagged(tagged) => Some(tagged.offset.0.wrapping_add(self.segmented.into())),
+            DdpHeader::Tagged(TaggedHeader { offset, .. }) => {
+                let at = offset.0.wrapping_add(self.segmented.into());
+                Some((at % u64::from(LINE)) as u32)
+            }
             DdpHeader::Untagged(_) => None,
         }
     }
@@ -125,7 +132,7 @@ impl Segmenter {
         if len == 0 && remaining > 0 {
             return None;
         }
-        if len < remaining {
+        if len < remaining && self.whole_lines {
             len = self.cut(len);
         }
         let offset = self.segmented;
@@ -149,15 +156,10 @@ impl Segmenter {
     pub fn full_segments(&self, mulpdu: usize) -> Option<FullSegments> {
         let room = u32::try_from(mulpdu.checked_sub(self.header_len())?).ok()?;
         let remaining = self.length - self.segmented;
-        let (payload_len, count) = match self.place().filter(|_| self.whole_lines) {
-            // The last one of a message is none of them, full or not: it has the L bit.
-            None => (room, remaining.checked_sub(1)?.checked_div(room)?),
-            // Only from a line on all of them are equal.
-            Some(at) if at % u64::from(LINE) == 0 && room >= LINE => {
-                let len = self.cut(room);
-                (len, remaining.saturating_sub(room).div_ceil(len))
-            }
-            Some(_) => return None,
+        // The last one of a message is none of them, full or not: it has the L bit.
+        let (payload_len, count) = match self.whole_lines {
+            false => (room, remaining.checked_sub(1)?.checked_div(room)?),
+            true => self.lines(room, remaining)?,
         };
         (count > 0).then_some(FullSegments {
             header: self.header_at(self.segmented, false),
@@ -165,6 +167,22 @@ impl Segmenter {
             payload_len,
             count,
         })
+    }
+
+    /// Returns how many octets the next segments have that are cut between lines, and how many of
+    /// them are equal, the last of the message excepted.
+    #[cold]
+    fn lines(&self, room: u32, remaining: u32) -> Option<(u32, u32)> {
+        match self.begun_line() {
+            // An untagged message has no lines.
+            None => Some((room, remaining.checked_sub(1)?.checked_div(room)?)),
+            // Only from a line on all of them are equal.
+            Some(0) if room >= LINE => {
+                let len = self.cut(room);
+                Some((len, remaining.saturating_sub(room).div_ceil(len)))
+            }
+            Some(_) => None,
+        }
     }
 
     /// Returns the header of the next segment, which is the next of `full`.

@@ -3,26 +3,11 @@
 use std::time::Duration;
 
 use rnic_verbs::{
-    Completion, ConnectionEvent, ConnectionOptions, Device, EndReason, PostError, QpState,
-    SendRequest, WcOpcode, WcStatus,
+    Completion, ConnectionEvent, ConnectionOptions, EndReason, PostError, QpState, SendRequest,
+    WcOpcode, WcStatus,
 };
 
-use crate::fixture::{Side, Threads, devices};
-
-/// All is driven by the test, so that it knows what has happened.
-const INLINE: Threads = Threads {
-    near: false,
-    far: false,
-};
-
-/// Runs turns of both devices until there is nothing to do.
-fn settle(devices: &[&Device]) {
-    let mut idle = 0;
-    while idle < 3 {
-        let did = devices.iter().filter(|device| device.drive()).count() > 0;
-        idle = if did { 0 } else { idle + 1 };
-    }
-}
+use crate::fixture::{INLINE, Side, devices, settle};
 
 fn inline_send(text: &[u8], wr_id: u64) -> SendRequest<'_> {
     SendRequest::send().inline(text).wr_id(wr_id)
