@@ -238,8 +238,9 @@ impl World {
             Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
             Event::LastReceive { qp } => (qp, State::Over, State::Over),
             Event::SharedReceives(SrqEvent::HighWater { .. }) => return,
-            // Events of limits, devices, overruns and workers, which do not occur here.
+            // Events of limits, devices, overruns, workers and RC, which do not occur here.
             Event::Port { .. }
+            | Event::PeerLeft { .. }
             | Event::SharedReceives(_)
             | Event::CompletionOverrun { .. }
             | Event::ListenerEnded { .. }

@@ -312,10 +312,14 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     };
     let (mut sim, decoder) = watched_by(&config, impairments(&mut rng), seed);
     let by_chance = rng.u8(0..4) > 0;
+    // One in eight has the semantics of RC.
+    let rc = seed % 8 == 5;
+    decoder.borrow_mut().rc = rc;
     let options = ConnectionOptions {
         crc: asked.crc.unwrap_or(by_chance),
         mpa_revision: rng.u8(1..=2),
         ord: rng.u16(1..=4),
+        rc,
         ..ConnectionOptions::default()
     };
     let [ours, theirs] = asked.markers.map(|markers| ConnectionOptions {
@@ -411,9 +415,13 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
     let numbers = [first.qp.number, second.qp.number];
     let over = sim.run_until(Duration::from_secs(120), |sim| {
         (0..2).all(|host| {
-            sim.hosts[host].events.iter().any(
-                |event| matches!(event, Event::Disconnected { qp, .. } if *qp == numbers[host]),
-            )
+            let told = |event: &Event| match event {
+                Event::Disconnected { qp, .. } => *qp == numbers[host],
+                // With the semantics of RC nothing ends for the other side.
+                Event::PeerLeft { qp, .. } => host == 1 && *qp == numbers[host],
+                _ => false,
+            };
+            sim.hosts[host].events.iter().any(told)
         })
     });
     assert!(
@@ -422,7 +430,9 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
         sim.hosts[0].events, sim.hosts[1].events
     );
     let reason = sim.hosts[1].events.iter().find_map(|event| match event {
-        Event::Disconnected { reason, .. } => Some(reason.clone()),
+        Event::Disconnected { reason, .. } | Event::PeerLeft { reason, .. } => {
+            Some(reason.clone())
+        }
         _ => None,
     });
     assert_eq!(reason, Some(EndReason::Peer), "seed {seed}");

@@ -77,9 +77,11 @@ pub(crate) fn connect(
             Some(ConnectionEvent::Rejected { private_data, .. }) => {
                 return Err(rejected(&private_data));
             }
-            Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
-                ConnectError::Failed(reason)
-            }
+            Some(
+                ConnectionEvent::Failed(reason)
+                | ConnectionEvent::Disconnected(reason)
+                | ConnectionEvent::PeerLeft(reason),
+            ) => ConnectError::Failed(reason),
             None if Instant::now() >= until => ConnectError::TimedOut(timeout),
             None => continue,
         };

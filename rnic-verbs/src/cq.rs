@@ -74,7 +74,8 @@ impl Completion {
             .then_some(Stag(self.0.invalidated_stag))
     }
 
-    /// Returns the peer's Immediate Data.
+    /// Returns the peer's Immediate Data. With [`Recv`](WcOpcode::Recv), of a Send with Immediate,
+    /// these are the first 4 octets, and the others are zero.
     pub fn immediate(&self) -> Option<[u8; 8]> {
         (self.0.flags & completion_flags::WITH_IMMEDIATE != 0).then_some(self.0.immediate)
     }

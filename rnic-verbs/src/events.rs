@@ -51,6 +51,11 @@ pub enum ConnectionEvent {
     /// The connection ended. [`EndReason`] includes a Terminate message that was sent or received.
     /// All requests complete.
     Disconnected(EndReason),
+    /// The peer of a connection [with the semantics of RC](crate::ConnectionOptions::rc) has left
+    /// it. The queue pair stays as it is until the next request is posted, which completes with
+    /// [`RetryExceeded`](crate::WcStatus::RetryExceeded); then it is `Disconnected`, at once if
+    /// requests are unfinished now.
+    PeerLeft(EndReason),
 }
 
 /// A connection request that waits to be accepted or rejected.
@@ -92,6 +97,8 @@ pub(crate) struct QpBox {
     /// Its connection, or the last one.
     pub(crate) ends: Option<Ends>,
     pub(crate) events: VecDeque<ConnectionEvent>,
+    /// The peer has left, with the semantics of RC.
+    peer_left: bool,
     pub(crate) state: SharedState,
 }
 
@@ -102,6 +109,7 @@ impl QpBox {
             made_of: Arc::new(made_of),
             ends: None,
             events: VecDeque::new(),
+            peer_left: false,
             state,
         }
     }
@@ -216,10 +224,18 @@ impl Boxes {
             }
             Event::Failed { qp, reason } => self.deliver_to(qp, ConnectionEvent::Failed(reason)),
             Event::Disconnected { qp, reason } => {
-                if let Some(event) = AsyncEvent::of_end(qp, &reason) {
+                // RC has no event for a peer that leaves: the next request tells.
+                let left = self.qps.get(&qp).is_some_and(|mailbox| mailbox.peer_left);
+                if let Some(event) = AsyncEvent::of_end(qp, &reason).filter(|_| !left) {
                     self.tell(event);
                 }
                 self.deliver_to(qp, ConnectionEvent::Disconnected(reason));
+            }
+            Event::PeerLeft { qp, reason } => {
+                if let Some(mailbox) = self.qps.get_mut(&qp) {
+                    mailbox.peer_left = true;
+                }
+                self.deliver_to(qp, ConnectionEvent::PeerLeft(reason));
             }
             Event::LastReceive { qp } => self.tell(AsyncEvent::QpLastWqeReached { qp }),
             Event::Port { active: true } => self.tell(AsyncEvent::PortActive),
@@ -321,9 +337,10 @@ impl Boxes {
                 ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => {
                     mailbox.ends = None;
                 }
-                ConnectionEvent::Disconnected(_) => {}
+                ConnectionEvent::Disconnected(_) | ConnectionEvent::PeerLeft(_) => {}
             }
             mailbox.state.set(match &event {
+                ConnectionEvent::PeerLeft(_) => mailbox.state.get(),
                 ConnectionEvent::Established(_) => QpState::Rts,
                 ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => QpState::Init,
                 ConnectionEvent::Disconnected(
@@ -372,6 +389,7 @@ fn log(event: &Event) {
         ),
         Event::Failed { qp, reason } => debug!("{qp}: connecting failed: {reason}"),
         Event::Disconnected { qp, reason } => debug!("{qp}: connection ended: {reason}"),
+        Event::PeerLeft { qp, reason } => debug!("{qp}: the peer has left: {reason}"),
         Event::LastReceive { qp } => {
             debug!("{qp}: the last receive that it took from its shared receive queue is complete");
         }

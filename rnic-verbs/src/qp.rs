@@ -13,6 +13,7 @@ use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
     qp::{self, QueuePair},
     srq::ReceiveQueue,
+    status::WcStatus,
     wr::{RecvWr, SHORT_INLINE, SHORT_SGE, SendWr},
 };
 use tracing::debug;
@@ -81,11 +82,12 @@ pub struct Qp {
     sq: Producer<SendWr>,
     rq: Receives,
     state: SharedState,
-    /// The connection was established, and may have ended since. Then the state, in another cache
-    /// line, need not be read.
-    was_established: bool,
-    /// Whether requests may be posted, if the application decides that.
-    sends_open: Option<bool>,
+    /// Requests may be posted without a look at the state, which is in another cache line: the
+    /// connection was established, and may have ended since, or the application has [opened](
+    /// Qp::open_sends) the send queue.
+    takes_sends: bool,
+    /// The application decides whether requests may be posted.
+    is_gated: bool,
     /// Keep the completion queues as long as completions may be written.
     _cqs: [Arc<CqHandle>; 2],
 }
@@ -191,8 +193,8 @@ impl Pd {
             sq,
             rq: receives,
             state,
-            was_established: false,
-            sends_open: None,
+            takes_sends: false,
+            is_gated: false,
             _cqs: cqs,
         };
         device.send(worker, Command::CreateQp(Box::new(pair)))?;
@@ -255,7 +257,7 @@ impl Qp {
         let Some((front, payload)) = request.plain(self.caps.max_sge, self.caps.max_inline) else {
             return self.push_other(request);
         };
-        if !self.was_established {
+        if !self.takes_sends {
             self.check_connected()?;
         }
         self.push_plain(&front, payload)
@@ -272,7 +274,7 @@ impl Qp {
     #[inline(never)]
     fn push_other(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
-        if !self.was_established && !request.is_local() {
+        if !self.takes_sends && !request.is_local() {
             self.check_connected()?;
         }
         self.push_encoded(&wr)
@@ -284,25 +286,27 @@ impl Qp {
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
+    /// Decides whether requests may be posted, whatever becomes of the connection: for an
+    /// application that has states of its own, as a queue pair of InfiniBand. While the send queue
+    /// is open, what is posted waits for the connection, before an attempt to connect and between
+    /// two of them as well. While it is not, posting fails with [`PostError::NotConnected`], except
+    /// for requests that send nothing.
+    pub fn open_sends(&mut self, open: bool) {
+        (self.takes_sends, self.is_gated) = (open, true);
+    }
+
     /// Fails unless it connects or was connected, which the application may not have read yet.
     #[cold]
     fn check_connected(&mut self) -> Result<(), PostError> {
-        match (self.sends_open, self.state()) {
-            (Some(false), state) => return Err(PostError::NotConnected(state)),
-            (None, QpState::Init) => return Err(PostError::NotConnected(QpState::Init)),
-            (None, QpState::Connecting) => return Ok(()),
-            _ => {}
+        match self.state() {
+            state if self.is_gated => Err(PostError::NotConnected(state)),
+            QpState::Init => Err(PostError::NotConnected(QpState::Init)),
+            QpState::Connecting => Ok(()),
+            _ => {
+                self.takes_sends = true;
+                Ok(())
+            }
         }
-        self.was_established = true;
-        Ok(())
-    }
-
-    /// Lets requests be posted, or lets posting fail with [`PostError::NotConnected`], whatever
-    /// comes of the connection: for an application that may post before it connects, or between
-    /// attempts, or only some time after. What is posted waits for the connection.
-    pub fn open_sends(&mut self, open: bool) {
-        self.sends_open = Some(open);
-        self.was_established &= open;
     }
 
     /// Rings the doorbell: the engine looks at the queues.
@@ -415,9 +419,11 @@ impl Qp {
                 private_data,
                 peer_depths,
             }),
-            Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
-                Err(ConnectError::Failed(reason))
-            }
+            Some(
+                ConnectionEvent::Failed(reason)
+                | ConnectionEvent::Disconnected(reason)
+                | ConnectionEvent::PeerLeft(reason),
+            ) => Err(ConnectError::Failed(reason)),
             None => Err(ConnectError::TimedOut(timeout)),
         }
     }
@@ -499,6 +505,13 @@ impl Qp {
     /// The event is [`Disconnected`](ConnectionEvent::Disconnected).
     pub fn fail(&mut self) -> Result<(), Error> {
         self.command(Command::Fail(self.number))
+    }
+
+    /// Does as [`fail`](Self::fail), but the oldest unfinished request completes with `status`,
+    /// which must be that of a failure.
+    pub fn fail_as(&mut self, status: WcStatus) -> Result<(), Error> {
+        let qp = self.number;
+        self.command(Command::FailAs { qp, status })
     }
 
     /// Returns its state, as of the events that the engine has sent.

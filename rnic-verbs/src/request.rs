@@ -3,7 +3,7 @@
 use rnic_core::verbs::sge::{self, total_length};
 use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr, WrOpcode, send_flags};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
-use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
+use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN, SEND_IMMEDIATE_LEN};
 use zerocopy::IntoBytes;
 
 use crate::address::{RemoteAddress, Sge};
@@ -84,6 +84,19 @@ impl<'a> SendRequest<'a> {
         Self {
             invalidate: stag,
             ..Self::new(WrOpcode::SendInvalidate)
+        }
+    }
+
+    /// Makes a Send with Immediate: a Send whose 4 octets of immediate data come with the
+    /// completion of the receive. Only a connection [with the semantics of
+    /// RC](crate::ConnectionOptions::rc) has it; on any other the request fails with
+    /// [`LocalQpOperationError`](crate::WcStatus::LocalQpOperationError), and the connection ends.
+    pub fn send_with_immediate(data: [u8; SEND_IMMEDIATE_LEN]) -> Self {
+        let mut immediate = [0; IMMEDIATE_LEN];
+        immediate[..SEND_IMMEDIATE_LEN].copy_from_slice(&data);
+        Self {
+            immediate,
+            ..Self::new(WrOpcode::SendImmediate)
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, StreamId};
 use crate::rdmap::QuotedSegment;
-use crate::verbs::srq::SrqEvent;
+use crate::verbs::{qp::Departure, srq::SrqEvent};
 use crate::wire::rdmap::TerminateControl;
 
 /// Why a connection ended or was not established.
@@ -72,6 +72,30 @@ pub enum EndReason {
         /// The segment that it is about, if it quotes one.
         quoted: Option<Box<QuotedSegment>>,
     },
+}
+
+impl EndReason {
+    /// Returns how the peer has left, if that is the reason and it has said no more.
+    pub(super) fn departure(&self) -> Option<Departure> {
+        Some(match self {
+            Self::Peer => Departure::Closed,
+            Self::CutOff => Departure::CutOff,
+            Self::Reset => Departure::Reset,
+            Self::TimedOut => Departure::Silent,
+            _ => return None,
+        })
+    }
+}
+
+impl From<Departure> for EndReason {
+    fn from(departure: Departure) -> Self {
+        match departure {
+            Departure::Closed => Self::Peer,
+            Departure::CutOff => Self::CutOff,
+            Departure::Reset => Self::Reset,
+            Departure::Silent => Self::TimedOut,
+        }
+    }
 }
 
 /// Read depths as a peer states them, from MPA revision 2 on; 16383 where it leaves them to the
@@ -153,6 +177,15 @@ pub enum Event {
         /// Why.
         reason: EndReason,
     },
+    /// The peer of a connection [with the semantics of RC](super::ConnectionOptions::rc) has left
+    /// it. If requests are unfinished, `Disconnected` follows; else it follows when the next one is
+    /// posted.
+    PeerLeft {
+        /// The queue pair.
+        qp: QpNumber,
+        /// How.
+        reason: EndReason,
+    },
     /// A connection ends because too many completions of received messages wait for room in a
     /// completion queue.
     CompletionOverrun {
@@ -202,6 +235,7 @@ impl Event {
             | Self::Rejected { qp, .. }
             | Self::Failed { qp, .. }
             | Self::Disconnected { qp, .. }
+            | Self::PeerLeft { qp, .. }
             | Self::LastReceive { qp }
             | Self::CompletionOverrun { qp, .. }
             | Self::SharedReceives(

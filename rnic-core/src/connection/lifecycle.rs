@@ -3,6 +3,7 @@
 use crate::ddp::{Llp, Teardown};
 use crate::mpa::{MpaInitiator, frame, marker};
 use crate::tcp::{State, Tcp, TcpFailure};
+use crate::verbs::WcStatus;
 
 use super::{
     CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, EndReason, Event, LocalEnd, Phase, flush,
@@ -154,16 +155,36 @@ impl Connection {
 
     /// Ends the connection now, for the application.
     pub(crate) fn abort(&mut self, context: &mut Context<'_, '_>) {
-        self.give_up(EndReason::Local, context);
+        if !self.keeps_rc() {
+            return self.give_up(EndReason::Local, context);
+        }
+        self.end(EndReason::Local, context);
+        self.leave_stream(context);
+        self.has_left = true;
+    }
+
+    /// Sets how the oldest unfinished request completes when the stream ends.
+    pub(crate) fn fail_oldest(&mut self, status: WcStatus) {
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.fail_oldest(status);
+        }
+    }
+
+    /// Returns whether FPDUs flow, with the semantics of RC.
+    fn keeps_rc(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(stream) if stream.keeps_rc())
     }
 
     /// Resets the connection of a queue pair that the application destroyed. Behind an orderly end
     /// that has sent everything it lets TCP go on with that instead: the peer would take a RST for
-    /// a failure. No event follows. What the queue pair had taken from a shared receive queue
-    /// completes nevertheless, because those receives belong to the shared queue.
-    pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
+    /// a failure. With the semantics of RC there is no RST at first either: the peer's requests
+    /// that were carried out succeed by the acknowledgment that comes with the FIN, and TCP sends a
+    /// FIN until it has arrived. No event follows. What the queue pair had taken from a shared
+    /// receive queue completes nevertheless, because those receives belong to the shared queue.
+    pub(crate) fn abandon(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 6581-38 during start-up the peer is told
         let told = self.queue_giving_up(context);
+        let leaves = self.keeps_rc();
         let ends_in_order = self.fin_asked
             && matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
         if let Phase::Streaming(stream) = self.take_phase()
@@ -172,8 +193,10 @@ impl Connection {
         {
             flush(&mut qp, context.cqs);
         }
-        if ends_in_order {
-            return self.reorder.clear();
+        if ends_in_order || leaves {
+            self.has_left = leaves;
+            self.reorder.clear();
+            return self.close(context);
         }
         self.reset_behind(told, context);
     }
@@ -181,7 +204,10 @@ impl Connection {
     /// Reports to the application, once, that its connection is over and why.
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         match &mut self.phase {
-            Phase::Streaming(stream) => stream.end(reason, context),
+            Phase::Streaming(stream) => {
+                stream.note_acked(self.tcp.acked_offset());
+                stream.end(reason, context);
+            }
             Phase::Connecting(_) => {
                 if let Phase::Connecting(connecting) = self.take_phase() {
                     let end = connecting.end;

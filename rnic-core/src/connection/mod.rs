@@ -134,6 +134,9 @@ pub(crate) struct Connection {
     /// RST is sent once the peer has everything else.
     reset_asked: bool,
     unreachable: bool,
+    /// The queue pair has left a connection with the semantics of RC: no octet of the peer is
+    /// acknowledged any more.
+    has_left: bool,
     phase: Phase,
     /// When the current phase ends at the latest.
     deadline: Option<Instant>,
@@ -174,6 +177,7 @@ impl Connection {
             gone_request: None,
             returned_end: None,
             unreachable: false,
+            has_left: false,
             _reservation: reservation,
         }
     }
@@ -346,6 +350,9 @@ impl Connection {
             // that request ended.
             if let Phase::Streaming(stream) = &mut self.phase {
                 stream.note_acked(self.tcp.acked_offset());
+            } else if self.has_left {
+                self.tcp.abort();
+                return Ok(());
             }
             return self.receive_data(data, context);
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ddp::{Segmenter, UlpMessage};
+use crate::ddp::{LINE, Segmenter, UlpMessage};
 use crate::ids::{ListenerId, RequestId};
 use crate::mpa::startup::{
     MpaInitiator, MpaNegotiated, MpaOptions, MpaReply, MpaRequest, MpaResponder, Rtr,
@@ -434,6 +434,9 @@ impl Connection {
     ) {
         end.set_state(QpState::Rts);
         self.deadline = None;
+        if rc {
+            self.tcp.take_as_full(LINE as u16 - 1);
+        }
         let (ird, ord) = (negotiated.ird, negotiated.ord);
         context.events.push_back(Event::Established {
             qp: end.number(),

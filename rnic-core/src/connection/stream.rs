@@ -3,6 +3,7 @@
 mod ahead;
 mod build;
 mod built;
+mod departure;
 
 use std::fmt;
 use std::mem::offset_of;
@@ -94,6 +95,13 @@ impl Stream {
             LocalEnd::Endpoint(endpoint) => endpoint.ulp.handle_start(ddp.llp_version()),
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
+        let mut user = LocalUlp::new(end, negotiated.ird, negotiated.ord, opening);
+        if let LocalUlp::Rdmap(user) = &mut user
+            && rc
+        {
+            user.rdmap.keep_rc();
+            ddp.keep_lines();
+        }
         Self {
             deframer: match negotiated.peer_markers {
                 false => Deframer::new(negotiated.crc),
@@ -101,7 +109,7 @@ impl Stream {
             },
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
-            user: LocalUlp::new(end, negotiated.ird, negotiated.ord, opening),
+            user,
             send_may_open: responder && negotiated.rtr.send,
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),
@@ -119,6 +127,11 @@ impl Stream {
         self.between_messages = false;
         self.ddp.finish();
         self.user.finish();
+    }
+
+    /// Returns whether both sides keep the semantics of RC.
+    pub(super) fn keeps_rc(&self) -> bool {
+        self.rc
     }
 
     /// Returns whether the application has asked to end in order.
@@ -358,6 +371,12 @@ impl Stream {
 
     /// Ends the stream abortively.
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        if let Some(departure) = reason.departure()
+            && self.rc
+            && self.handle_departure(departure, context)
+        {
+            return;
+        }
         self.end_as(Teardown::Abortive, reason, context);
     }
 

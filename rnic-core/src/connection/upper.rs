@@ -10,7 +10,7 @@ use crate::ids::{QpNumber, StreamId};
 use crate::memory::{epoch::Guard, place::Destination, prefetch::prefetch, table::Origin};
 use crate::rdmap::{Outbound, Rdmap, RtrMessage, UntaggedMessage};
 use crate::verbs::{
-    RecvWr,
+    RecvWr, WcStatus,
     cq::CqTable,
     qp::{QpState, QueuePair},
     srq::ReceiveQueue,
@@ -51,13 +51,22 @@ impl LocalEnd {
         }
     }
 
-    /// Ends an end that has no connection, with the events of one that has.
-    pub(crate) fn fail(&mut self, cqs: &mut CqTable, events: &mut VecDeque<Event>) {
+    /// Ends an end that has no connection, with the events of one that has. The oldest request
+    /// completes with `status`.
+    pub(crate) fn fail(
+        &mut self,
+        status: WcStatus,
+        reason: EndReason,
+        cqs: &mut CqTable,
+        events: &mut VecDeque<Event>,
+    ) {
         self.set_state(QpState::Error);
-        let (qp, reason) = (self.number(), EndReason::Local);
+        let qp = self.number();
         let shares = match self {
             Self::Qp(qp) => {
-                flush(qp, cqs);
+                let mut rdmap = Rdmap::new(0, 0, 0);
+                rdmap.fail_oldest(status);
+                rdmap.flush(qp, cqs);
                 qp.rq.is_shared()
             }
             Self::Endpoint(endpoint) => {
@@ -274,7 +283,7 @@ impl Ulp for UlpCall<'_, '_, '_> {
     #[cold]
     fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, StreamError> {
         match &*self.user {
-            LocalUlp::Rdmap(_) => Ok(Rdmap::abandons_message(begun, header)?),
+            LocalUlp::Rdmap(user) => Ok(user.rdmap.abandons_message(begun, header)?),
             LocalUlp::Endpoint(endpoint) => Ok(endpoint.ulp.abandons_message(begun, header)?),
         }
     }

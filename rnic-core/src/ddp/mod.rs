@@ -26,7 +26,7 @@ pub use error::{DdpError, DdpStreamError, ErrorReport};
 pub use llp::Llp;
 pub use place::Placed;
 pub use queue::BufferSupply;
-pub use segment::{FullSegments, OutgoingSegment, Segmenter};
+pub use segment::{FullSegments, LINE, OutgoingSegment, Segmenter};
 pub use stream::{BuiltSegment, DdpStream};
 pub use ulp::{Buffers, Delivery, HalfCloseAction, Teardown, Ulp, UlpMessage};
 

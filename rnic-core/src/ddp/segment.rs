@@ -1,6 +1,12 @@
 //! Segmentation: cuts a DDP message into DDP segments (RFC 5041 section 5.2).
 
-use crate::wire::ddp::{DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedOffset, UNTAGGED_LEN};
+use crate::wire::ddp::{
+    DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedHeader, TaggedOffset, UNTAGGED_LEN,
+};
+
+/// Where a segment of a tagged message may end whose lines are kept whole: at multiples of this
+/// Tagged Offset. It is a cache line, and so no word is torn that an application waits for.
+pub const LINE: u32 = 64;
 
 /// A DDP segment to be sent: its header, and which octets of the message it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +28,12 @@ pub struct Segmenter {
     length: u32,
     segmented: u32,
     finished: bool,
+    /// Segments of a tagged message end at multiples of a [line](LINE).
+    whole_lines: bool,
 }
 
-/// The next full segments of a message: all as long as the MULPDU allows, and none the last. They
-/// differ only in the offset of their payload.
+/// The next full segments of a message: all as long as the MULPDU allows, but for a line, and none
+/// the last. They differ only in the offset of their payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FullSegments {
     header: DdpHeader,
@@ -65,6 +73,38 @@ impl Segmenter {
             length,
             segmented: 0,
             finished: false,
+            whole_lines: false,
+        }
+    }
+
+    /// Ends segments of a tagged message at multiples of a [line](LINE) of its Tagged Offset, where
+    /// a segment has room for one.
+    pub fn keeping_lines(self) -> Self {
+        Self {
+            whole_lines: true,
+            ..self
+        }
+    }
+
+    /// Returns how many of `room` octets a segment has that is not the last.
+    #[cold]
+    fn cut(&self, room: u32) -> u32 {
+        let begun = self.begun_line().unwrap_or(0);
+        let beyond = (u64::from(begun) + u64::from(room)) % u64::from(LINE);
+        match self.header {
+            DdpHeader::Tagged(_) if beyond < room.into() => room - beyond as u32,
+            _ => room,
+        }
+    }
+
+    /// Returns how far into a line the next segment of a tagged message begins.
+    fn begun_line(&self) -> Option<u32> {
+        match self.header {
+            DdpHeader::Tagged(TaggedHeader { offset, .. }) => {
+                let at = offset.0.wrapping_add(self.segmented.into());
+                Some((at % u64::from(LINE)) as u32)
+            }
+            DdpHeader::Untagged(_) => None,
         }
     }
 
@@ -87,10 +127,13 @@ impl Segmenter {
         }
         let room = mulpdu.checked_sub(self.header_len())?;
         let remaining = self.length - self.segmented;
-        let len = remaining.min(u32::try_from(room).unwrap_or(u32::MAX));
+        let mut len = remaining.min(u32::try_from(room).unwrap_or(u32::MAX));
         // rfc: 5041-56 a message without payload is one segment
         if len == 0 && remaining > 0 {
             return None;
+        }
+        if len < remaining && self.whole_lines {
+            len = self.cut(len);
         }
         let offset = self.segmented;
         // rfc: 5041-17, 5041-18 L is set on the last segment of a message, and clear on all others
@@ -108,18 +151,38 @@ impl Segmenter {
         })
     }
 
-    /// Returns the next segments that have just `mulpdu` octets, if there are any.
+    /// Returns the next segments that have just `mulpdu` octets, or as many as the next multiple of
+    /// a [line](LINE) lets them have, if there are any.
     pub fn full_segments(&self, mulpdu: usize) -> Option<FullSegments> {
-        let payload_len = u32::try_from(mulpdu.checked_sub(self.header_len())?).ok()?;
+        let room = u32::try_from(mulpdu.checked_sub(self.header_len())?).ok()?;
+        let remaining = self.length - self.segmented;
         // The last one of a message is none of them, full or not: it has the L bit.
-        let others = (self.length - self.segmented).checked_sub(1)?;
-        let count = others.checked_div(payload_len).filter(|count| *count > 0)?;
-        Some(FullSegments {
+        let (payload_len, count) = match self.whole_lines {
+            false => (room, remaining.checked_sub(1)?.checked_div(room)?),
+            true => self.lines(room, remaining)?,
+        };
+        (count > 0).then_some(FullSegments {
             header: self.header_at(self.segmented, false),
             offset: self.segmented,
             payload_len,
             count,
         })
+    }
+
+    /// Returns how many octets the next segments have that are cut between lines, and how many of
+    /// them are equal, the last of the message excepted.
+    #[cold]
+    fn lines(&self, room: u32, remaining: u32) -> Option<(u32, u32)> {
+        match self.begun_line() {
+            // An untagged message has no lines.
+            None => Some((room, remaining.checked_sub(1)?.checked_div(room)?)),
+            // Only from a line on all of them are equal.
+            Some(0) if room >= LINE => {
+                let len = self.cut(room);
+                Some((len, remaining.saturating_sub(room).div_ceil(len)))
+            }
+            Some(_) => None,
+        }
     }
 
     /// Returns the header of the next segment, which is the next of `full`.

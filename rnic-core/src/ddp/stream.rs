@@ -43,6 +43,8 @@ pub struct DdpStream {
     closed: bool,
     /// An error was found: segments that arrive are dropped.
     failed: bool,
+    /// Segments of tagged messages end at multiples of a [line](super::LINE).
+    whole_lines: bool,
 }
 
 impl DdpStream {
@@ -59,7 +61,14 @@ impl DdpStream {
             half_closed: false,
             closed: false,
             failed: false,
+            whole_lines: false,
         }
+    }
+
+    /// Ends segments of tagged messages that are sent from now on at multiples of a
+    /// [line](super::LINE), where a segment has room for one.
+    pub fn keep_lines(&mut self) {
+        self.whole_lines = true;
     }
 
     /// Returns the version of the LLP, for the ULP.
@@ -263,7 +272,11 @@ impl DdpStream {
             let Some(message) = ulp.next_message(guard)? else {
                 return Ok(false);
             };
-            self.sending = Some(self.start_message(&message));
+            let segmenter = self.start_message(&message);
+            self.sending = Some(match self.whole_lines {
+                false => segmenter,
+                true => segmenter.keeping_lines(),
+            });
         }
         Ok(true)
     }

@@ -11,6 +11,7 @@ use crate::ddp::Endpoint;
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
 use crate::memory::ring::{Consumer, Producer};
 use crate::verbs::{
+    WcStatus,
     cq::{Arming, CqError},
     qp::QueuePair,
     srq::SrqLimit,
@@ -163,6 +164,14 @@ pub enum Command {
     Abort(QpNumber),
     /// Moves a queue pair to Error, whatever its state; a connection that it has is aborted.
     Fail(QpNumber),
+    /// Does as `Fail`, and the oldest unfinished request completes with a status of the host's
+    /// choice.
+    FailAs {
+        /// The queue pair.
+        qp: QpNumber,
+        /// The status, which tells of a failure.
+        status: WcStatus,
+    },
     /// Is answered when all commands before it were carried out, and tells nothing else: it takes
     /// no longer where there are many connections.
     Barrier(Sender<()>),

@@ -8,6 +8,7 @@ use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 use crate::verbs::{
+    WcStatus,
     cq::CqTable,
     qp::{QpState, QueuePair},
 };
@@ -111,9 +112,16 @@ impl Engine {
                 request,
                 private_data,
             } => self.reject(now, guard, request, &private_data),
-            Command::Disconnect(qp) => self.on_qp(now, guard, qp, Connection::disconnect),
-            Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
-            Command::Fail(qp) => self.fail(now, guard, qp),
+            Command::Disconnect(qp) => {
+                self.on_qp(now, guard, qp, Connection::disconnect);
+                self.end_orphan(qp, WcStatus::WrFlushed, EndReason::Local);
+            }
+            Command::Abort(qp) => {
+                self.on_qp(now, guard, qp, Connection::abort);
+                self.end_orphan(qp, WcStatus::WrFlushed, EndReason::Local);
+            }
+            Command::Fail(qp) => self.fail(now, guard, qp, WcStatus::WrFlushed),
+            Command::FailAs { qp, status } => self.fail(now, guard, qp, status),
             Command::Barrier(reply) => {
                 // The host may have given up waiting.
                 let _ = reply.send(());
@@ -179,27 +187,48 @@ impl Engine {
     }
 
     /// Moves a queue pair to Error. One that is not connected ends, as the application sees it,
-    /// like one that was.
-    fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber) {
-        self.on_qp(now, guard, number, Connection::abort);
+    /// like one that was. The oldest unfinished request completes with `status`.
+    fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber, status: WcStatus) {
+        self.on_qp(now, guard, number, |connection, context| {
+            connection.fail_oldest(status);
+            connection.abort(context);
+        });
         let Self {
             qps, cqs, events, ..
         } = self;
         if let Some(EndLocation::Here(end)) = qps.place(number)
-            && end.state() == QpState::Idle
+            && end.state() != QpState::Error
         {
-            end.fail(cqs, events);
+            end.fail(status, EndReason::Local, cqs, events);
+        }
+    }
+
+    /// Ends a queue pair that is orphaned. The oldest request completes with `status`.
+    fn end_orphan(&mut self, number: QpNumber, status: WcStatus, reason: EndReason) {
+        let Self {
+            qps, cqs, events, ..
+        } = self;
+        if let Some(EndLocation::Here(end)) = qps.place(number)
+            && matches!(end.state(), QpState::Orphaned(_))
+        {
+            end.fail(status, reason, cqs, events);
         }
     }
 
     fn destroy_qp(&mut self, now: Instant, guard: &Guard<'_>, qp: QpNumber) {
         let connection = self.qps.connection_of(qp);
-        *self.qps.place(qp) = None;
+        if let Some(EndLocation::Here(LocalEnd::Qp(mut qp))) = self.qps.place(qp).take()
+            && matches!(qp.state, QpState::Orphaned(_))
+            && qp.rq.is_shared()
+        {
+            // Receives that it had taken belong to the shared queue.
+            connection::flush(&mut qp, &mut self.cqs);
+        }
         // The host would take events that it has not yet read for those of the next queue pair with
         // this number.
         self.events.retain(|event| event.qp() != Some(qp));
         if let Some(index) = connection {
-            self.with_connection(index, now, guard, Connection::orphan);
+            self.with_connection(index, now, guard, Connection::abandon);
         }
         self.cqs.forget_backlog(qp);
     }
@@ -407,7 +436,12 @@ impl Engine {
     #[cold]
     fn flush_unconnected(&mut self, number: QpNumber) {
         if let Some(EndLocation::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
-            flush(qp, &mut self.cqs);
+            match qp.state {
+                QpState::Orphaned(departure) if !qp.sq.is_empty() => {
+                    self.end_orphan(number, WcStatus::RetryExceeded, departure.into());
+                }
+                _ => flush(qp, &mut self.cqs),
+            }
         }
     }
 

@@ -34,6 +34,9 @@ pub enum RdmapError {
     /// A Send with Invalidate names another STag than its first segment did.
     #[error("a Send that invalidates STag {0} began with another")]
     Invalidates(Stag),
+    /// A Send with Immediate brings other data than its first segment did.
+    #[error("the Immediate Data of a Send change within it")]
+    OtherImmediate,
     /// A Send with Invalidate named an STag that the peer may not invalidate.
     #[error("the peer asked to invalidate an STag: {0}")]
     CannotInvalidate(TagError),
@@ -134,7 +137,10 @@ impl RdmapError {
                 error: AtomicError::Tag(error),
                 ..
             } => (0, 1, protection_code(error)),
-            Self::Malformed(_) | Self::Identifier { .. } | Self::Invalidates(_) => (0, 2, 0xff),
+            Self::Malformed(_)
+            | Self::Identifier { .. }
+            | Self::Invalidates(_)
+            | Self::OtherImmediate => (0, 2, 0xff),
             Self::SinkStag(_) => (1, 1, 0x00),
             Self::SinkBounds { .. } => (1, 1, 0x01),
         };

@@ -40,7 +40,7 @@ use crate::verbs::{
 };
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Control, Opcode, ReadRequest, Terminate};
-use opcode::{invalidates, opcode};
+use opcode::{brings_immediate, invalidates, opcode};
 use receives::{receive, receive_immediate};
 use requester::Requester;
 use responder::{PeerRequest, Responder};
@@ -95,6 +95,8 @@ pub struct Rdmap {
     response_next: bool,
     /// The status of the first receive that is flushed, if not [`WcStatus::WrFlushed`].
     receive_status: Option<WcStatus>,
+    /// The same of the first request that is flushed.
+    request_status: Option<WcStatus>,
     responder: Responder,
     requester: Requester,
 }
@@ -117,7 +119,17 @@ impl Rdmap {
             ending: Ending::Open,
             received: None,
             receive_status: None,
+            request_status: None,
         }
+    }
+
+    /// Uses the opcodes that the RFCs leave free and RC has: the peers have agreed on it.
+    pub fn keep_rc(&mut self) {
+        self.requester.rc = true;
+    }
+
+    fn rc(&self) -> bool {
+        self.requester.rc
     }
 
     /// Prefetches what the next message is made of.
@@ -192,7 +204,7 @@ impl Rdmap {
 
     /// Admits any segment but a plain Write.
     fn admit_other(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
-        match (&segment.header, opcode(&segment.header)?) {
+        match (&segment.header, opcode(&segment.header, self.rc())?) {
             (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
                 self.requester
                     .outstanding
@@ -215,11 +227,15 @@ impl Rdmap {
 
     /// Decides whether the peer abandons the partial message `begun` with a segment whose header
     /// differs. A Terminate may take the place of an unfinished message. Any other segment must
-    /// continue the message: with its opcode, and its STag to be invalidated.
+    /// continue the message: with its opcode, and its STag to be invalidated or Immediate Data.
     // rfc: 5041-28, 5041-38 RsvdULP is the same in all segments of a message
     // rfc: 5041-62 messages are delivered in the order sent
-    pub fn abandons_message(begun: &DdpHeader, header: &DdpHeader) -> Result<bool, RdmapError> {
-        let (was, is) = (opcode(begun)?, opcode(header)?);
+    pub fn abandons_message(
+        &self,
+        begun: &DdpHeader,
+        header: &DdpHeader,
+    ) -> Result<bool, RdmapError> {
+        let (was, is) = (opcode(begun, self.rc())?, opcode(header, self.rc())?);
         if is == Opcode::Terminate && was != is {
             return Ok(true);
         }
@@ -231,6 +247,11 @@ impl Rdmap {
                 if invalidates(is) && begun.ulp32 != header.ulp32 =>
             {
                 Err(RdmapError::Invalidates(Stag(header.ulp32)))
+            }
+            (DdpHeader::Untagged(begun), DdpHeader::Untagged(header))
+                if brings_immediate(is) && begun.ulp32 != header.ulp32 =>
+            {
+                Err(RdmapError::OtherImmediate)
             }
             _ => Ok(false),
         }
@@ -250,7 +271,7 @@ impl Rdmap {
         if self.is_ending() {
             return Ok(());
         }
-        if opcode(&DdpHeader::Tagged(*header))? == Opcode::ReadResponse {
+        if opcode(&DdpHeader::Tagged(*header), self.rc())? == Opcode::ReadResponse {
             self.requester.read_response(header, len)?;
             if header.last {
                 self.requester.complete(qp, cqs);
@@ -277,7 +298,7 @@ impl Rdmap {
             octets,
             ..
         } = *message;
-        match opcode(&DdpHeader::Untagged(header))? {
+        match opcode(&DdpHeader::Untagged(header), self.rc())? {
             // rfc: 5040-34, 7306-22, 7306-23 RDMAP carries requests out, unseen by the ULP
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
@@ -478,12 +499,23 @@ impl Rdmap {
         self.rtr.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
     }
 
+    /// Sets how the oldest unfinished request completes in a [`flush`](Self::flush).
+    pub fn fail_oldest(&mut self, status: WcStatus) {
+        self.request_status = Some(status);
+    }
+
+    /// Returns whether no work request is unfinished, and none has failed.
+    pub fn owes_nothing(&self, qp: &QueuePair) -> bool {
+        qp.sq.is_empty() && !self.requester.has_failure()
+    }
+
     /// Completes every work request in the queues of the queue pair, once; those that are not done
     /// get [`WcStatus::WrFlushed`]. Called again when more were posted.
     pub fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.ending = Ending::Over;
         self.responder.clear();
-        self.requester.flush(qp, cqs);
+        let first = self.request_status.take().unwrap_or(WcStatus::WrFlushed);
+        self.requester.flush(first, qp, cqs);
         for _ in 0..qp.rq.len() {
             let Some(wr) = qp.rq.pop_unused() else {
                 break;

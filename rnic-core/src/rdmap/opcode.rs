@@ -6,12 +6,13 @@ use crate::wire::rdmap::{Control, Opcode, VERSION};
 use super::error::RdmapError;
 
 /// Returns the opcode of a segment, if it is valid for its buffer or queue (RFC 5040 figure 4).
+/// `rc`: the peers have agreed on the opcodes of RC.
 ///
 /// DDP refuses queues that do not exist, and other versions of its own.
 // rfc: 5040-4, 5040-8 the bits of the control octet, and the opcodes
 // rfc: 5040-7, 5040-96, 7306-57 the opcode is checked against buffer and queue
 // rfc: 5040-97, 7306-58, 5044-93 the version is checked, and the same both ways
-pub(super) fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
+pub(super) fn opcode(header: &DdpHeader, rc: bool) -> Result<Opcode, RdmapError> {
     let control = Control::from(header.ulp());
     // rfc: 5040-92 the version is checked
     if control.version != VERSION {
@@ -29,14 +30,21 @@ pub(super) fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
             }
             QueueNumber::TERMINATE => opcode == Opcode::Terminate,
             QueueNumber::ATOMIC_RESPONSE => opcode == Opcode::AtomicResponse,
-            _ => !opcode.is_tagged(),
+            _ => !opcode.is_tagged() && !opcode.is_of_rc(),
         },
     };
-    if in_place {
+    if in_place || (rc && is_in_place_for_rc(opcode, header)) {
         Ok(opcode)
     } else {
         Err(unexpected)
     }
+}
+
+/// Returns whether this is an opcode of RC, in its place.
+#[cold]
+fn is_in_place_for_rc(opcode: Opcode, header: &DdpHeader) -> bool {
+    let sends = matches!(header, DdpHeader::Untagged(header) if header.queue == QueueNumber::SEND);
+    sends && opcode.is_of_rc()
 }
 
 /// Returns whether a message takes up a receive.
@@ -53,6 +61,12 @@ fn is_send(opcode: Opcode) -> bool {
             | Immediate
             | ImmediateSolicited
     )
+}
+
+/// Returns whether a message has Immediate Data in its header, where Send with Invalidate has its
+/// STag.
+pub(super) fn brings_immediate(opcode: Opcode) -> bool {
+    opcode.is_of_rc()
 }
 
 /// Returns whether a message has an STag to be invalidated.

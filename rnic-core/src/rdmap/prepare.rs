@@ -6,17 +6,19 @@ use crate::memory::epoch::Guard;
 use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::wr::{MAX_INLINE, MAX_SGE, SHORT_INLINE, SHORT_SGE, send_flags};
 use crate::verbs::{QueuePair, SendWr, Sge, WcStatus, WrOpcode, total_length};
-use crate::wire::ddp::{QueueNumber, Stag, TaggedOffset};
+use crate::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, Opcode, ReadRequest};
 
 /// Octets of the operand of an atomic.
 const VALUE_LEN: u32 = size_of::<u64>() as u32;
 
-/// Checks work request `number`, and makes its message.
+/// Checks work request `number`, and makes its message. `rc`: the peers have agreed on the opcodes
+/// of RC.
 pub(super) fn prepare(
     wr: &SendWr,
     number: u64,
     ord: u16,
+    rc: bool,
     origin: Origin,
     guard: &Guard<'_>,
 ) -> Result<Outbound, WcStatus> {
@@ -59,6 +61,9 @@ pub(super) fn prepare(
             QueueNumber::SEND,
             wr.invalidate_stag,
         ),
+        (WrOpcode::SendImmediate, solicited) if rc => send_immediate(wr, solicited),
+        // The peer has no such message.
+        (WrOpcode::SendImmediate, _) => return Err(WcStatus::LocalQpOperationError),
     };
     Ok(Outbound {
         header,
@@ -66,6 +71,17 @@ pub(super) fn prepare(
         source: source(wr, number, origin, guard)?,
         token: Token::Request(number),
     })
+}
+
+/// Makes the header of a Send with Immediate: where Send with Invalidate has an STag it has the
+/// octets.
+fn send_immediate(wr: &SendWr, solicited: bool) -> DdpHeader {
+    let opcode = match solicited {
+        false => Opcode::SendImmediate,
+        true => Opcode::SendSolicitedImmediate,
+    };
+    let [a, b, c, d, ..] = wr.immediate;
+    untagged(opcode, QueueNumber::SEND, u32::from_be_bytes([a, b, c, d]))
 }
 
 /// Returns the sink that a Read Request of a Read names, the request counted from 0, and how many

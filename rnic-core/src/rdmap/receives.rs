@@ -3,11 +3,11 @@
 use crate::memory::epoch::Guard;
 use crate::verbs::{Completion, QueuePair, WcOpcode, WcStatus, cq::CqTable, wr::completion_flags};
 use crate::wire::ddp::{Stag, UntaggedHeader};
-use crate::wire::rdmap::{IMMEDIATE_LEN, Opcode, RdmapWireError};
+use crate::wire::rdmap::{IMMEDIATE_LEN, Opcode, RdmapWireError, SEND_IMMEDIATE_LEN};
 
 use super::error::RdmapError;
 use super::message::UntaggedMessage;
-use super::opcode::invalidates;
+use super::opcode::{brings_immediate, invalidates};
 
 /// Completes the receive that holds a Send.
 // rfc: 5040-53, 5040-57 a Send takes up a buffer, even without payload
@@ -20,9 +20,12 @@ pub(super) fn receive(
     cqs: &mut CqTable,
     guard: &Guard<'_>,
 ) -> Result<(), RdmapError> {
-    use Opcode::{SendSolicited, SendSolicitedInvalidate};
+    use Opcode::{SendSolicited, SendSolicitedImmediate, SendSolicitedInvalidate};
     check_backlog(qp, cqs)?;
-    let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
+    let solicited = matches!(
+        opcode,
+        SendSolicited | SendSolicitedInvalidate | SendSolicitedImmediate
+    );
     let invalidate = invalidates(opcode);
     if invalidate {
         // rfc: 5040-60a, 5040-93, 5040-94 the STag to be invalidated is valid and the stream's
@@ -46,6 +49,10 @@ pub(super) fn receive(
     if invalidate {
         completion.flags |= completion_flags::WITH_INVALIDATE;
         completion.invalidated_stag = header.ulp32;
+    }
+    if brings_immediate(opcode) {
+        completion.flags |= completion_flags::WITH_IMMEDIATE;
+        completion.immediate[..SEND_IMMEDIATE_LEN].copy_from_slice(&header.ulp32.to_be_bytes());
     }
     cqs.complete(qp.recv_cq, completion, solicited);
     Ok(())

@@ -90,6 +90,8 @@ pub(super) struct Requester {
     failed: bool,
     /// Its [error](Self::failure) waits.
     failure_waits: bool,
+    /// The peers have agreed on the opcodes of RC.
+    pub(super) rc: bool,
     /// The first request that was posted after the application had asked for an orderly end.
     end: Option<u64>,
     pub(super) outstanding: Outstanding,
@@ -128,6 +130,7 @@ impl Requester {
             acked: 0,
             failed: false,
             failure_waits: false,
+            rc: false,
             failure: None,
             end: None,
         }
@@ -192,7 +195,8 @@ impl Requester {
             }
         }
         let number = self.first + self.requests.len() as u64;
-        match prepare(&wr, number, self.outstanding.ord(), qp.origin(), guard) {
+        let ord = self.outstanding.ord();
+        match prepare(&wr, number, ord, self.rc, qp.origin(), guard) {
             Ok(outbound) => {
                 self.begin(&wr, qp.signal_all, number, &outbound.header);
                 Ok(Some(outbound))

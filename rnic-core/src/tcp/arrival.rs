@@ -140,7 +140,9 @@ impl Tcp {
         let flags = header.flags;
         let start = self.recv.offset_of(header.seq);
         if flags.rst() {
-            return self.receive_reset(now, start).map(|()| None);
+            return self
+                .receive_reset(now, header, start, frames)
+                .map(|()| None);
         }
         if flags.syn() {
             return self.receive_late_syn(now, header, start).map(|()| None);
@@ -177,16 +179,31 @@ impl Tcp {
 
     /// Handles a RST (RFC 5961 section 3.2): only the very next sequence number resets; one
     /// elsewhere in the window is asked about, by an ACK that makes a true peer repeat it right.
-    fn receive_reset(&mut self, now: Instant, start: i64) -> Result<(), DropReason> {
-        if start == self.recv.nxt().cast_signed() {
+    /// Of either the acknowledgment counts, as that of any other segment there, because nothing
+    /// else may come that has it. The window does not: a RST has none.
+    fn receive_reset<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        start: i64,
+        frames: &mut F,
+    ) -> Result<(), DropReason> {
+        let resets = start == self.recv.nxt().cast_signed();
+        if !resets && !self.recv.acceptable(start, 0) {
+            return Err(DropReason::TcpInvalidReset);
+        }
+        // In TIME-WAIT nothing is lost by it.
+        let failure = (self.state != State::TimeWait).then_some(TcpFailure::Reset);
+        if header.flags.ack() && self.state != State::SynReceived && self.send.awaits(header.ack) {
+            let ack = self.send.offset_of(header.ack).unsigned_abs();
+            self.process_ack(now, header, ack, false, frames);
+        }
+        if resets {
             self.counters.resets_received += 1;
-            // In TIME-WAIT nothing is lost by it.
-            self.finish((self.state != State::TimeWait).then_some(TcpFailure::Reset));
+            self.finish(failure);
             return Ok(());
         }
-        if self.recv.acceptable(start, 0) {
-            self.challenge(now);
-        }
+        self.challenge(now);
         Err(DropReason::TcpInvalidReset)
     }
 

@@ -184,6 +184,8 @@ pub struct Tcp {
     remote_port: u16,
     /// The MSS option of our SYN.
     mss_to_offer: u16,
+    /// Octets that a segment may lack to be taken as full.
+    slack: u16,
     /// The retransmission timer, or the persist timer while the peer's window keeps all from being
     /// sent.
     retransmit_at: Option<Instant>,
@@ -265,6 +267,7 @@ impl Tcp {
                 options.sack,
             ),
             mss_to_offer: options.mss,
+            slack: 0,
             options,
             rtt: RttEstimator::new(config.initial_rto, config.min_rto, config.max_rto),
             syn_due: true,
@@ -399,10 +402,16 @@ impl Tcp {
     /// [`release_frames`](Self::release_frames).
     pub fn queue(&mut self, frame: FrameId, payload_at: u16, len: u16, payload_sum: u16) -> u64 {
         let end = self.send.queue(frame, payload_at, len, payload_sum);
-        if len < self.options.max_payload() {
+        if len < self.options.max_payload().saturating_sub(self.slack) {
             self.push();
         }
         end
+    }
+
+    /// Takes segments as full from now on that lack at most so many octets: the owner cuts its
+    /// messages there. A segment that is not full has PSH.
+    pub fn take_as_full(&mut self, slack: u16) {
+        self.slack = slack;
     }
 
     /// Returns the stream offset past all that was queued or sent.

@@ -15,8 +15,24 @@ pub enum QpState {
     Idle,
     /// Connected: requests flow.
     Rts,
+    /// Left by its peer while it had nothing to send, with the semantics of RC: its receives stay
+    /// posted. It is over with the next request, which has nowhere to go.
+    Orphaned(Departure),
     /// Over: every request completes with `WrFlushed`.
     Error,
+}
+
+/// How the peer of a connection has left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// With FIN, between messages.
+    Closed,
+    /// With FIN inside a message.
+    CutOff,
+    /// With RST.
+    Reset,
+    /// It does not answer.
+    Silent,
 }
 
 /// A queue pair as the engine sees it.

@@ -47,6 +47,9 @@ pub enum WrOpcode {
     FetchAdd = 6,
     /// Atomic CmpSwap.
     CmpSwap = 7,
+    /// Send with Immediate: Immediate Data of 4 octets in the header of a Send, for connections with
+    /// the semantics of RC alone.
+    SendImmediate = 8,
     /// Binds a memory window. This and those below send nothing.
     BindWindow = 16,
     /// Registers a part of a region.
@@ -77,6 +80,7 @@ impl TryFrom<u8> for WrOpcode {
             5 => Self::WriteImmediate,
             6 => Self::FetchAdd,
             7 => Self::CmpSwap,
+            8 => Self::SendImmediate,
             16 => Self::BindWindow,
             17 => Self::FastRegister,
             18 => Self::LocalInvalidate,
@@ -118,7 +122,7 @@ pub struct SendWr {
     pub invalidate_stag: u32,
     /// Write, Read and atomics: where in the peer's STag.
     pub remote_offset: u64,
-    /// Immediate Data.
+    /// Immediate Data; the first 4 octets for a Send with Immediate.
     pub immediate: [u8; IMMEDIATE_LEN],
     /// [`Sge`]s, or inline data, or a [`Binding`](crate::memory::binding::Binding). Of an atomic:
     /// one [`Sge`], and its operands behind it.
@@ -173,7 +177,8 @@ impl SendWr {
                 | WrOpcode::Send
                 | WrOpcode::SendInvalidate
                 | WrOpcode::Immediate
-                | WrOpcode::WriteImmediate)
+                | WrOpcode::WriteImmediate
+                | WrOpcode::SendImmediate)
         )
     }
 

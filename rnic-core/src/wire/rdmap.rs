@@ -42,16 +42,29 @@ pub enum Opcode {
     AtomicRequest = 10,
     /// Atomic Response (RFC 7306).
     AtomicResponse = 11,
+    /// Send with Immediate, on connections with the semantics of RC alone.
+    SendImmediate = 12,
+    /// Send with Solicited Event and Immediate, on these alone.
+    SendSolicitedImmediate = 13,
 }
 
 /// Octets of Immediate Data (RFC 7306 figure 7).
 pub const IMMEDIATE_LEN: usize = 8;
+
+/// Octets of Immediate Data in the header of a Send.
+pub const SEND_IMMEDIATE_LEN: usize = 4;
 
 impl Opcode {
     /// Returns whether the message targets a tagged buffer (RFC 5040 figure 4).
     // rfc: 5040-7 opcodes of figure 4, with their queues
     pub const fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)
+    }
+
+    /// Returns whether it is one that the RFCs leave free. Only connections with the semantics of
+    /// RC use it.
+    pub const fn is_of_rc(self) -> bool {
+        matches!(self, Self::SendImmediate | Self::SendSolicitedImmediate)
     }
 }
 
@@ -73,6 +86,8 @@ impl TryFrom<u8> for Opcode {
             9 => Self::ImmediateSolicited,
             10 => Self::AtomicRequest,
             11 => Self::AtomicResponse,
+            12 => Self::SendImmediate,
+            13 => Self::SendSolicitedImmediate,
             other => return Err(RdmapWireError::Opcode(other)),
         })
     }

@@ -114,6 +114,69 @@ fn a_series_is_what_would_be_cut_one_by_one() {
     );
 }
 
+/// Segments of a message whose lines are kept whole.
+fn lines(header: DdpHeader, length: u32, mulpdu: usize) -> Vec<(u64, usize, bool)> {
+    let mut segmenter = Segmenter::new(header, length).keeping_lines();
+    let cuts = std::iter::from_fn(|| segmenter.next(mulpdu));
+    cuts.map(|cut| (place(&cut.header), cut.len, cut.last))
+        .collect()
+}
+
+fn place(header: &DdpHeader) -> u64 {
+    match header {
+        DdpHeader::Tagged(header) => header.offset.0,
+        DdpHeader::Untagged(header) => header.offset.0.into(),
+    }
+}
+
+#[test]
+fn where_lines_are_kept_whole_segments_end_between_two() {
+    // 200 octets of payload.
+    let mulpdu = 200 + TAGGED_LEN;
+    let from_a_line = [(0, 192, false), (192, 192, false), (384, 116, true)];
+    assert_eq!(lines(tagged(0), 500, mulpdu), from_a_line);
+    let from_within = [(60, 196, false), (256, 192, false), (448, 112, true)];
+    assert_eq!(lines(tagged(60), 500, mulpdu), from_within);
+    // The last is as long as it can be.
+    assert_eq!(lines(tagged(0), 200, mulpdu), [(0, 200, true)]);
+    assert_eq!(
+        lines(tagged(0), 201, mulpdu),
+        [(0, 192, false), (192, 9, true)]
+    );
+    let wraps = [(u64::MAX - 99, 164 + 0, false)];
+    assert_eq!(lines(tagged(u64::MAX - 99), 500, mulpdu)[..1], wraps);
+    // Where no line fits, they are not kept.
+    let small = 40 + TAGGED_LEN;
+    let torn = [(0, 40, false), (40, 24, false), (64, 36, true)];
+    assert_eq!(lines(tagged(0), 100, small), torn);
+    let sends = [(0, 200, false), (200, 200, false), (400, 100, true)];
+    let queue = untagged(QueueNumber::SEND);
+    assert_eq!(lines(queue, 500, 200 + UNTAGGED_LEN), sends);
+}
+
+#[test]
+fn a_series_that_keeps_lines_is_what_would_be_cut_one_by_one() {
+    for mulpdu in [60, 77, 78, 100, 154, 300] {
+        for (length, start) in (0..900).flat_map(|length| [(length, 0), (length, 33)]) {
+            let mut singly = Segmenter::new(tagged(start), length).keeping_lines();
+            loop {
+                let mut together = singly;
+                if let Some(mut full) = together.full_segments(mulpdu) {
+                    for _ in 0..full.octets() / full.payload_len() {
+                        let cut = singly.next(mulpdu).unwrap();
+                        assert_eq!(cut.len, full.payload_len());
+                        assert_eq!(together.next_full(&mut full), cut.header);
+                    }
+                    assert!(singly.next(mulpdu).unwrap().last, "{length} octets");
+                }
+                if singly.next(mulpdu).is_none() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_mulpdu_without_room_cuts_nothing_until_it_grows() {
     let mut segmenter = Segmenter::new(untagged(QueueNumber::SEND), 10);

@@ -50,7 +50,7 @@ impl Flow {
             .doing("watch the connections")?
         {
             match event {
-                ConnectionEvent::Established(_) => {}
+                ConnectionEvent::Established(_) | ConnectionEvent::PeerLeft(_) => {}
                 ConnectionEvent::Rejected { private_data, .. } => {
                     return Err(rejected(&private_data));
                 }

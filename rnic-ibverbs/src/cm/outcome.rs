@@ -72,6 +72,8 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
             state.phase = Phase::Over;
             EventData::new(RDMA_CM_EVENT_CONNECT_ERROR, -(Errno::ECONNABORTED as i32))
         }
+        // rdma_cm asks for no connection with the semantics of RC.
+        ConnectionEvent::PeerLeft(_) => return,
     };
     id.tell_in(&state, what);
     drop(state);

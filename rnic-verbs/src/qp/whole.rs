@@ -41,7 +41,7 @@ impl Qp {
         if request.plain(max_sge, max_inline).is_none() {
             request.encode(max_sge, max_inline)?;
         }
-        if !self.was_established && !request.is_local() {
+        if !self.takes_sends && !request.is_local() {
             self.check_connected()?;
         }
         Ok(())

@@ -3,26 +3,11 @@
 use std::time::Duration;
 
 use rnic_verbs::{
-    Completion, ConnectionEvent, ConnectionOptions, Device, EndReason, PostError, QpState,
-    SendRequest, WcOpcode, WcStatus,
+    Completion, ConnectionEvent, ConnectionOptions, EndReason, PostError, QpState, SendRequest,
+    WcOpcode, WcStatus,
 };
 
-use crate::fixture::{Side, Threads, devices};
-
-/// All is driven by the test, so that it knows what has happened.
-const INLINE: Threads = Threads {
-    near: false,
-    far: false,
-};
-
-/// Runs turns of both devices until there is nothing to do.
-fn settle(devices: &[&Device]) {
-    let mut idle = 0;
-    while idle < 3 {
-        let did = devices.iter().filter(|device| device.drive()).count() > 0;
-        idle = if did { 0 } else { idle + 1 };
-    }
-}
+use crate::fixture::{INLINE, Side, devices, settle};
 
 fn inline_send(text: &[u8], wr_id: u64) -> SendRequest<'_> {
     SendRequest::send().inline(text).wr_id(wr_id)
@@ -150,4 +135,132 @@ fn what_a_failed_attempt_left_goes_to_the_next_peer() {
     assert_eq!(received(&mut far), "patient");
     let ends = near.qp.ends().unwrap();
     assert_eq!((ends.remote, ends.depths.is_some()), (address, true));
+}
+
+/// An application that has states of its own decides when requests may be posted.
+#[test]
+fn requests_to_an_open_queue_wait_for_any_attempt_on_either_side() {
+    let (near_device, far_device, address) = devices(INLINE);
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    post_receives(&mut near);
+    post_receives(&mut far);
+    near.qp.open_sends(true);
+    far.qp.open_sends(true);
+    near.qp.post_send(&inline_send(b"early", 100)).unwrap();
+    far.qp.post_send(&inline_send(b"answer", 200)).unwrap();
+    settle(&[&near_device, &far_device]);
+    near.qp
+        .connect(address, None, ConnectionOptions::default())
+        .unwrap();
+    settle(&[&near_device, &far_device]);
+    assert_eq!(near.qp.state(), QpState::Init, "nobody listens");
+    let between = [inline_send(b"between", 101), inline_send(b"two", 102)];
+    near.qp.post_sends(between).unwrap();
+    let listener = far_device.listen(address).unwrap();
+    near.qp
+        .connect(address, None, ConnectionOptions::default())
+        .unwrap();
+    settle(&[&near_device, &far_device]);
+    let request = listener.next_request(Duration::ZERO).unwrap().unwrap();
+    far.qp.post_send(&inline_send(b"another", 201)).unwrap();
+    settle(&[&far_device]);
+    request
+        .accept(&mut far.qp, ConnectionOptions::default())
+        .unwrap();
+    settle(&[&far_device, &near_device]);
+    let texts = |side: &mut Side| {
+        let mut texts = Vec::new();
+        while texts.len() < 3
+            && let Some(done) = taken(side)
+        {
+            if done.opcode() == WcOpcode::Recv {
+                let mut text = vec![0; done.byte_len() as usize];
+                side.mr.read(64 * done.wr_id() as usize, &mut text).unwrap();
+                texts.push(String::from_utf8(text).unwrap());
+            }
+        }
+        texts
+    };
+    assert_eq!(texts(&mut far), ["early", "between", "two"]);
+    assert_eq!(texts(&mut near), ["answer", "another"]);
+}
+
+#[test]
+fn a_closed_queue_takes_no_requests_in_any_state() {
+    let (near_device, far_device, address) = devices(INLINE);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    post_receives(&mut far);
+    near.qp.open_sends(false);
+    let one = |wr_id| inline_send(b"one", wr_id);
+    let assert_closed = |near: &mut Side, state| {
+        let closed = PostError::NotConnected(state);
+        assert_eq!(near.qp.post_send(&one(1)), Err(closed));
+        let error = near.qp.post_sends([one(1), one(2)]).unwrap_err();
+        assert_eq!((error.posted, error.error), (0, closed));
+        let whole = near.qp.post_whole::<PostError, _>(|| [Ok(one(1))]);
+        assert_eq!(whole, Err(closed));
+        // Not plain.
+        let solicited = one(1).solicited();
+        let immediate = SendRequest::immediate([0; 8]);
+        assert_eq!(near.qp.post_send(&immediate), Err(closed));
+        assert_eq!(near.qp.post_send(&solicited), Err(closed));
+    };
+    assert_closed(&mut near, QpState::Init);
+    near.qp
+        .connect(address, None, ConnectionOptions::default())
+        .unwrap();
+    assert_closed(&mut near, QpState::Connecting);
+    settle(&[&near_device, &far_device]);
+    let request = listener.next_request(Duration::ZERO).unwrap().unwrap();
+    request
+        .accept(&mut far.qp, ConnectionOptions::default())
+        .unwrap();
+    settle(&[&near_device, &far_device]);
+    assert_closed(&mut near, QpState::Rts);
+    near.qp.open_sends(true);
+    near.qp.post_send(&one(5)).unwrap();
+    near.qp.open_sends(false);
+    assert_closed(&mut near, QpState::Rts);
+    settle(&[&near_device, &far_device]);
+    assert_eq!(received(&mut far), "one");
+    assert_eq!(taken(&mut near).map(|done| done.wr_id()), Some(5));
+    assert!(taken(&mut far).is_none());
+}
+
+/// A peer that never answers: the application decides that it has waited long enough.
+#[test]
+fn the_oldest_request_tells_why_a_queue_pair_was_failed() {
+    for connects in [false, true] {
+        let (near_device, _far_device, address) = devices(INLINE);
+        let mut near = Side::new(&near_device);
+        post_receives(&mut near);
+        near.qp.open_sends(true);
+        if connects {
+            // The far side takes no turn.
+            near.qp
+                .connect(address, None, ConnectionOptions::default())
+                .unwrap();
+        }
+        for wr_id in [100, 101] {
+            near.qp.post_send(&inline_send(b"lost", wr_id)).unwrap();
+        }
+        settle(&[&near_device]);
+        assert!(taken(&mut near).is_none());
+        near.qp.fail_as(WcStatus::RetryExceeded).unwrap();
+        settle(&[&near_device]);
+        let ended: Vec<_> = std::iter::from_fn(|| taken(&mut near))
+            .map(|done| (done.wr_id(), done.status()))
+            .collect();
+        let flushed = [101, 0, 1, 2, 3].map(|wr_id| (wr_id, WcStatus::WrFlushed));
+        assert_eq!(ended[0], (100, WcStatus::RetryExceeded));
+        assert_eq!(ended[1..], flushed);
+        assert_eq!(near.qp.state(), QpState::Error);
+        // Once it is over there is nothing to fail.
+        near.qp.post_send(&inline_send(b"late", 102)).unwrap();
+        near.qp.fail_as(WcStatus::RetryExceeded).unwrap();
+        settle(&[&near_device]);
+        let late = taken(&mut near).map(|done| (done.wr_id(), done.status()));
+        assert_eq!(late, Some((102, WcStatus::WrFlushed)));
+    }
 }

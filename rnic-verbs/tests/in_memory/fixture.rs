@@ -26,6 +26,12 @@ pub(crate) const MIXED: Threads = Threads {
     far: true,
 };
 
+/// All is driven by the test, so that it knows what has happened.
+pub(crate) const INLINE: Threads = Threads {
+    near: false,
+    far: false,
+};
+
 pub(crate) fn open(end: InMemoryDevice, thread: bool) -> Device {
     let turn = Box::new(end.worker);
     let driver = if thread {
@@ -40,6 +46,15 @@ pub(crate) fn devices(threads: Threads) -> (Device, Device, SocketAddr) {
     let (near, far) = pair([[1; 32], [2; 32]]);
     let address = SocketAddr::new(far.address, PORT);
     (open(near, threads.near), open(far, threads.far), address)
+}
+
+/// Runs turns of both devices until there is nothing to do.
+pub(crate) fn settle(devices: &[&Device]) {
+    let mut idle = 0;
+    while idle < 3 {
+        let did = devices.iter().filter(|device| device.drive()).count() > 0;
+        idle = if did { 0 } else { idle + 1 };
+    }
 }
 
 /// One side of a connection, with a page of memory that the other may read and write.

@@ -102,10 +102,17 @@ impl Requester {
         }
     }
 
-    /// Completes all requests: those that are done with their status, all others as flushed.
-    pub(in super::super) fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
+    /// Completes all requests: those that are done with their status, the `first` of the others
+    /// with that one, and the rest as flushed.
+    pub(in super::super) fn flush(
+        &mut self,
+        mut first: WcStatus,
+        qp: &mut QueuePair,
+        cqs: &mut CqTable,
+    ) {
+        let mut unfinished = || std::mem::replace(&mut first, WcStatus::WrFlushed);
         while let Some(request) = self.requests.front() {
-            let status = request.status(self.acked).unwrap_or(WcStatus::WrFlushed);
+            let status = request.status(self.acked).unwrap_or_else(&mut unfinished);
             self.complete_first(status, qp, cqs);
         }
         self.outstanding.clear();
@@ -117,7 +124,7 @@ impl Requester {
             };
             let request = PostedRequest::new(&wr, true, Target::None, Progress::Sending);
             self.track(request);
-            self.complete_first(WcStatus::WrFlushed, qp, cqs);
+            self.complete_first(unfinished(), qp, cqs);
         }
     }
 

@@ -24,7 +24,7 @@ pub struct BurstSegments {
     flags: Flags,
     first: Flags,
     ecn_capable: bool,
-    /// Octets of a full segment.
+    /// The fewest octets of a full segment.
     full: u16,
     /// Octets that may be sent in all.
     room: u64,
@@ -57,7 +57,7 @@ impl BurstSegments {
             first: if reduced { Flags::CWR } else { Flags::NONE },
             header,
             ecn_capable,
-            full: tcp.options.max_payload(),
+            full: tcp.options.max_payload().saturating_sub(tcp.slack),
             room,
             segments: 0,
             began,

@@ -12,7 +12,7 @@ use crate::wire::rdmap::IMMEDIATE_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WcOpcode {
-    /// A Send, with or without Invalidate, or Immediate Data alone.
+    /// A Send, with or without Invalidate or Immediate, or Immediate Data alone.
     Send = 0,
     /// An RDMA Write, with or without Immediate Data.
     Write = 1,
@@ -60,7 +60,10 @@ impl From<WrOpcode> for WcOpcode {
             WrOpcode::Read => Self::Read,
             WrOpcode::FetchAdd => Self::FetchAdd,
             WrOpcode::CmpSwap => Self::CmpSwap,
-            WrOpcode::Send | WrOpcode::SendInvalidate | WrOpcode::Immediate => Self::Send,
+            WrOpcode::Send
+            | WrOpcode::SendInvalidate
+            | WrOpcode::SendImmediate
+            | WrOpcode::Immediate => Self::Send,
             WrOpcode::BindWindow => Self::BindWindow,
             WrOpcode::FastRegister => Self::FastRegister,
             WrOpcode::LocalInvalidate => Self::LocalInvalidate,
@@ -100,7 +103,7 @@ pub struct Completion {
     pub flags: u16,
     /// The STag that the message made invalid.
     pub invalidated_stag: u32,
-    /// Immediate Data.
+    /// Immediate Data: 8 octets with RecvImmediate, 4 and zeros with Recv.
     pub immediate: [u8; IMMEDIATE_LEN],
 }
 

@@ -40,19 +40,22 @@ fn the_control_octet() {
 // rfc: 5040-7, 5040-8, 7306-57 the opcodes are those of figure 4, and others are refused
 #[test]
 fn opcodes() {
-    for opcode in 0..12 {
+    for opcode in 0..14 {
         assert_eq!(
             Opcode::try_from(opcode).map(|known| known as u8),
             Ok(opcode)
         );
     }
-    for opcode in 12..=255 {
+    for opcode in 14..=255 {
         assert_eq!(
             Opcode::try_from(opcode),
             Err(RdmapWireError::Opcode(opcode))
         );
     }
-    let tagged = (0..12).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_tagged());
+    // Those that the RFCs leave free, for connections with the semantics of RC.
+    let of_rc = (0..14).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_of_rc());
+    assert_eq!(of_rc.collect::<Vec<_>>(), [12, 13]);
+    let tagged = (0..14).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_tagged());
     assert_eq!(tagged.collect::<Vec<_>>(), [0, 2]);
 }
 

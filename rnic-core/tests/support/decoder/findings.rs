@@ -130,6 +130,8 @@ pub(super) struct Findings<'a> {
     pub(super) objections: &'a mut Vec<Objection>,
     pub(super) heard: &'a mut Heard,
     pub(super) judged: bool,
+    /// The opcodes of RC are agreed on.
+    pub(super) rc: bool,
     pub(super) wrong: bool,
     pub(super) place: String,
 }

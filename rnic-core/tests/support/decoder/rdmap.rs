@@ -17,6 +17,9 @@ const IMMEDIATE: u8 = 8;
 const IMMEDIATE_SOLICITED: u8 = 9;
 const ATOMIC_REQUEST: u8 = 10;
 const ATOMIC_RESPONSE: u8 = 11;
+/// Of connections with the semantics of RC: docs/design/rc.md.
+const SEND_IMMEDIATE: u8 = 12;
+const SEND_SOLICITED_IMMEDIATE: u8 = 13;
 
 const IMMEDIATE_LEN: usize = 8;
 const ATOMIC_REQUEST_LEN: usize = 52;
@@ -33,6 +36,7 @@ pub(super) fn check_opcode(segment: &Segment<'_>, findings: &mut Findings<'_>) {
         | SEND_SOLICITED_INVALIDATE
         | IMMEDIATE
         | IMMEDIATE_SOLICITED => Some(0),
+        SEND_IMMEDIATE | SEND_SOLICITED_IMMEDIATE if findings.rc => Some(0),
         READ_REQUEST | ATOMIC_REQUEST => Some(1),
         TERMINATE => Some(2),
         ATOMIC_RESPONSE => Some(3),
@@ -43,8 +47,14 @@ pub(super) fn check_opcode(segment: &Segment<'_>, findings: &mut Findings<'_>) {
         Target::Untagged {
             queue, reserved, ..
         } => {
-            let invalidates = matches!(segment.opcode, SEND_INVALIDATE | SEND_SOLICITED_INVALIDATE);
-            findings.demand(invalidates || reserved == 0, Rule::RdmapControl, || {
+            let used = matches!(
+                segment.opcode,
+                SEND_INVALIDATE
+                    | SEND_SOLICITED_INVALIDATE
+                    | SEND_IMMEDIATE
+                    | SEND_SOLICITED_IMMEDIATE
+            );
+            findings.demand(used || reserved == 0, Rule::RdmapControl, || {
                 format!("an Invalidate STag, {reserved:#x}, in {segment:?}")
             });
             Some(queue)

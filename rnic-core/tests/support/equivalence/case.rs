@@ -47,6 +47,8 @@ pub(crate) struct Terms {
     pub(crate) tagged: bool,
     /// Frames arrive with checksums that were only begun.
     pub(crate) unfinished: bool,
+    /// Connections have the semantics of RC.
+    pub(crate) rc: bool,
 }
 
 impl Terms {
@@ -83,6 +85,7 @@ impl Terms {
             peer_to_peer: from.once_in(6),
             tagged: from.once_in(8),
             unfinished: from.once_in(10),
+            rc: from.once_in(4),
         }
     }
 
@@ -112,6 +115,7 @@ impl Terms {
             ird: 4,
             ord: 4,
             peer_to_peer: self.peer_to_peer,
+            rc: self.rc,
             ..ConnectionOptions::default()
         }
     }
