@@ -5,6 +5,7 @@
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::Ordering;
 
 use rnic_verbs::QpState;
 
@@ -188,7 +189,11 @@ fn move_to(
     keep(&mut settings.attr, attr, mask);
     settings.state = wanted;
     match (now, wanted) {
-        (IBV_QPS_INIT, IBV_QPS_RTR) => rendezvous::begin(object, &mut settings),
+        (IBV_QPS_INIT, IBV_QPS_RTR) => {
+            object.connects_itself.store(true, Ordering::Relaxed);
+            object.lock().open_sends(false);
+            rendezvous::begin(object, &mut settings);
+        }
         (IBV_QPS_RTR, IBV_QPS_RTS) => {
             object.lock().open_sends(true);
             rendezvous::may_send(object, &mut settings);
@@ -256,6 +261,7 @@ unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
         let mut settings = lock(&object.settings);
         let is_new = settings.has_no_peer() && settings.state == IBV_QPS_RESET;
         *settings = Settings::default();
+        object.connects_itself.store(false, Ordering::Relaxed);
         is_new
     };
     if is_new {

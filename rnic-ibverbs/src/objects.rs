@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the program's objects")]
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::abi::*;
@@ -309,6 +309,8 @@ pub(crate) struct Qp {
     pub(crate) signal_all: bool,
     /// The operations of `ibv_qp_ex` that it was made for: 0 if it was made without.
     pub(crate) send_ops: u64,
+    /// The program connects it itself, so that its connection keeps to RC.
+    pub(crate) connects_itself: AtomicBool,
     /// Held while the program changes it.
     pub(crate) changing: Mutex<()>,
     /// What the program has set by `ibv_modify_qp`.
@@ -341,6 +343,7 @@ impl Qp {
             cap: new.cap,
             signal_all: new.signal_all,
             send_ops: new.send_ops,
+            connects_itself: AtomicBool::new(false),
             changing: Mutex::default(),
             settings: Mutex::default(),
             batch: Section::default(),

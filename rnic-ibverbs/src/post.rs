@@ -3,6 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::slice;
+use std::sync::atomic::Ordering;
 
 use rnic_verbs::{MAX_INLINE, MAX_SGE, PostError, RemoteAddress, SendRequest, Sge, Stag};
 
@@ -18,13 +19,16 @@ const _: () = assert!(align_of::<Sge>() == align_of::<ibv_sge>());
 
 /// Room for what a request is made of while it is posted.
 pub(crate) struct Scratch {
+    /// Its connection has Sends with Immediate.
+    has_send_immediate: bool,
     inline: [MaybeUninit<u8>; MAX_INLINE],
     binding: Option<rnic_verbs::Binding>,
 }
 
 impl Scratch {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(qp: &Qp) -> Self {
         Self {
+            has_send_immediate: qp.connects_itself.load(Ordering::Relaxed),
             inline: [MaybeUninit::uninit(); MAX_INLINE],
             binding: None,
         }
@@ -81,6 +85,7 @@ pub(crate) unsafe fn request<'a>(
         offset: rdma.remote_addr,
     };
     let Scratch {
+        has_send_immediate,
         inline,
         binding: bound,
     } = scratch;
@@ -119,6 +124,9 @@ pub(crate) unsafe fn request<'a>(
         IBV_WR_ATOMIC_FETCH_AND_ADD => {
             let atomic = wr.wr.atomic;
             SendRequest::fetch_add(address(atomic), atomic.compare_add)
+        }
+        IBV_WR_SEND_WITH_IMM if *has_send_immediate => {
+            SendRequest::send_with_immediate(wr.imm_data.to_ne_bytes())
         }
         // RFC 7306 has Immediate Data alone or behind a Write.
         IBV_WR_SEND_WITH_IMM | IBV_WR_TSO | IBV_WR_FLUSH | IBV_WR_ATOMIC_WRITE => {
@@ -201,16 +209,16 @@ impl Iterator for Requests {
 /// # Safety
 /// The list is one that `ibv_post_send` takes, or NULL.
 pub(crate) unsafe fn post_list(
-    qp: &mut rnic_verbs::Qp,
+    object: &Qp,
     wr: *mut ibv_send_wr,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
-    let mut scratch = Scratch::new();
+    let mut scratch = Scratch::new(object);
     let mut requests = Requests {
         next: wr,
         scratch: &mut scratch,
         wrong: None,
     };
-    let refused = qp.post_sends(&mut requests).err();
+    let refused = object.lock().post_sends(&mut requests).err();
     match (refused, requests.wrong) {
         (None, None) => Ok(()),
         (Some(refused), _) => Err((nth(wr, refused.posted), refused.error.errno())),
@@ -235,11 +243,8 @@ impl From<PostError> for Unposted {
 ///
 /// # Safety
 /// As of [`post_list`].
-pub(crate) unsafe fn post_whole(
-    qp: &mut rnic_verbs::Qp,
-    wr: *mut ibv_send_wr,
-) -> Result<(), Errno> {
-    let mut scratch = Scratch::new();
+pub(crate) unsafe fn post_whole(object: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
+    let mut scratch = Scratch::new(object);
     let scratch = &raw mut scratch;
     let all = || {
         let mut next = wr;
@@ -253,7 +258,7 @@ pub(crate) unsafe fn post_whole(
             Some(made.map_err(Unposted::Unknown))
         })
     };
-    qp.post_whole(all).map_err(|why| match why {
+    object.lock().post_whole(all).map_err(|why| match why {
         Unposted::Unknown(errno) => errno,
         Unposted::Refused(why) => why.errno(),
     })
@@ -267,7 +272,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> i32 {
     let _whole = PutOff::new();
     let posted = match Qp::here(qp) {
-        Ok(object) => post_list(&mut object.lock(), wr),
+        Ok(object) => post_list(object, wr),
         Err(errno) => Err((wr, errno)),
     };
     match posted {

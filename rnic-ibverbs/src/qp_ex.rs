@@ -21,6 +21,7 @@ use crate::section::Within;
 const KNOWN: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
@@ -111,7 +112,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> i32 {
     };
     let posted = match batch.wrong {
         Some(errno) => Err(errno),
-        None => post_batch(batch, &mut object.lock()),
+        None => post_batch(batch, object),
     };
     object.batch.leave();
     posted.map_or_else(|errno| errno as i32, |()| 0)
@@ -131,7 +132,7 @@ unsafe fn wrong(qp: *mut ibv_qp_ex, errno: Errno) {
 ///
 /// # Safety
 /// What they name is what the manual pages ask for.
-unsafe fn post_batch(batch: &mut Batch, qp: &mut rnic_verbs::Qp) -> Result<(), Errno> {
+unsafe fn post_batch(batch: &mut Batch, qp: &Qp) -> Result<(), Errno> {
     let Batch {
         requests,
         pieces,

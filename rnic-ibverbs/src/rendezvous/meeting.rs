@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use rnic_verbs::{ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive};
+use rnic_verbs::{
+    ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive, WcStatus,
+};
 use tracing::debug;
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS};
@@ -246,7 +248,7 @@ pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: In
 /// Fails a queue pair whose peer does not answer, or does not expect what it sends.
 fn give_up(qp: &Qp, settings: &mut Settings) {
     // Fails only where there is no engine any more.
-    let _ = qp.lock().fail();
+    let _ = qp.lock().fail_as(WcStatus::RetryExceeded);
     move_on(settings, Stage::Over);
     settings.state = IBV_QPS_ERR;
 }
@@ -263,6 +265,8 @@ pub(super) fn follow(qp: &Qp, settings: &mut Settings, waiting: &Waiting, event:
             debug!("connecting has failed: {reason}");
             after_failure(qp, settings, waiting);
         }
+        // InfiniBand does not tell: the next request does.
+        ConnectionEvent::PeerLeft(_) => {}
         ConnectionEvent::Disconnected(_) => {
             move_on(settings, Stage::Over);
             settings.state = IBV_QPS_ERR;
