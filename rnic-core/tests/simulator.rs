@@ -430,9 +430,7 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
         sim.hosts[0].events, sim.hosts[1].events
     );
     let reason = sim.hosts[1].events.iter().find_map(|event| match event {
-        Event::Disconnected { reason, .. } | Event::PeerLeft { reason, .. } => {
-            Some(reason.clone())
-        }
+        Event::Disconnected { reason, .. } | Event::PeerLeft { reason, .. } => Some(reason.clone()),
         _ => None,
     });
     assert_eq!(reason, Some(EndReason::Peer), "seed {seed}");
