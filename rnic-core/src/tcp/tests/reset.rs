@@ -61,7 +61,7 @@ fn the_acknowledgment_of_a_reset_counts() {
     t.expect(". 3001:3001(0) ack 1");
     t.expect_state(State::Established);
     t.write(1000);
-    t.expect("P. 3001:4001(1000) ack 1");
+    t.expect(". 3001:4001(1000) ack 1");
     // Outside, and of what was never sent.
     t.inject("R. 70000:70000(0) ack 2001");
     t.inject("R. 2:2(0) ack 4002");
