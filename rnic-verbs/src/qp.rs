@@ -495,7 +495,8 @@ impl Qp {
         self.wait_ended(timeout)
     }
 
-    /// Ends the connection at once with a RST. Fails only if the worker has ended.
+    /// Ends the connection at once with a RST, or with a FIN if it has [the semantics of
+    /// RC](ConnectionOptions::rc). Fails only if the worker has ended.
     pub fn abort(&mut self) -> Result<(), Error> {
         self.command(Command::Abort(self.number))
     }

@@ -160,7 +160,7 @@ pub enum Command {
     },
     /// Ends a connection in order, after everything posted so far was sent.
     Disconnect(QpNumber),
-    /// Ends a connection at once, with a TCP RST.
+    /// Ends a connection at once, with a TCP RST; with the semantics of RC with a FIN.
     Abort(QpNumber),
     /// Moves a queue pair to Error, whatever its state; a connection that it has is aborted.
     Fail(QpNumber),

@@ -222,6 +222,35 @@ fn other_ends_flush() {
 }
 
 #[test]
+fn the_oldest_unfinished_request_tells_why_a_queue_pair_was_failed() {
+    for options in [rc(), ConnectionOptions::default()] {
+        let mut sim = rc_hosts();
+        let mut raw = accept_raw(&mut sim, &options);
+        sim.raw[raw.peer].send_ddp(nothing(), &[]);
+        sim.hosts[0].post_recv(&mut raw.qp, empty_recv(50));
+        sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"heard"));
+        sim.run_now();
+        sim.raw[raw.peer].acknowledges = false;
+        for id in 2..=3 {
+            sim.hosts[0].post_send(&mut raw.qp, inline_send(id, b"lost"));
+        }
+        sim.run_now();
+        let qp = raw.qp.number;
+        let status = WcStatus::RetryExceeded;
+        sim.hosts[0].command(Command::FailAs { qp, status });
+        sim.run_now();
+        let wanted = [
+            (1, Send, Success),
+            retried(2),
+            flushed_send(3),
+            flushed_receive(50),
+        ];
+        assert_eq!(outcomes(&mut raw.qp), wanted);
+        assert_eq!(sim.hosts[0].end_of(qp), Some(EndReason::Local));
+    }
+}
+
+#[test]
 fn an_orphan_can_be_failed_aborted_and_disconnected() {
     for command in [Command::Fail, Command::Abort, Command::Disconnect] {
         let (mut sim, mut qp) = orphan(Way::Fin);

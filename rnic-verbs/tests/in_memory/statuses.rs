@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use rnic_verbs::{
-    Access, Completion, ConnectionOptions, RemoteAddress, SendRequest, Stag, WcStatus,
+    Access, Completion, ConnectionEvent, ConnectionOptions, RemoteAddress, SendRequest, Stag,
+    WcStatus,
 };
 
-use crate::fixture::{MIXED, Side, connected, devices, join_with};
+use crate::fixture::{MIXED, SOON, Side, connected, devices, join_with};
 
 /// Posts a request and returns the status with which it completes on each side.
 fn outcome(near: &mut Side, far: &mut Side, request: &SendRequest<'_>) -> [WcStatus; 2] {
@@ -75,6 +76,20 @@ fn every_status_has_its_cause() {
     let sink = [near.mr.sge(0, 1)];
     let read = SendRequest::read(far.mr.remote(0)).memory(&sink);
     expect(&[own_outcome(&mut near, &read)], &[LocalQpOperationError]);
+
+    // The peer is gone, on a connection with the semantics of RC.
+    let (near_device, far_device, address) = devices(MIXED);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    let rc = ConnectionOptions {
+        rc: true,
+        ..ConnectionOptions::default()
+    };
+    join_with(&mut near, &mut far, &listener, rc);
+    drop(far);
+    let left = near.qp.next_event(SOON).unwrap();
+    assert!(matches!(left, Some(ConnectionEvent::PeerLeft(_))));
+    expect(&[own_outcome(&mut near, &text)], &[RetryExceeded]);
 
     let all = (0..=u8::MAX).filter_map(|code| WcStatus::try_from(code).ok());
     let mut unseen: Vec<_> = all.map(WcStatus::name).collect();

@@ -47,6 +47,31 @@ fn a_reset_counts_from_the_next_octet_not_taken() {
     assert_eq!(t.tcp.failure(), Some(TcpFailure::Reset));
 }
 
+/// It may be the last that the peer says.
+#[test]
+fn the_acknowledgment_of_a_reset_counts() {
+    let mut t = open();
+    t.write(3000);
+    for start in [1, 1001, 2001] {
+        t.expect(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+    // Within the window; its own window is none.
+    t.inject("R. 2:2(0) ack 1001 win 0");
+    assert_eq!(t.tcp.acked_offset(), 1000);
+    t.expect(". 3001:3001(0) ack 1");
+    t.expect_state(State::Established);
+    t.write(1000);
+    t.expect(". 3001:4001(1000) ack 1");
+    // Outside, and of what was never sent.
+    t.inject("R. 70000:70000(0) ack 2001");
+    t.inject("R. 2:2(0) ack 4002");
+    assert_eq!(t.tcp.acked_offset(), 1000);
+    t.inject("R. 1:1(0) ack 2001");
+    assert_eq!(t.tcp.acked_offset(), 2000);
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::Reset));
+    assert_eq!(t.frames.available(), 256);
+}
+
 #[test]
 fn a_syn_is_challenged_wherever_it_stands() {
     let mut t = open();

@@ -31,7 +31,7 @@ fn the_control_octet() {
         Control::new(Opcode::SendInvalidate).to_string(),
         "SendInvalidate"
     );
-    assert_eq!(Control::from(0x4c).to_string(), "opcode 12");
+    assert_eq!(Control::from(0x4f).to_string(), "opcode 15");
     for octet in 0..=255u8 {
         assert_eq!(u8::from(Control::from(octet)), octet & 0xcf);
     }
