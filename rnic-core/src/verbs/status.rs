@@ -27,6 +27,8 @@ pub enum WcStatus {
     RemoteAccessError = 10,
     /// The peer failed.
     RemoteOperationError = 11,
+    /// The peer had no receive posted for too long: its receiver was not ready (RNR).
+    RnrRetryExceeded = 13,
     /// Anything else: a number that this release does not know.
     GeneralError = 21,
 }
@@ -44,6 +46,7 @@ impl WcStatus {
             Self::RemoteInvalidRequestError => "REM_INV_REQ_ERR",
             Self::RemoteAccessError => "REM_ACCESS_ERR",
             Self::RemoteOperationError => "REM_OP_ERR",
+            Self::RnrRetryExceeded => "RNR_RETRY_EXC_ERR",
             Self::GeneralError => "GENERAL_ERR",
         }
     }
@@ -68,6 +71,7 @@ impl TryFrom<u8> for WcStatus {
             9 => Self::RemoteInvalidRequestError,
             10 => Self::RemoteAccessError,
             11 => Self::RemoteOperationError,
+            13 => Self::RnrRetryExceeded,
             21 => Self::GeneralError,
             _ => return Err(UnknownCode(code)),
         })
@@ -91,6 +95,6 @@ mod tests {
             Some(status.to_string())
         });
         let names: std::collections::BTreeSet<_> = known.collect();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 11);
     }
 }

@@ -4,10 +4,12 @@ use core::fmt;
 
 mod atomic;
 mod error;
+mod flow_control;
 mod read_request;
 mod terminate;
 pub use atomic::{AtomicOperation, AtomicRequest, AtomicResponse};
 pub use error::RdmapWireError;
+pub use flow_control::{FlowControl, MAX_RNR_TIMER, Readiness};
 pub use read_request::ReadRequest;
 pub use terminate::{BitOrder, Terminate, TerminateControl};
 
@@ -42,6 +44,8 @@ pub enum Opcode {
     AtomicRequest = 10,
     /// Atomic Response (RFC 7306).
     AtomicResponse = 11,
+    /// Control, on connections with the semantics of RC: see [`FlowControl`].
+    FlowControl = 14,
 }
 
 /// Octets of Immediate Data (RFC 7306 figure 7).
@@ -73,6 +77,7 @@ impl TryFrom<u8> for Opcode {
             9 => Self::ImmediateSolicited,
             10 => Self::AtomicRequest,
             11 => Self::AtomicResponse,
+            14 => Self::FlowControl,
             other => return Err(RdmapWireError::Opcode(other)),
         })
     }

@@ -6,6 +6,7 @@ mod connecting;
 mod devices;
 mod early;
 mod fixture;
+mod not_ready;
 mod requests;
 mod shared;
 mod standby;

@@ -123,6 +123,7 @@ pub(crate) struct Heard {
     pub(crate) messages: u64,
     pub(crate) responses: u64,
     pub(crate) terminates: u64,
+    pub(crate) controls: u64,
 }
 
 /// Where a check records what it finds.
@@ -130,6 +131,7 @@ pub(super) struct Findings<'a> {
     pub(super) objections: &'a mut Vec<Objection>,
     pub(super) heard: &'a mut Heard,
     pub(super) judged: bool,
+    pub(super) rc: bool,
     pub(super) wrong: bool,
     pub(super) place: String,
 }

@@ -40,6 +40,8 @@ pub(crate) struct Decoder {
     connections: HashMap<[SocketAddr; 2], Connection>,
     /// Senders need not align FPDUs with TCP segments.
     pub(crate) unaligned: bool,
+    /// The sides keep the semantics of RC: docs/design/rc-receiver-not-ready.md.
+    pub(crate) rc: bool,
     /// TCP checksums are left to the device.
     pub(crate) partial_checksums: bool,
     pub(crate) heard: Heard,
@@ -133,6 +135,7 @@ impl Decoder {
             objections: &mut self.objections,
             heard: &mut self.heard,
             judged,
+            rc: self.rc,
             wrong: speaker.wrong,
             place: format!("{} -> {}", tcp.source, tcp.destination),
         };
