@@ -211,6 +211,7 @@ impl Queues {
             recv_cq: CQ,
             state: QpState::Idle,
             signal_all: false,
+            rnr_retry: 7,
         })))?;
         Ok(Self { sq, _rq: rq })
     }

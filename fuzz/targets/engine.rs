@@ -1,6 +1,6 @@
 //! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the
-//! host buffers stays within its window, all that it sends is right, every work request completes
-//! once, and nothing of the connection is left.
+//! host buffers stays within its window (and a share, where messages may wait for receives), all
+//! that it sends is right, every work request completes once, and nothing of the connection is left.
 #![no_main]
 
 #[path = "../../rnic-core/tests/support/decoder/mod.rs"]
@@ -37,7 +37,8 @@ const LONG: Duration = Duration::from_secs(600);
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     crc: bool,
-    markers: bool,
+    /// The lowest bit: with markers. The next one: with the semantics of RC.
+    options: u8,
     actions: Vec<Action<'a>>,
 }
 
@@ -105,11 +106,12 @@ fn request(crc: bool) -> Vec<u8> {
 }
 
 /// The raw peer is connected to a queue pair of host 0.
-fn connected(crc: bool, markers: bool) -> Option<(Simulation, TestQp)> {
+fn connected(crc: bool, markers: bool, rc: bool) -> Option<(Simulation, TestQp)> {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = WINDOW;
     let mut sim = Simulation::new(&config, Impairments::default(), 1);
     let mut decoder = Decoder::default();
+    decoder.rc = rc;
     sim.tap = Some(Box::new(move |point, frame| match point {
         TapPoint::Sent(_) => decoder.insist(true, frame),
         TapPoint::SentRaw(_) => decoder.insist(false, frame),
@@ -132,6 +134,7 @@ fn connected(crc: bool, markers: bool) -> Option<(Simulation, TestQp)> {
     let options = ConnectionOptions {
         crc,
         markers,
+        rc,
         ..ConnectionOptions::default()
     };
     sim.hosts[0].accept(asked, &qp, &options);
@@ -307,19 +310,22 @@ fn act(
 }
 
 fuzz_target!(|input: Input| {
-    let Some((mut sim, mut qp)) = connected(input.crc, input.markers) else {
+    let (markers, rc) = (input.options & 1 != 0, input.options & 2 != 0);
+    let Some((mut sim, mut qp)) = connected(input.crc, markers, rc) else {
         panic!("an honest start-up fails");
     };
     let rights =
         Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = sim.hosts[0].share(&[0; REGION], rights);
+    // Each octet of the window may come in an FPDU of few octets, with a record of its own.
+    let parked = if rc { (1 << 20) + 8 * WINDOW as usize } else { 0 };
     let mut posted = Posted::default();
     for action in input.actions.into_iter().take(64) {
         act(action, &mut sim, &mut qp, &region, &mut posted);
         sim.run_now();
         for connection in sim.hosts[0].snapshot(sim.now).connections {
             assert!(
-                connection.buffered <= WINDOW as usize + (64 << 10),
+                connection.buffered <= WINDOW as usize + (64 << 10) + parked,
                 "{connection:?}"
             );
         }

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rnic_core::wire::ddp::DdpSegment;
-use rnic_core::wire::rdmap::{AtomicRequest, AtomicResponse, Control, ReadRequest, Terminate};
+use rnic_core::wire::rdmap::{AtomicRequest, AtomicResponse, Control, FlowControl, ReadRequest, Terminate};
 
 fuzz_target!(|ulpdu: &[u8]| {
     let Ok(segment) = DdpSegment::parse(ulpdu) else {
@@ -38,6 +38,11 @@ fuzz_target!(|ulpdu: &[u8]| {
         let mut octets = [0; AtomicResponse::LEN];
         response.emit(&mut octets);
         assert_eq!(octets, segment.payload);
+    }
+    if let Ok(control) = FlowControl::parse(segment.payload) {
+        let mut octets = [0; FlowControl::LEN];
+        control.emit(&mut octets);
+        assert_eq!(FlowControl::parse(&octets), Ok(control));
     }
     let _ = Terminate::parse_as_meant(segment.payload);
     if let Ok(terminate) = Terminate::parse(segment.payload) {

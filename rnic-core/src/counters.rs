@@ -126,6 +126,17 @@ counters! {
         terminates_sent,
         /// Terminate messages received.
         terminates_received,
+        /// Times a stream was parked: a message found no receive, on a connection with the
+        /// semantics of RC.
+        streams_parked,
+        /// Streams that are parked now. The engine goes by this number, and by the next one.
+        streams_parked_now,
+        /// Octets of memory that parked messages take now.
+        octets_parked_now,
+        /// The most that they took at a time.
+        octets_parked_most,
+        /// Messages of peers that said that they have no receive.
+        xoffs_received,
     }
 }
 

@@ -168,6 +168,7 @@ impl Pd {
             recv_cq: recv_cq.handle.id,
             state: qp::QpState::Idle,
             signal_all: caps.signal_all,
+            rnr_retry: qp::RNR_RETRY_FOR_EVER,
         };
         let state = SharedState::default();
         let facts = QpFacts {
@@ -513,6 +514,21 @@ impl Qp {
     pub fn fail_as(&mut self, status: WcStatus) -> Result<(), Error> {
         let qp = self.number;
         self.command(Command::FailAs { qp, status })
+    }
+
+    /// Sets how long requests wait for a peer that has no receive posted, on a connection with the
+    /// semantics of RC ([`ConnectionOptions::rc`]): so many times the peer's
+    /// [`min_rnr_timer`](ConnectionOptions::min_rnr_timer), where 0 counts as once, and a second at
+    /// least. 7, the default, means for ever. When the time is over, the oldest request that is not
+    /// finished completes with [`RnrRetryExceeded`](crate::WcStatus::RnrRetryExceeded), or the next
+    /// one that is posted, and the connection ends. A Send has finished as soon as the peer's TCP
+    /// has it: so the request that fails may be a later one than the Send that found no receive.
+    /// Allowed in every state. Fails only if the worker has ended.
+    pub fn set_rnr_retry(&mut self, rnr_retry: u8) -> Result<(), Error> {
+        self.command(Command::SetRnrRetry {
+            qp: self.number,
+            rnr_retry,
+        })
     }
 
     /// Returns its state, as of the events that the engine has sent.

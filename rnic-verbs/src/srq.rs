@@ -6,7 +6,7 @@ use rnic_core::engine::Command;
 use rnic_core::ids::{PdId, SrqId};
 use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
-    srq::{SharedReceives, SrqLimit},
+    srq::{SharedReceives, SrqBell, SrqLimit},
     wr::{RecvWr, SHORT_SGE},
 };
 
@@ -81,6 +81,7 @@ pub struct Srq {
     pub(crate) pd: PdId,
     caps: SrqCaps,
     ring: Producer<RecvWr>,
+    bell: Arc<SrqBell>,
 }
 
 impl Pd {
@@ -102,12 +103,19 @@ impl Pd {
         };
         device.objects.lock().srqs.insert(id, facts);
         let ring = consumer;
-        device.send(handle.worker, Command::CreateSrq { srq: id, ring })?;
+        let bell = Arc::<SrqBell>::default();
+        let create = Command::CreateSrq {
+            srq: id,
+            ring,
+            bell: bell.clone(),
+        };
+        device.send(handle.worker, create)?;
         Ok(Srq {
             handle,
             pd: self.id,
             caps,
             ring: producer,
+            bell,
         })
     }
 }
@@ -124,7 +132,14 @@ impl Srq {
         let wr = receive(wr_id, pieces, self.caps.max_sge)?;
         self.ring
             .push_front(&wr, wr.words())
-            .map_err(|_| PostError::SharedQueueFull(self.ring.capacity()))
+            .map_err(|_| PostError::SharedQueueFull(self.ring.capacity()))?;
+        if self.bell.is_waited_for() {
+            // A worker that has ended has no streams that wait.
+            let _ = self
+                .inner()
+                .send(self.handle.worker, Command::ReceivesPosted(self.handle.id));
+        }
+        Ok(())
     }
 
     /// Returns the number of posted receives that no queue pair has taken.
@@ -141,8 +156,8 @@ impl Srq {
     /// `ibv_modify_srq` with `IBV_SRQ_LIMIT`. It comes when fewer than `limit.left` receives are
     /// left, at once if that is so now. With `limit.share`, the receives left then are for queue
     /// pairs that have taken fewer than that since: a peer that took more finds no receive, which
-    /// ends its connection. Arm it again after posting more receives. Fails only if the worker has
-    /// ended.
+    /// ends its connection, or lets its messages wait ([`rc`](crate::ConnectionOptions::rc)). Arm it
+    /// again after posting more receives. Fails only if the worker has ended.
     // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share is detected
     pub fn arm_limit(&self, limit: SrqLimit) -> Result<(), Error> {
         let srq = self.handle.id;

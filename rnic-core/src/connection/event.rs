@@ -28,6 +28,10 @@ pub enum EndReason {
     /// The peer did not answer in time, or its window stayed closed for the user timeout.
     #[error("timed out: the peer does not answer, or takes no data for long")]
     TimedOut,
+    /// The peer had no receive posted for as long as `rnr_retry` and its `min_rnr_timer` say, on a
+    /// connection with the semantics of RC.
+    #[error("the peer has had no receive posted for too long")]
+    ReceiverNotReady,
     /// No route or no neighbour.
     #[error("no route to the peer's address, or its neighbour does not answer")]
     Unreachable,

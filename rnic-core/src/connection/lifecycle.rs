@@ -30,13 +30,18 @@ impl Connection {
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and all requests fail
         if let Some(failure) = self.tcp.failure() {
+            if self.outlives_tcp() {
+                return;
+            }
             self.end(end_reason(failure), context);
             self.leave_stream(context);
             self.deadline.get_or_insert(context.now + CLOSE_TIMEOUT);
             return;
         }
         if let Phase::Streaming(stream) = &mut self.phase {
-            let mut llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.is_inside_message());
+            // What is parked comes before the end.
+            let goes_on = stream.is_inside_message() || stream.is_parked();
+            let mut llp = MpaTcp::new(&self.tcp, stream.has_markers(), goes_on);
             stream.settle(&mut llp, context);
             if llp.close_asked {
                 self.close(context);
@@ -96,6 +101,9 @@ impl Connection {
     /// Any other layer decides itself, and its stream is over when both sides have closed.
     // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed when asked
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
+        if self.outlives_tcp() {
+            return self.close(context);
+        }
         if let Phase::Streaming(stream) = &mut self.phase
             && stream.is_endpoint()
             && !stream.is_inside_message()
@@ -185,6 +193,9 @@ impl Connection {
         // rfc: 6581-38 during start-up the peer is told
         let told = self.queue_giving_up(context);
         let leaves = self.keeps_rc();
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.forget_parked(context);
+        }
         let ends_in_order = self.fin_asked
             && matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
         if let Phase::Streaming(stream) = self.take_phase()

@@ -57,6 +57,10 @@ pub struct ConnectionOptions {
     /// Both sides must have agreed on this, in the private data: a peer that does not know it would
     /// be sent opcodes that RFC 5040 leaves free. See docs/design/rc.md.
     pub rc: bool,
+    /// With `rc`: how long a peer that has found no receive is to wait before it would try again,
+    /// InfiniBand's min_rnr_timer, 655.36 ms at most. Here it does not try again, but it counts the
+    /// time: see [`QueuePair::rnr_retry`](crate::verbs::qp::QueuePair::rnr_retry).
+    pub min_rnr_timer: Duration,
 }
 
 impl Default for ConnectionOptions {
@@ -77,6 +81,7 @@ impl Default for ConnectionOptions {
             keepalive: None,
             user_timeout: None,
             rc: false,
+            min_rnr_timer: Duration::from_millis(10),
         }
     }
 }

@@ -23,14 +23,19 @@ impl Connection {
         } else {
             self.receive_in_order(data, context);
         }
+        self.update_buffered(context);
+        Ok(())
+    }
+
+    /// Tells TCP how many octets in order are kept.
+    pub(super) fn update_buffered(&mut self, context: &Context<'_, '_>) {
         // What is out of order is not subtracted from the window: the peer was already allowed to
         // send it.
         let (buffered, missing) = match &self.phase {
-            Phase::Streaming(stream) => (stream.buffered(), stream.missing()),
+            Phase::Streaming(stream) => stream.held_octets(&context.counters.rdma),
             _ => (0, 0),
         };
         self.tcp.set_buffered(buffered as u32, missing as u32);
-        Ok(())
     }
 
     /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker

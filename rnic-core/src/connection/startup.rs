@@ -317,11 +317,13 @@ impl Connection {
             return;
         };
         let Connecting { end, options, .. } = *connecting;
-        let hold = match options.first_fpdu_delay {
-            delay if delay.is_zero() => Hold::Nothing,
-            delay => Hold::Until(context.now + delay),
-        };
-        self.start_streaming(end, negotiated, hold, options.rc, context);
+        self.start_streaming(end, negotiated, Hold::Nothing, &options, context);
+        let delay = options.first_fpdu_delay;
+        if let Phase::Streaming(stream) = &mut self.phase
+            && !delay.is_zero()
+        {
+            stream.hold_until(context.now + delay);
+        }
     }
 
     /// Reads octets of the MPA Request, as responder.
@@ -394,7 +396,7 @@ impl Connection {
                 self.loose_octets = reply;
                 // rfc: 5044-77a: the first FPDU is the initiator's.
                 let hold = Hold::ForFirstFpdu;
-                self.start_streaming(end, negotiated, hold, options.rc, context);
+                self.start_streaming(end, negotiated, hold, options, context);
                 if let Phase::Streaming(stream) = &mut self.phase {
                     stream.receive(&early, None, context);
                 }
@@ -429,12 +431,12 @@ impl Connection {
         mut end: LocalEnd,
         negotiated: MpaNegotiated,
         hold: Hold,
-        rc: bool,
+        options: &ConnectionOptions,
         context: &mut Context<'_, '_>,
     ) {
         end.set_state(QpState::Rts);
         self.deadline = None;
-        if rc {
+        if options.rc {
             self.tcp.take_as_full(LINE as u16 - 1);
         }
         let (ird, ord) = (negotiated.ird, negotiated.ord);
@@ -449,7 +451,9 @@ impl Connection {
             peer_depths: stated(negotiated.peer_ird, negotiated.peer_ord),
         });
         // rfc: 5044-50, 5044-s10 the DDP endpoint is bound; FPDUs may come
-        self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold, rc)));
+        let mut stream = Stream::new(end, &negotiated, hold, options.rc);
+        stream.keep_rc(options.min_rnr_timer);
+        self.phase = Phase::Streaming(Box::new(stream));
     }
 
     /// Takes the present phase, and leaves [`Phase::Closing`], in which there is only TCP. The

@@ -4,6 +4,10 @@ mod ahead;
 mod build;
 mod built;
 mod departure;
+mod opening;
+mod parked;
+mod peer_not_ready;
+mod replay;
 
 use std::fmt;
 use std::mem::offset_of;
@@ -13,10 +17,10 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
-use crate::mpa::startup::{MpaNegotiated, Rtr};
-use crate::rdmap::{self, RtrMessage, Token};
+use crate::mpa::startup::MpaNegotiated;
+use crate::rdmap::{self, Token};
 use crate::time::Instant;
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
+use crate::wire::ddp::{DdpSegment, QueueNumber};
 use crate::wire::mpa::Fpdu;
 
 use super::context::{Context, Upcoming};
@@ -26,6 +30,7 @@ use super::upper::{LocalEnd, LocalUlp, RdmapUser, message};
 use super::{EndReason, Event};
 
 pub(super) use self::built::Built;
+use self::parked::Parked;
 
 /// The first octets of a [`Stream`], which are read when data arrive: all in front of the layer
 /// above DDP, and of that layer whether it ends or has something to send.
@@ -35,10 +40,20 @@ const TO_RECEIVE: usize = offset_of!(Stream, user) + RdmapUser::IN_EACH_TURN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     Nothing,
-    /// The application asked the initiator to wait.
-    Until(Instant),
+    /// The application asked the initiator to wait: see [`Stream::wakes_at`].
+    Delayed,
     /// A responder waits for the initiator's first FPDU.
     ForFirstFpdu,
+}
+
+/// How the next FPDU is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intake {
+    Usual,
+    /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
+    SendMayOpen,
+    /// Requests are [parked](parked).
+    Parked,
 }
 
 impl fmt::Debug for Stream {
@@ -46,7 +61,7 @@ impl fmt::Debug for Stream {
         f.debug_struct("Stream")
             .field("hold", &self.hold)
             .field("ended", &self.ended)
-            .field("send_may_open", &self.send_may_open)
+            .field("intake", &self.intake)
             .field("deframer", &self.deframer)
             .field("ddp", &self.ddp)
             .field("markers", &self.markers)
@@ -62,12 +77,18 @@ pub(super) struct Stream {
     hold: Hold,
     ended: bool,
     crc: bool,
+    /// How the next FPDU is received.
+    intake: Intake,
+    /// Segments take the ordinary way, and no fast path: the stream ends in order, is parked, or has
+    /// a timer.
+    ordinary_only: bool,
     /// The stream is surely [between messages](Self::is_between_messages).
     /// [`settle_acked`](Self::settle_acked) finds it so; what is received, and every end, sets it
     /// back.
     pub(super) between_messages: bool,
-    /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
-    send_may_open: bool,
+    /// When the stream is to be called: its first FPDU may be sent then, or the peer has had no
+    /// receive for too long.
+    wakes_at: Option<Instant>,
     /// Up to where the peer had acknowledged our stream when the octets arrived that are being
     /// received. A Send among them is told behind the requests that this completes, as it may be
     /// the answer to them; a Terminate before, as it says how they ended.
@@ -80,9 +101,11 @@ pub(super) struct Stream {
     /// The position of the next FPDU among those that were sent, if the peer requires markers.
     markers: Option<u64>,
     /// The Terminate that is to be sent.
-    last_words: Vec<u8>,
+    last_words: Box<[u8]>,
     /// Both sides have agreed on the semantics of RC.
     rc: bool,
+    /// What waits for a receive.
+    parked: Option<Box<Parked>>,
 }
 
 impl Stream {
@@ -94,14 +117,7 @@ impl Stream {
             LocalEnd::Qp(_) => open_queues(&mut ddp, negotiated.ird, negotiated.ord),
             LocalEnd::Endpoint(endpoint) => endpoint.ulp.handle_start(ddp.llp_version()),
         }
-        let opening = opening(negotiated.rtr).filter(|_| !responder);
-        let mut user = LocalUlp::new(end, negotiated.ird, negotiated.ord, opening);
-        if let LocalUlp::Rdmap(user) = &mut user
-            && rc
-        {
-            user.rdmap.keep_rc();
-            ddp.keep_lines();
-        }
+        let opening = opening::message(negotiated.rtr).filter(|_| !responder);
         Self {
             deframer: match negotiated.peer_markers {
                 false => Deframer::new(negotiated.crc),
@@ -109,16 +125,22 @@ impl Stream {
             },
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
-            user,
-            send_may_open: responder && negotiated.rtr.send,
+            user: LocalUlp::new(end, negotiated.ird, negotiated.ord, opening),
+            intake: match responder && negotiated.rtr.send {
+                true => Intake::SendMayOpen,
+                false => Intake::Usual,
+            },
+            ordinary_only: false,
+            wakes_at: None,
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),
             hold,
             between_messages: false,
             ended: false,
             acked: 0,
-            last_words: Vec::new(),
+            last_words: Box::default(),
             rc,
+            parked: None,
         }
     }
 
@@ -127,6 +149,7 @@ impl Stream {
         self.between_messages = false;
         self.ddp.finish();
         self.user.finish();
+        self.choose_paths();
     }
 
     /// Returns whether both sides keep the semantics of RC.
@@ -137,6 +160,18 @@ impl Stream {
     /// Returns whether the application has asked to end in order.
     pub(super) fn is_closing(&self) -> bool {
         self.ddp.is_finishing()
+    }
+
+    /// Decides whether segments may take fast paths. Beside them stands only what this turns off, so
+    /// that they need not look for it.
+    fn choose_paths(&mut self) {
+        self.ordinary_only =
+            self.ddp.is_finishing() || self.intake == Intake::Parked || self.wakes_at.is_some();
+    }
+
+    /// Returns whether segments take no fast path.
+    pub(super) fn takes_no_fast_path(&self) -> bool {
+        self.ordinary_only
     }
 
     /// Returns whether the layer above is not RDMAP. Such a layer decides itself how long the
@@ -161,7 +196,7 @@ impl Stream {
     /// Removes and returns the Terminate that a stream which has ended must still send. It is empty
     /// if there is none.
     pub(super) fn take_last_words(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.last_words)
+        std::mem::take(&mut self.last_words).into_vec()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -199,7 +234,7 @@ impl Stream {
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
         let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
-        !ends && !self.send_may_open && between && rdmap.is_between_messages()
+        !ends && self.intake == Intake::Usual && between && rdmap.is_between_messages()
     }
 
     /// Receives octets in order from TCP. `crc` is the CRC of all of them, if that is known
@@ -227,20 +262,42 @@ impl Stream {
                     }
                     buffered = 0;
                     context.counters.rdma.fpdus_received += 1;
-                    let opens = std::mem::take(&mut self.send_may_open) && is_opening(ulpdu);
-                    let received = if opens {
-                        deliver_without_buffer(&mut self.ddp, ulpdu)
-                    } else {
-                        let guard = context.guard;
-                        let upper = &mut self.user.receiving(context, self.acked);
-                        self.ddp.receive(ulpdu, upper, guard)
+                    let received = match self.intake {
+                        Intake::Usual => {
+                            let guard = context.guard;
+                            let upper = &mut self.user.receiving(context, self.acked);
+                            self.ddp.receive(ulpdu, upper, guard)
+                        }
+                        Intake::SendMayOpen => {
+                            self.intake = Intake::Usual;
+                            opening::receive(
+                                ulpdu,
+                                &mut self.ddp,
+                                &mut self.user,
+                                self.acked,
+                                context,
+                            )
+                        }
+                        Intake::Parked => parked::receive(
+                            ulpdu,
+                            &mut self.ddp,
+                            &mut self.user,
+                            &mut self.parked,
+                            self.acked,
+                            context,
+                        ),
                     };
                     match received {
                         Ok(octets) => {
                             context.counters.rdma.octets_placed += u64::from(octets);
                             Ok(())
                         }
-                        Err(error) => Err(error.about(ulpdu)),
+                        Err(error) => {
+                            if self.rc && self.intake == Intake::Usual && error.lacks_receive() {
+                                parked::keep(&mut self.parked, ulpdu, &mut context.counters.rdma);
+                            }
+                            Err(error.about(ulpdu))
+                        }
                     }
                 }
                 Err(error) => Err(StreamError::from(error)),
@@ -261,7 +318,7 @@ impl Stream {
         let LocalUlp::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
         };
-        if self.ended || !self.deframer.is_at_fpdu_boundary() {
+        if self.ordinary_only || self.ended || !self.deframer.is_at_fpdu_boundary() {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
@@ -293,6 +350,9 @@ impl Stream {
             Ok(()) => {
                 self.hold_no_longer();
                 context.counters.rdma.fpdus_received += 1;
+                if self.parks_placed(&placed, context) {
+                    return;
+                }
                 let guard = context.guard;
                 self.ddp
                     .deliver(placed, &mut self.user.receiving(context, self.acked), guard)
@@ -309,8 +369,21 @@ impl Stream {
         if let Err(error) = outcome {
             self.fail(&error, context);
         } else if let LocalUlp::Rdmap(user) = &self.user
-            && let Some(terminate) = user.rdmap.received()
+            && user.rdmap.has_news()
         {
+            self.handle_news(context);
+        }
+    }
+
+    /// Handles a message that RDMAP has read and that concerns the stream.
+    #[cold]
+    fn handle_news(&mut self, context: &mut Context<'_, '_>) {
+        let LocalUlp::Rdmap(user) = &mut self.user else {
+            return;
+        };
+        if user.rdmap.take_flow_control() {
+            self.follow_peer(context);
+        } else if let Some(terminate) = user.rdmap.received() {
             context.counters.rdma.terminates_received += 1;
             let reason = EndReason::TerminateReceived {
                 control: terminate.control,
@@ -328,6 +401,14 @@ impl Stream {
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
             return;
+        }
+        let usual = self.intake == Intake::Usual;
+        if usual && self.parked.is_some() && error.lacks_receive() {
+            return self.begin_parking(context);
+        }
+        // What the peer has kept of our messages is still good: no Terminate.
+        if error.is_receiver_not_ready() {
+            return self.end(EndReason::ReceiverNotReady, context);
         }
         // rfc: 5044-88 a CRC error does not close the connection by itself
         if error.is_crc() {
@@ -349,7 +430,8 @@ impl Stream {
                 rdmap.terminate(error.cause());
                 if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
                     let segmenter = self.ddp.start_message(&message(&outbound));
-                    self.last_words = terminate::fpdu(&outbound, segmenter, self.crc, self.markers);
+                    let words = terminate::fpdu(&outbound, segmenter, self.crc, self.markers);
+                    self.last_words = words.into();
                 }
                 context.counters.rdma.terminates_sent += 1;
                 if error.is_overrun() {
@@ -393,6 +475,8 @@ impl Stream {
             return;
         }
         (self.ended, self.between_messages) = (true, false);
+        self.wakes_at = None;
+        self.forget_parked(context);
         self.ddp.fail();
         self.ddp.abort_message();
         self.user.end(teardown, context);
@@ -416,7 +500,7 @@ impl Stream {
     /// Returns whether that was so.
     #[inline]
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
-        let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
+        let only_that = !self.ended && !self.ordinary_only && !self.is_endpoint();
         if only_that {
             self.between_messages = self.is_between_messages();
             self.user.with(context).transferred(acked);
@@ -428,21 +512,6 @@ impl Stream {
     pub(super) fn settle(&mut self, llp: &mut impl Llp, context: &mut Context<'_, '_>) {
         if !self.ended {
             self.ddp.follow_llp(llp, &mut self.user.with(context));
-        }
-    }
-
-    /// Returns when the first FPDU may be sent, if the application set a delay.
-    pub(super) fn held_back_until(&self) -> Option<Instant> {
-        match self.hold {
-            Hold::Until(at) => Some(at),
-            _ => None,
-        }
-    }
-
-    /// Lets the first FPDU be sent, if its time has come.
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
-        if self.held_back_until().is_some_and(|at| at <= now) {
-            self.hold = Hold::Nothing;
         }
     }
 
@@ -526,29 +595,4 @@ fn open_queues(ddp: &mut DdpStream, ird: u16, ord: u16) {
     for (queue, count, size) in rdmap::rdmap_queues(ird, ord) {
         ddp.open(queue, BufferSupply::Internal { count, size });
     }
-}
-
-/// Returns the ready-to-receive message that an initiator begins with.
-fn opening(rtr: Rtr) -> Option<RtrMessage> {
-    match rtr {
-        Rtr { write: true, .. } => Some(RtrMessage::Write),
-        Rtr { read: true, .. } => Some(RtrMessage::Read),
-        Rtr { send: true, .. } => Some(RtrMessage::Send),
-        Rtr::NONE => None,
-    }
-}
-
-/// Returns whether the initiator's first FPDU is a ready-to-receive message that is a Send.
-// rfc: 6581-27 a responder takes a Send as RTR message
-fn is_opening(ulpdu: &[u8]) -> bool {
-    DdpSegment::parse(ulpdu).is_ok_and(|segment| RtrMessage::is_send(&segment))
-}
-
-/// Delivers a ready-to-receive Send, which takes no receive of the application.
-fn deliver_without_buffer(ddp: &mut DdpStream, ulpdu: &[u8]) -> Result<u32, StreamError> {
-    match DdpSegment::parse(ulpdu)?.header {
-        DdpHeader::Untagged(header) => ddp.deliver_without_buffer(&header)?,
-        DdpHeader::Tagged(_) => {}
-    }
-    Ok(0)
 }

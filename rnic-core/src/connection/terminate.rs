@@ -4,7 +4,7 @@ use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
 use crate::memory::{error::TagError, table::Access};
 use crate::mpa::{MpaError, frame, marker};
 use crate::rdmap::{Outbound, PayloadSource, RdmapError, TerminateCause};
-use crate::wire::ddp::{DdpWireError, Stag, header_octets};
+use crate::wire::ddp::{DdpWireError, QueueNumber, Stag, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
 
@@ -116,6 +116,20 @@ impl StreamError {
             }
             _ => None,
         }
+    }
+
+    /// Returns whether a message found no posted receive.
+    pub(super) fn lacks_receive(&self) -> bool {
+        let queue = QueueNumber::SEND;
+        matches!(self.0.0, LayerError::Ddp(DdpError::NoBuffer { queue: other, .. }) if other == queue)
+    }
+
+    /// Returns whether the peer had no receive posted for too long.
+    pub(super) fn is_receiver_not_ready(&self) -> bool {
+        let LayerError::Rdmap(error) = &self.0.0 else {
+            return false;
+        };
+        matches!(error, RdmapError::ReceiverNotReady { .. })
     }
 
     pub(super) fn is_mpa(&self) -> bool {

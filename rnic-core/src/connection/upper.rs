@@ -87,6 +87,12 @@ impl LocalEnd {
         }
     }
 
+    pub(crate) fn set_rnr_retry(&mut self, rnr_retry: u8) {
+        if let Self::Qp(qp) = self {
+            qp.rnr_retry = rnr_retry;
+        }
+    }
+
     pub(super) fn origin(&self) -> Origin {
         match self {
             Self::Qp(qp) => qp.origin(),
@@ -177,6 +183,14 @@ impl LocalUlp {
         match self {
             Self::Rdmap(user) => user.rdmap.has_failure(),
             Self::Endpoint(_) => false,
+        }
+    }
+
+    /// Returns whether requests of the application are not finished.
+    pub(super) fn has_requests(&self) -> bool {
+        match self {
+            Self::Rdmap(user) => !user.qp.sq.is_empty(),
+            Self::Endpoint(_) => true,
         }
     }
 

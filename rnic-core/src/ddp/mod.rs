@@ -24,6 +24,7 @@ mod ulp;
 pub use endpoint::{Endpoint, EndpointUlp};
 pub use error::{DdpError, DdpStreamError, ErrorReport};
 pub use llp::Llp;
+pub use partial_message::MessageInProgress;
 pub use place::Placed;
 pub use queue::BufferSupply;
 pub use segment::{FullSegments, LINE, OutgoingSegment, Segmenter};

@@ -14,6 +14,17 @@ pub(super) struct PartialMessage {
     pub(super) empty: bool,
 }
 
+/// The message that has begun and not ended in an order of segments of its own, if there is one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MessageInProgress(pub(super) Option<PartialMessage>);
+
+impl MessageInProgress {
+    /// Returns whether there is one.
+    pub fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// Shows no offset: the header may be that of any segment of the message.
 impl fmt::Debug for PartialMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,8 +1,8 @@
 //! A DDP stream between a ULP and an LLP. It knows of both only what their traits say.
 
 use super::{
-    BufferSupply, Ddp, DdpError, FullSegments, HalfCloseAction, Llp, Placed, Segmenter, Ulp,
-    UlpMessage,
+    BufferSupply, Ddp, DdpError, FullSegments, HalfCloseAction, Llp, MessageInProgress, Placed,
+    Segmenter, Ulp, UlpMessage,
 };
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement, Writer};
@@ -109,7 +109,16 @@ impl DdpStream {
         let begins = !self.ddp.is_amid_message();
         self.open_for(&segment.header, ulp);
         self.begin_or_continue(&segment.header, segment.payload.len(), ulp)?;
-        let placed = self.ddp.place(&segment, destination, ulp, guard)?;
+        let placed = match self.ddp.place(&segment, destination, ulp, guard) {
+            Ok(placed) => placed,
+            Err(error) => {
+                if begins {
+                    // Nothing has changed: the ULP may try again when it has a buffer.
+                    self.ddp.abandon_message();
+                }
+                return Err(error.into());
+            }
+        };
         if let Some(delivery) = self.ddp.deliver_next(placed, begins)? {
             ulp.deliver(delivery, guard)?;
         }
@@ -202,6 +211,13 @@ impl DdpStream {
     #[inline]
     pub fn is_amid_message(&self) -> bool {
         self.ddp.is_amid_message()
+    }
+
+    /// Exchanges the message in progress with that of another order of segments. The ULP may
+    /// receive some messages later than others that were sent behind them; then each of the two has
+    /// an order of its own.
+    pub fn exchange_message(&mut self, other: &mut MessageInProgress) {
+        std::mem::swap(&mut self.ddp.partial, &mut other.0);
     }
 
     /// Returns the placement of a tagged segment that is not delivered, if the peer has the access

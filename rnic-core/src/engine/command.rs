@@ -14,7 +14,7 @@ use crate::verbs::{
     WcStatus,
     cq::{Arming, CqError},
     qp::QueuePair,
-    srq::SrqLimit,
+    srq::{SrqBell, SrqLimit},
     wr::{Completion, RecvWr},
 };
 
@@ -55,6 +55,18 @@ pub enum Command {
         srq: SrqId,
         /// Where receives are posted.
         ring: Consumer<RecvWr>,
+        /// What says whether to send [`ReceivesPosted`](Self::ReceivesPosted) behind a post.
+        bell: Arc<SrqBell>,
+    },
+    /// Looks at a shared receive queue for which streams wait: receives were posted.
+    ReceivesPosted(SrqId),
+    /// Sets for how many of the peer's min_rnr_timers requests wait for a receive of the peer, on a
+    /// connection with the semantics of RC: 0 to 6, where 0 is once, or 7 for ever.
+    SetRnrRetry {
+        /// The queue pair, in any state.
+        qp: QpNumber,
+        /// How often.
+        rnr_retry: u8,
     },
     /// Arms the limit of a shared receive queue. That it was reached is told by
     /// [`Event::SharedReceives`](crate::connection::Event::SharedReceives).
@@ -133,8 +145,8 @@ pub enum Command {
         request: RequestId,
         /// The queue pair, Idle.
         qp: QpNumber,
-        /// Of these `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the
-        /// initiator chose the others.
+        /// Of these `crc`, `ird`, `ord`, `private_data`, `keepalive`, `user_timeout`, `rc` and
+        /// `min_rnr_timer` count; the initiator chose the others.
         options: ConnectionOptions,
     },
     /// Moves a connection with its request to another engine of the device, which accepts it with a

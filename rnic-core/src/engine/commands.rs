@@ -43,13 +43,17 @@ impl Engine {
                 let _ = reply.send(self.cqs.resize(cq, producer, older));
             }
             Command::DestroyCq(cq) => self.cqs.remove(cq),
-            Command::CreateSrq { srq, ring } => {
+            Command::CreateSrq { srq, ring, bell } => {
                 // As for completion queues.
-                let _ = self.srqs.add(srq, ring);
+                let _ = self.srqs.add(srq, ring, bell);
             }
+            Command::ReceivesPosted(srq) => self.serve_waiting(now, guard, srq),
+            Command::SetRnrRetry { qp, rnr_retry } => self.set_rnr_retry(now, guard, qp, rnr_retry),
             Command::ArmSrq { srq, limit } => {
                 let news = self.srqs.arm(srq, limit);
                 self.events.extend(news.map(Event::SharedReceives));
+                // What was denied to a stream may be allowed now.
+                self.serve_waiting(now, guard, srq);
             }
             Command::DestroySrq(srq) => self.srqs.remove(srq),
             Command::CreateQp(qp) => self.qps.put(LocalEnd::Qp(qp)),
@@ -425,8 +429,11 @@ impl Engine {
 
     /// Handles the doorbell of a queue pair, to which new requests were posted.
     #[inline]
-    pub fn handle_doorbell(&mut self, number: u32) {
+    pub fn handle_doorbell(&mut self, now: Instant, guard: &Guard<'_>, number: u32) {
         let number = QpNumber(number);
+        if self.counters.rdma.streams_parked_now > 0 && self.replay(now, guard, number) {
+            return;
+        }
         match self.qps.connection_of(number) {
             Some(index) => self.schedule(index, Wants::SEND),
             None => self.flush_unconnected(number),

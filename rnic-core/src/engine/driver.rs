@@ -225,7 +225,7 @@ impl Batch<'_> {
         }
         end.doorbells.take(|qp| {
             busy = true;
-            engine.handle_doorbell(qp);
+            engine.handle_doorbell(now, &guard, qp);
         });
         if more_to_come && *without_timers < TURNS_WITHOUT_TIMERS {
             *without_timers += 1;

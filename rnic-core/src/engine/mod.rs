@@ -24,6 +24,7 @@ mod peers;
 mod prefetch;
 mod prefetched;
 mod queue_pairs;
+mod receiver_not_ready;
 mod schedule;
 mod snapshot;
 mod timers;

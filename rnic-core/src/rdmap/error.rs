@@ -97,6 +97,13 @@ pub enum RdmapError {
         /// Why.
         error: BindError,
     },
+    /// The peer had no receive posted for too long, as `rnr_retry` says. It gets no Terminate: what
+    /// it has kept of our messages is still good.
+    #[error("request {wr_id:#x} could not be carried out: the peer has no receive posted")]
+    ReceiverNotReady {
+        /// The application's id of the work request.
+        wr_id: u64,
+    },
     /// The application polls too late: no more completions of receives can be kept for it.
     #[error(
         "{0} completions of received messages wait for the application to poll them; poll in time or ask for a larger completion queue"
@@ -115,9 +122,11 @@ impl RdmapError {
     // rfc: 5040-18 a Terminate has the values of figure 9
     pub const fn control(&self) -> TerminateControl {
         let (layer, error_type, code) = match self {
-            Self::Request { .. } | Self::Binding { .. } | Self::Overrun(_) | Self::Queues => {
-                (0, 0, 0x00)
-            }
+            Self::Request { .. }
+            | Self::Binding { .. }
+            | Self::ReceiverNotReady { .. }
+            | Self::Overrun(_)
+            | Self::Queues => (0, 0, 0x00),
             Self::ReadSource { error, .. } => (0, 1, protection_code(error)),
             // rfc: 5040-60c a Terminate says that the STag cannot be invalidated
             Self::CannotInvalidate(_) => (0, 1, 0x09),
@@ -137,6 +146,7 @@ impl RdmapError {
                 error: AtomicError::Tag(error),
                 ..
             } => (0, 1, protection_code(error)),
+            // rfc: 5040-18 a Terminate has the values of figure 9
             Self::Malformed(_)
             | Self::Identifier { .. }
             | Self::Invalidates(_)

@@ -46,6 +46,8 @@ pub enum Token {
     Response,
     /// The Terminate.
     Terminate,
+    /// A Control message.
+    FlowControl,
 }
 
 /// A message to be sent.

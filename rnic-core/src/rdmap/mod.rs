@@ -14,10 +14,12 @@
 //! [`Rdmap::next_message`] returns then: the Terminate, and nothing behind it.
 
 mod error;
+mod flow_control;
 mod message;
 mod opcode;
 mod outstanding;
 mod prepare;
+mod receiver_not_ready;
 mod receives;
 mod requester;
 mod responder;
@@ -26,6 +28,7 @@ mod terminate;
 
 pub use error::RdmapError;
 pub use message::{Outbound, PayloadSource, Token, UntaggedMessage};
+pub use opcode::is_request;
 pub use requester::InlineMessage;
 pub use rtr::RtrMessage;
 pub use terminate::{QuotedSegment, ReceivedTerminate, TerminateCause};
@@ -39,8 +42,11 @@ use crate::verbs::{
     Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus, cq::CqTable, srq::ReceiveQueue,
 };
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
-use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Control, Opcode, ReadRequest, Terminate};
+use crate::wire::rdmap::{
+    AtomicRequest, AtomicResponse, Control, FlowControl, Opcode, ReadRequest, Terminate,
+};
 use opcode::{brings_immediate, invalidates, opcode};
+use receiver_not_ready::FlowState;
 use receives::{receive, receive_immediate};
 use requester::Requester;
 use responder::{PeerRequest, Responder};
@@ -54,6 +60,22 @@ enum Ending {
     Terminating(Box<TerminateCause>),
     /// Nothing more is sent, and what arrives is ignored.
     Over,
+}
+
+/// A message that is sent before all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgent {
+    /// The ready-to-receive message.
+    Rtr(RtrMessage),
+    /// A Control message.
+    FlowControl,
+}
+
+/// What was received that changes more than RDMAP.
+#[derive(Clone, Debug)]
+enum News {
+    Terminate(ReceivedTerminate),
+    FlowControl,
 }
 
 /// The control octet of a Write whose reserved bits are zero.
@@ -82,15 +104,20 @@ pub fn rdmap_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
     ]
 }
 
+/// The queue of Control messages, on connections with the semantics of RC. They are short, and each
+/// is delivered as it comes.
+pub const FLOW_CONTROL_QUEUE: (QueueNumber, usize, usize) =
+    (QueueNumber::FLOW_CONTROL, 1, FlowControl::LEN);
+
 /// The RDMAP state of one stream. Fields that every message needs stand first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Rdmap {
     ending: Ending,
-    /// In a box: most streams never have one.
-    received: Option<Box<ReceivedTerminate>>,
-    /// The ready-to-receive message, which is sent before anything else.
-    rtr: Option<RtrMessage>,
+    /// In a box: most streams never have any.
+    news: Option<Box<News>>,
+    /// The message that is sent before anything else.
+    urgent: Option<Urgent>,
     /// Whether a response is sent next where both a request and a response wait.
     response_next: bool,
     /// The status of the first receive that is flushed, if not [`WcStatus::WrFlushed`].
@@ -99,6 +126,8 @@ pub struct Rdmap {
     request_status: Option<WcStatus>,
     responder: Responder,
     requester: Requester,
+    /// On connections with the semantics of RC.
+    flow: Option<Box<FlowState>>,
 }
 
 impl Rdmap {
@@ -112,20 +141,16 @@ impl Rdmap {
     // rfc: 5040-82, 5040-s8 outstanding outbound Reads are limited to what was agreed on
     pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
         Self {
-            rtr: None,
+            urgent: None,
             requester: Requester::new(ord, send_queue),
             responder: Responder::new(ird),
             response_next: false,
             ending: Ending::Open,
-            received: None,
+            news: None,
             receive_status: None,
             request_status: None,
+            flow: None,
         }
-    }
-
-    /// Uses the opcodes that the RFCs leave free and RC has: the peers have agreed on it.
-    pub fn keep_rc(&mut self) {
-        self.requester.rc = true;
     }
 
     fn rc(&self) -> bool {
@@ -139,7 +164,7 @@ impl Rdmap {
 
     /// Begins the stream with a ready-to-receive message, before any work request.
     pub fn begin_with_rtr(&mut self, rtr: RtrMessage) {
-        self.rtr = Some(rtr);
+        self.urgent = Some(Urgent::Rtr(rtr));
     }
 
     /// Checks the opcode and version of a segment before it is placed. Returns where its payload
@@ -175,7 +200,7 @@ impl Rdmap {
     /// Returns whether RDMAP is between messages: the stream neither begins nor ends, and no
     /// response waits to be sent.
     pub fn is_between_messages(&self) -> bool {
-        let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
+        let ends = self.is_ending() || self.news.is_some() || self.urgent.is_some();
         !ends && self.responder.is_drained()
     }
 
@@ -205,6 +230,16 @@ impl Rdmap {
     /// Admits any segment but a plain Write.
     fn admit_other(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         match (&segment.header, opcode(&segment.header, self.rc())?) {
+            (header, Opcode::FlowControl) if !self.has_flow_control(header) => {
+                Err(RdmapError::UnexpectedOpcode(header.ulp().into()))
+            }
+            (DdpHeader::Untagged(header), opcode)
+                if header.queue == QueueNumber::FLOW_CONTROL
+                    && opcode != Opcode::FlowControl
+                    && self.flow.is_some() =>
+            {
+                Err(RdmapError::UnexpectedOpcode(header.ulp.into()))
+            }
             (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
                 self.requester
                     .outstanding
@@ -317,6 +352,7 @@ impl Rdmap {
                 Ok(())
             }
             Opcode::Terminate => self.handle_terminate(octets),
+            Opcode::FlowControl => self.handle_flow_control(octets),
             opcode @ (Opcode::Immediate | Opcode::ImmediateSolicited) => {
                 self.acked(message.acked, qp, cqs);
                 receive_immediate(opcode, message, qp, cqs)
@@ -332,7 +368,7 @@ impl Rdmap {
     fn handle_terminate(&mut self, octets: &[u8]) -> Result<(), RdmapError> {
         let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
         self.requester.apply_terminate(&terminate);
-        self.received = Some(Box::new(terminate));
+        self.news = Some(Box::new(News::Terminate(terminate)));
         self.ending = Ending::Over;
         Ok(())
     }
@@ -360,9 +396,10 @@ impl Rdmap {
             Ending::Over => return Ok(None),
         }
         // rfc: 6581-2, 6581-31 an initiator begins with the message that was agreed on
-        if let Some(rtr) = self.rtr.take() {
-            self.requester.begin_rtr(rtr);
-            return Ok(Some(rtr.message()));
+        if let Some(urgent) = self.urgent.take()
+            && let Some(message) = self.urgent_message(urgent)
+        {
+            return Ok(Some(message));
         }
         // Requests and responses alternate where both wait.
         if self.response_next && self.responder.is_due() {
@@ -384,7 +421,7 @@ impl Rdmap {
         // The check that fails most often comes first.
         self.requester.is_at_rest(qp)
             && matches!(self.ending, Ending::Open)
-            && self.rtr.is_none()
+            && self.urgent.is_none()
             && !self.responder.is_due()
     }
 
@@ -402,7 +439,7 @@ impl Rdmap {
         match token {
             Token::Request(number) => self.requester.sent(number, end),
             Token::Response => self.responder.sent(),
-            Token::Rtr | Token::Terminate => {}
+            Token::Rtr | Token::Terminate | Token::FlowControl => {}
         }
     }
 
@@ -433,7 +470,7 @@ impl Rdmap {
             Token::Request(number) if cut == 0 => self.requester.memory_revoked_before(number),
             Token::Request(number) => self.requester.memory_revoked(number),
             Token::Response => self.responder.source_failed(cut, error),
-            Token::Rtr | Token::Terminate => None,
+            Token::Rtr | Token::Terminate | Token::FlowControl => None,
         }
         .unwrap_or(RdmapError::Queues)
     }
@@ -486,7 +523,17 @@ impl Rdmap {
 
     /// Returns the peer's Terminate, if one was received.
     pub fn received(&self) -> Option<&ReceivedTerminate> {
-        self.received.as_deref()
+        match self.news.as_deref() {
+            Some(News::Terminate(terminate)) => Some(terminate),
+            Some(News::FlowControl) | None => None,
+        }
+    }
+
+    /// Returns whether a [Terminate](Self::received) was received, or a
+    /// [change](Self::take_flow_control) of what the peer can take.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.news.is_some()
     }
 
     /// Ends the stream in order: work requests that are posted from now on are not begun.
@@ -496,7 +543,7 @@ impl Rdmap {
 
     /// Returns whether RDMAP is drained: every request of either side was carried out.
     pub fn is_drained(&self, qp: &QueuePair) -> bool {
-        self.rtr.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
+        self.urgent.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
     }
 
     /// Sets how the oldest unfinished request completes in a [`flush`](Self::flush).

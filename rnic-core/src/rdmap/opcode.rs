@@ -47,6 +47,18 @@ fn is_in_place_for_rc(opcode: Opcode, header: &DdpHeader) -> bool {
     sends && opcode.is_of_rc()
 }
 
+/// Returns whether a segment is of a request: a message that its sender's requester makes, other
+/// than a response, a Terminate or a Control message. What is malformed counts as a request.
+pub fn is_request(header: &DdpHeader) -> bool {
+    let others = [
+        Opcode::ReadResponse,
+        Opcode::AtomicResponse,
+        Opcode::Terminate,
+        Opcode::FlowControl,
+    ];
+    !opcode(header, true).is_ok_and(|opcode| others.contains(&opcode))
+}
+
 /// Returns whether a message takes up a receive.
 // rfc: 7306-46, 7306-50 Immediate Data go to untagged buffers of queue 0
 fn is_send(opcode: Opcode) -> bool {

@@ -5,6 +5,7 @@
 mod completing;
 mod in_parts;
 mod inline_messages;
+mod pausing;
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
@@ -92,9 +93,12 @@ pub(super) struct Requester {
     failure_waits: bool,
     /// The peers have agreed on the opcodes of RC.
     pub(super) rc: bool,
-    /// The first request that was posted after the application had asked for an orderly end.
+    /// The first request that may not begin: it was posted after the application had asked for an
+    /// orderly end, or it waits for a peer that has no receives.
     end: Option<u64>,
     pub(super) outstanding: Outstanding,
+    /// Where `end` comes from. In a box: most streams never have one.
+    limits: Option<Box<Limits>>,
     /// The Immediate Data to be sent behind the last Write.
     immediate_next: Option<Outbound>,
     /// The last work request is a Read, and has more Read Requests to send.
@@ -111,6 +115,27 @@ struct Reading {
     number: u64,
     /// Its next Read Request.
     next: u16,
+}
+
+/// Why requests that were posted may not begin.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    /// The first request that was posted after the application had asked for an orderly end.
+    finish: Option<u64>,
+    /// How far a peer without receives keeps the requester.
+    pause: Pause,
+}
+
+/// How far a peer without receives keeps the requester.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pause {
+    /// Not at all.
+    #[default]
+    No,
+    /// From this request on none begins.
+    From(u64),
+    /// The wait was over while no request was unfinished: the next one fails.
+    Exceeded,
 }
 
 impl Requester {
@@ -133,6 +158,7 @@ impl Requester {
             rc: false,
             failure: None,
             end: None,
+            limits: None,
         }
     }
 
@@ -159,7 +185,9 @@ impl Requester {
     /// flushed at the end.
     // rfc: 5041-67 requests after the ULP has asked for an orderly end fail
     pub(super) fn finish(&mut self, qp: &QueuePair) {
-        self.end.get_or_insert(self.first + u64::from(qp.sq.len()));
+        let posted = self.first + u64::from(qp.sq.len());
+        self.limits().finish.get_or_insert(posted);
+        self.update_end();
     }
 
     /// Returns the message of the next work request that has one, if it may begin. Executes the
@@ -173,7 +201,7 @@ impl Requester {
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
         if self.failed {
-            return self.next_failure();
+            return self.next_after_failure(qp);
         }
         if self.immediate_next.is_some() {
             return Ok(self.immediate_next.take());
@@ -277,7 +305,9 @@ impl Requester {
         (self.failed, self.failure_waits) = (true, true);
         self.failure = Some(Box::new(error));
         let begun = self.first + self.requests.len() as u64;
-        self.end = Some(self.end.map_or(begun, |end| end.min(begun)));
+        let finish = &mut self.limits().finish;
+        *finish = Some(finish.map_or(begun, |end| end.min(begun)));
+        self.update_end();
     }
 
     /// Returns the error that is due to end the stream.
@@ -441,7 +471,7 @@ impl Requester {
     /// Returns whether all work requests that are to be carried out have completed.
     pub(super) fn is_drained(&self, qp: &QueuePair) -> bool {
         let begun = self.requests.is_empty() && self.outstanding.is_empty();
-        begun && !self.has_unbegun(qp) && !self.failure_waits
+        begun && !self.has_unbegun(qp) && !self.has_paused(qp) && !self.failure_waits
     }
 
     /// Returns whether there is nothing to begin.
@@ -459,7 +489,7 @@ impl Requester {
     }
 
     /// Returns whether the next work request, if there is one, was posted before the application
-    /// asked for an orderly end.
+    /// asked for an orderly end, and need not wait for the peer.
     #[inline]
     fn is_before_finish(&self) -> bool {
         let begun = self.requests.len() as u64;

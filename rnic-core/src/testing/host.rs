@@ -25,8 +25,8 @@ use crate::memory::{
 use crate::time::Instant;
 use crate::verbs::{
     cq::Arming,
-    qp::{QpState, QueuePair},
-    srq::{ReceiveQueue, SharedReceives, SrqLimit},
+    qp::{QpState, QueuePair, RNR_RETRY_FOR_EVER},
+    srq::{ReceiveQueue, SharedReceives, SrqBell, SrqLimit},
     wr::{Completion, RecvWr, SendWr},
 };
 use crate::wire::ddp::{Stag, TaggedOffset};
@@ -152,6 +152,7 @@ pub struct TestSrq {
     pub id: SrqId,
     max_in_process: u32,
     ring: Producer<RecvWr>,
+    bell: Arc<SrqBell>,
 }
 
 impl TestSrq {
@@ -371,14 +372,17 @@ impl Host {
         let id = SrqId(self.srqs);
         self.srqs += 1;
         let (ring, consumer) = ring(capacity).expect("memory for a ring");
+        let bell = Arc::<SrqBell>::default();
         self.command(Command::CreateSrq {
             srq: id,
             ring: consumer,
+            bell: bell.clone(),
         });
         TestSrq {
             id,
             max_in_process,
             ring,
+            bell,
         }
     }
 
@@ -387,6 +391,9 @@ impl Host {
         srq.ring
             .push(wr)
             .expect("the test leaves room in the shared receive queue");
+        if srq.bell.is_waited_for() {
+            self.command(Command::ReceivesPosted(srq.id));
+        }
     }
 
     /// Arms the limit of a shared receive queue.
@@ -431,6 +438,7 @@ impl Host {
             recv_cq: id,
             state: QpState::Idle,
             signal_all: settings.signal_all,
+            rnr_retry: RNR_RETRY_FOR_EVER,
         })));
         TestQp {
             number,

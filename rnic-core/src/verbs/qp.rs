@@ -56,7 +56,14 @@ pub struct QueuePair {
     pub state: QpState,
     /// Whether every request of `sq` makes a completion, signalled or not.
     pub signal_all: bool,
+    /// How often a request that finds no receive at the peer would be tried again on a connection
+    /// with the semantics of RC, 0 to 7; 7: for ever. That many times the peer's min_rnr_timer, and
+    /// a second at least, its requests wait for a receive.
+    pub rnr_retry: u8,
 }
+
+/// The `rnr_retry` by which requests wait for ever.
+pub const RNR_RETRY_FOR_EVER: u8 = 7;
 
 impl QueuePair {
     /// Returns the origin of memory accesses: this stream of this protection domain.

@@ -6,10 +6,15 @@
 //! yet. So receives are used up in the order in which messages begin to arrive, on whatever stream,
 //! and each stream keeps those that it has taken by the order of its own messages.
 
+mod bell;
+
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::ids::{QpNumber, SrqId};
 use crate::memory::ring::Consumer;
+
+pub use self::bell::SrqBell;
 
 use super::wr::RecvWr;
 
@@ -85,6 +90,10 @@ struct Srq {
     armings: u64,
     taken: u64,
     greediest: Option<(QpNumber, u64)>,
+    /// The queue pairs whose streams wait for a receive, the first one first. Each stands here
+    /// once.
+    waiting: VecDeque<QpNumber>,
+    bell: Arc<SrqBell>,
 }
 
 impl Srq {
@@ -123,7 +132,13 @@ impl SrqTable {
     }
 
     /// Adds a queue whose limit is not armed. Numbers are best counted from 0.
-    pub fn add(&mut self, id: SrqId, ring: Consumer<RecvWr>) -> Result<(), SrqError> {
+    /// `bell` is what the application rings when it has posted.
+    pub fn add(
+        &mut self,
+        id: SrqId,
+        ring: Consumer<RecvWr>,
+        bell: Arc<SrqBell>,
+    ) -> Result<(), SrqError> {
         if id.0 >= MAX_SRQS {
             return Err(SrqError::Number(id));
         }
@@ -141,8 +156,38 @@ impl SrqTable {
             armings: 0,
             taken: 0,
             greediest: None,
+            waiting: VecDeque::new(),
+            bell,
         });
         Ok(())
+    }
+
+    /// Lets a queue pair wait for a receive, behind others. It must not wait already. The caller then tries
+    /// once more to take one, because what was posted before this rings no bell.
+    pub fn wait(&mut self, id: SrqId, qp: QpNumber) {
+        if let Some(srq) = self.get(id) {
+            srq.waiting.push_back(qp);
+            srq.bell.wait();
+        }
+    }
+
+    /// Returns how many queue pairs wait for a receive, if there is one.
+    pub fn waiting(&mut self, id: SrqId) -> usize {
+        let srq = self.get(id);
+        let served = srq.filter(|srq| !srq.ring.is_empty());
+        served.map_or(0, |srq| srq.waiting.len())
+    }
+
+    /// Removes and returns the queue pair that has waited longest for a receive.
+    pub fn next_waiting(&mut self, id: SrqId) -> Option<QpNumber> {
+        self.get(id)?.waiting.pop_front()
+    }
+
+    /// Lets a queue pair wait no longer.
+    pub fn leave(&mut self, id: SrqId, qp: QpNumber) {
+        if let Some(srq) = self.get(id) {
+            srq.waiting.retain(|waiting| *waiting != qp);
+        }
     }
 
     /// Removes a queue with what it still holds. Its queue pairs find no receives any more.
@@ -246,6 +291,11 @@ impl SharedReceives {
         srq.look(self.srq)
     }
 
+    /// Returns the queue.
+    pub fn srq(&self) -> SrqId {
+        self.srq
+    }
+
     fn len(&self) -> u32 {
         self.taken.iter().flatten().count() as u32
     }
@@ -318,6 +368,14 @@ impl ReceiveQueue {
         match self {
             Self::Own(ring) => ring.capacity(),
             Self::Shared(shared) => shared.capacity,
+        }
+    }
+
+    /// Returns the shared queue that receives are taken from, if they are.
+    pub fn shared(&self) -> Option<SrqId> {
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(shared) => Some(shared.srq()),
         }
     }
 

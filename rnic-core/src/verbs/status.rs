@@ -29,6 +29,8 @@ pub enum WcStatus {
     RemoteOperationError = 11,
     /// The peer of a connection with the semantics of RC is gone, or has never answered.
     RetryExceeded = 12,
+    /// The peer had no receive posted for too long: its receiver was not ready (RNR).
+    RnrRetryExceeded = 13,
     /// Anything else: a number that this release does not know.
     GeneralError = 21,
 }
@@ -47,6 +49,7 @@ impl WcStatus {
             Self::RemoteAccessError => "REM_ACCESS_ERR",
             Self::RemoteOperationError => "REM_OP_ERR",
             Self::RetryExceeded => "RETRY_EXC_ERR",
+            Self::RnrRetryExceeded => "RNR_RETRY_EXC_ERR",
             Self::GeneralError => "GENERAL_ERR",
         }
     }
@@ -72,6 +75,7 @@ impl TryFrom<u8> for WcStatus {
             10 => Self::RemoteAccessError,
             11 => Self::RemoteOperationError,
             12 => Self::RetryExceeded,
+            13 => Self::RnrRetryExceeded,
             21 => Self::GeneralError,
             _ => return Err(UnknownCode(code)),
         })

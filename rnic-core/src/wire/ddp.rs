@@ -81,6 +81,8 @@ impl QueueNumber {
     /// Atomic Responses (RFC 7306).
     // rfc: 7306-16, 7306-33 Atomic Responses go to queue 3
     pub const ATOMIC_RESPONSE: Self = Self(3);
+    /// Control, on connections with the semantics of RC.
+    pub const FLOW_CONTROL: Self = Self(4);
 }
 
 impl fmt::Display for QueueNumber {

@@ -4,10 +4,12 @@ use core::fmt;
 
 mod atomic;
 mod error;
+mod flow_control;
 mod read_request;
 mod terminate;
 pub use atomic::{AtomicOperation, AtomicRequest, AtomicResponse};
 pub use error::RdmapWireError;
+pub use flow_control::{FlowControl, MAX_RNR_TIMER, Readiness};
 pub use read_request::ReadRequest;
 pub use terminate::{BitOrder, Terminate, TerminateControl};
 
@@ -46,6 +48,8 @@ pub enum Opcode {
     SendImmediate = 12,
     /// Send with Solicited Event and Immediate, on these alone.
     SendSolicitedImmediate = 13,
+    /// Control, on connections with the semantics of RC: see [`FlowControl`].
+    FlowControl = 14,
 }
 
 /// Octets of Immediate Data (RFC 7306 figure 7).
@@ -88,6 +92,7 @@ impl TryFrom<u8> for Opcode {
             11 => Self::AtomicResponse,
             12 => Self::SendImmediate,
             13 => Self::SendSolicitedImmediate,
+            14 => Self::FlowControl,
             other => return Err(RdmapWireError::Opcode(other)),
         })
     }

@@ -41,6 +41,7 @@ fn a_conversation_in_which_all_is_right_is_understood() {
             messages: 15,
             responses: 4,
             terminates: 1,
+            controls: 0,
         };
         assert_eq!(heard, wanted);
     }

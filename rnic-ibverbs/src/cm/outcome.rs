@@ -118,7 +118,9 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
         | EndReason::CutOff
         | EndReason::NotEnhanced(_)
         | EndReason::TerminateReceived { .. } => (RDMA_CM_EVENT_REJECTED, Errno::ECONNRESET),
-        EndReason::TimedOut => (RDMA_CM_EVENT_UNREACHABLE, Errno::ETIMEDOUT),
+        EndReason::TimedOut | EndReason::ReceiverNotReady => {
+            (RDMA_CM_EVENT_UNREACHABLE, Errno::ETIMEDOUT)
+        }
         EndReason::Unreachable => (RDMA_CM_EVENT_UNREACHABLE, Errno::EHOSTUNREACH),
         EndReason::Startup(_) => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EPROTO),
         EndReason::InUse => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EADDRINUSE),

@@ -31,8 +31,8 @@ impl<'a> PredictedSegment<'a> {
             return None;
         };
         // A side that ends in order closes behind the segment that leaves nothing to be done,
-        // whatever follows it.
-        if stream.is_closing() {
+        // whatever follows it. What a parked stream keeps makes the window smaller.
+        if stream.takes_no_fast_path() {
             return None;
         }
         let (header, len) = (&segment.header, segment.payload.len());

@@ -7,7 +7,7 @@ use crate::connection::Context;
 use crate::connection::reorder::{EarlyFpdu, Reorder};
 use crate::mpa::marker;
 
-use super::Stream;
+use super::{Intake, Stream};
 
 impl Stream {
     /// Places FPDUs that octets queued just now have made whole. An FPDU is taken from the queue
@@ -105,9 +105,10 @@ impl Stream {
     }
 
     /// Returns whether FPDUs may be placed early. They may not before it is known whether a Send
-    /// opened the connection: it decides which receive the next Send takes.
+    /// opened the connection: it decides which receive the next Send takes. Nor may they while
+    /// requests in front of them are parked.
     fn may_place_early(&self) -> bool {
         // rfc: 5044-s2 with its place in the order
-        !self.ddp.has_failed() && !self.send_may_open
+        !self.ddp.has_failed() && self.intake == Intake::Usual
     }
 }

@@ -34,7 +34,7 @@ impl InlineMessage {
     #[inline(always)]
     pub fn eligible(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
         let in_turn = matches!(rdmap.ending, Ending::Open)
-            && rdmap.rtr.is_none()
+            && rdmap.urgent.is_none()
             && !(rdmap.response_next && rdmap.responder.is_due());
         if !in_turn {
             return None;
@@ -53,7 +53,7 @@ impl InlineMessage {
     #[inline(always)]
     pub fn eligible_alone(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
         let alone = matches!(rdmap.ending, Ending::Open)
-            && rdmap.rtr.is_none()
+            && rdmap.urgent.is_none()
             && !rdmap.responder.is_due()
             && rdmap.requester.has_one_to_begin(qp);
         if !alone {

@@ -13,7 +13,7 @@ fn table(posted: u64) -> (SrqTable, Producer<RecvWr>) {
         producer.push(RecvWr::new(wr_id, &[]).unwrap()).unwrap();
     }
     let mut table = SrqTable::new();
-    table.add(SRQ, consumer).unwrap();
+    table.add(SRQ, consumer, Arc::default()).unwrap();
     (table, producer)
 }
 
@@ -171,11 +171,47 @@ fn what_is_left_of_a_low_queue_is_for_those_who_took_less() {
 fn numbers_are_checked_and_a_queue_that_is_gone_is_empty() {
     let (mut srqs, _producer) = table(1);
     let consumer = || ring(CAPACITY).unwrap().1;
-    assert_eq!(srqs.add(SRQ, consumer()), Err(SrqError::Exists(SRQ)));
+    assert_eq!(
+        srqs.add(SRQ, consumer(), Arc::default()),
+        Err(SrqError::Exists(SRQ))
+    );
     let large = SrqId(MAX_SRQS);
-    assert_eq!(srqs.add(large, consumer()), Err(SrqError::Number(large)));
+    assert_eq!(
+        srqs.add(large, consumer(), Arc::default()),
+        Err(SrqError::Number(large))
+    );
     srqs.remove(SRQ);
     let mut shared = stream(1);
     assert_eq!(shared.provide(FIRST, 0, &mut srqs), None);
     assert_eq!((shared.len(), srqs.arm(SRQ, limit(1))), (0, None));
+}
+
+#[test]
+fn streams_wait_in_their_order_and_are_called_only_where_there_is_a_receive() {
+    let (mut ring, consumer) = ring(CAPACITY).unwrap();
+    let bell = Arc::<SrqBell>::default();
+    let mut srqs = SrqTable::new();
+    srqs.add(SRQ, consumer, bell.clone()).unwrap();
+    let receive = || RecvWr::new(1, &[]).unwrap();
+    assert!(!bell.is_waited_for());
+    for qp in [SECOND, FIRST, QpNumber(12)] {
+        srqs.wait(SRQ, qp);
+    }
+    srqs.leave(SRQ, FIRST);
+    assert_eq!(srqs.waiting(SRQ), 0, "there is none");
+    ring.push(receive()).unwrap();
+    // Who posts rings once, until somebody waits anew.
+    assert_eq!([(); 2].map(|()| bell.is_waited_for()), [true, false]);
+    assert_eq!(srqs.waiting(SRQ), 2);
+    assert_eq!(srqs.next_waiting(SRQ), Some(SECOND));
+    srqs.wait(SRQ, SECOND);
+    assert!(bell.is_waited_for());
+    let rest = [(); 3].map(|()| srqs.next_waiting(SRQ));
+    assert_eq!(rest, [Some(QpNumber(12)), Some(SECOND), None]);
+    assert_eq!(srqs.waiting(SRQ), 0, "nobody waits");
+    // A queue that is gone has nothing, and nobody who waits.
+    srqs.remove(SRQ);
+    srqs.wait(SRQ, FIRST);
+    srqs.leave(SRQ, FIRST);
+    assert_eq!((srqs.waiting(SRQ), srqs.next_waiting(SRQ)), (0, None));
 }

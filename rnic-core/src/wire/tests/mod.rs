@@ -4,6 +4,7 @@
 mod atomic;
 mod checksum;
 mod ddp;
+mod flow_control;
 mod icmp;
 mod mpa;
 mod packet;

@@ -46,7 +46,7 @@ fn opcodes() {
             Ok(opcode)
         );
     }
-    for opcode in 14..=255 {
+    for opcode in 15..=255 {
         assert_eq!(
             Opcode::try_from(opcode),
             Err(RdmapWireError::Opcode(opcode))

@@ -123,6 +123,7 @@ pub(crate) struct Heard {
     pub(crate) messages: u64,
     pub(crate) responses: u64,
     pub(crate) terminates: u64,
+    pub(crate) controls: u64,
 }
 
 /// Where a check records what it finds.

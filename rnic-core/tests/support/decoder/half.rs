@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use super::headers::{ReadRequest, Target};
 use super::stream::Stream;
 
-/// Queues that RDMAP uses: Sends, Read Requests, Terminates, Atomic Responses.
-const QUEUES: usize = 4;
+/// Queues that RDMAP uses: Sends, Read Requests, Terminates, Atomic Responses, and on connections
+/// with the semantics of RC Control messages.
+const QUEUES: usize = 5;
 
 /// One direction of a connection.
 pub(super) struct Half {
@@ -136,4 +137,6 @@ pub(super) struct RdmapState {
     pub(super) answered: VecDeque<u64>,
     /// Every Read Request so far, and its MSN.
     pub(super) reads: Vec<(u32, ReadRequest)>,
+    /// How many XOFFs it has sent, and whether no XON came behind the last.
+    pub(super) xoffs: (u64, bool),
 }

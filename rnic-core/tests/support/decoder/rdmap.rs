@@ -20,10 +20,12 @@ const ATOMIC_RESPONSE: u8 = 11;
 /// Of connections with the semantics of RC: docs/design/rc.md.
 const SEND_IMMEDIATE: u8 = 12;
 const SEND_SOLICITED_IMMEDIATE: u8 = 13;
+const CONTROL: u8 = 14;
 
 const IMMEDIATE_LEN: usize = 8;
 const ATOMIC_REQUEST_LEN: usize = 52;
 const ATOMIC_RESPONSE_LEN: usize = 12;
+const CONTROL_LEN: usize = 16;
 
 /// Figure 4 of RFC 5040, figure 2 of RFC 7306: an opcode belongs to a tagged buffer, or to one
 /// queue.
@@ -40,6 +42,7 @@ pub(super) fn check_opcode(segment: &Segment<'_>, findings: &mut Findings<'_>) {
         READ_REQUEST | ATOMIC_REQUEST => Some(1),
         TERMINATE => Some(2),
         ATOMIC_RESPONSE => Some(3),
+        CONTROL if findings.rc => Some(4),
         other => return findings.object(Rule::Opcode, format!("opcode {other}")),
     };
     let queue = match segment.target {
@@ -104,6 +107,9 @@ pub(super) fn read(
         READ_RESPONSE => check_response(speaker, listener, segment, before, end, findings),
         ATOMIC_RESPONSE if one_segment(ATOMIC_RESPONSE_LEN, findings) => {
             check_atomic_response(speaker, listener, payload, end, findings);
+        }
+        CONTROL if findings.rc && one_segment(CONTROL_LEN, findings) => {
+            check_control(speaker, payload, findings);
         }
         TERMINATE => {
             findings.demand(segment.last && before == 0, Rule::MessageFormat, || {
@@ -212,6 +218,24 @@ fn answer(listener: &mut Half, end: u64, findings: &mut Findings<'_>) {
     listener.rdmap.waiting.pop_front();
     listener.rdmap.answered.push_back(end);
     findings.heard.responses += 1;
+}
+
+/// XOFFs count from 1, and each has one XON behind it at most.
+fn check_control(speaker: &mut Half, payload: &[u8], findings: &mut Findings<'_>) {
+    let (kind, count) = (be(&payload[..4]), be(&payload[4..8]));
+    let (xoffs, stopped) = speaker.rdmap.xoffs;
+    let right = match kind {
+        0x0100_0000 => !stopped && count == xoffs + 1,
+        0x0200_0000 => stopped && count == xoffs,
+        _ => false,
+    };
+    findings.demand(
+        right && be(&payload[12..]) == 0,
+        Rule::MessageFormat,
+        || format!("a Control message {payload:x?} behind {xoffs} XOFFs, the last open: {stopped}"),
+    );
+    speaker.rdmap.xoffs = (count, kind == 0x0100_0000);
+    findings.heard.controls += 1;
 }
 
 /// RFC 7306 section 5.2.1.
