@@ -54,10 +54,13 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), E
     };
     match wanted {
         IBV_QPS_RESET if connects_itself || is_idle(object) => {
-            states::check(now, wanted, mask)?;
+            states::check((*qp).qp_type, now, wanted, mask)?;
             reset(qp, object)?;
         }
-        _ if connects_itself => move_to(object, (now, wanted), attr, mask)?,
+        _ if connects_itself => {
+            states::check((*qp).qp_type, now, wanted, mask)?;
+            move_to(object, (now, wanted), attr, mask)?;
+        }
         _ => move_for_rdma_cm(object, (now, wanted), attr, mask)?,
     }
     (*qp).state = wanted;
@@ -125,7 +128,7 @@ fn move_for_rdma_cm(
 ) -> Result<(), Errno> {
     // InfiniBand's programs name the partition, which iWARP has not.
     if wanted == IBV_QPS_INIT && mask & IBV_QP_PKEY_INDEX != 0 {
-        states::check(now, wanted, mask)?;
+        states::check(IBV_QPT_RC, now, wanted, mask)?;
         check_values(attr, mask)?;
     }
     let mut settings = lock(&object.settings);
@@ -180,7 +183,6 @@ fn move_to(
     attr: &ibv_qp_attr,
     mask: i32,
 ) -> Result<(), Errno> {
-    states::check(now, wanted, mask)?;
     check_values(attr, mask)?;
     let mut settings = lock(&object.settings);
     if (now, wanted) == (IBV_QPS_INIT, IBV_QPS_RTR) {
@@ -188,6 +190,10 @@ fn move_to(
     }
     keep(&mut settings.attr, attr, mask);
     settings.state = wanted;
+    if mask & IBV_QP_RNR_RETRY != 0 {
+        let set = object.lock().set_rnr_retry(attr.rnr_retry);
+        set.map_err(|why| why.errno())?;
+    }
     match (now, wanted) {
         (IBV_QPS_INIT, IBV_QPS_RTR) => {
             object.connects_itself.store(true, Ordering::Relaxed);

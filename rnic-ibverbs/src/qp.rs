@@ -95,9 +95,11 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<rnic_verbs::Q
 }
 
 /// Fails if there can be no such queue pair.
-fn check_type(qp_type: u32) -> Result<(), Errno> {
+fn check_type(qp_type: u32, connected_by: ConnectedBy) -> Result<(), Errno> {
     match qp_type {
         IBV_QPT_RC => Ok(()),
+        // RC does what it promises, and more.
+        IBV_QPT_UC if connected_by == ConnectedBy::Program => Ok(()),
         IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV
         | IBV_QPT_DRIVER => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::EINVAL),
@@ -123,7 +125,7 @@ unsafe fn create(
     send_ops: Option<u64>,
     connected_by: ConnectedBy,
 ) -> Result<*mut ibv_qp, Errno> {
-    check_type(init.qp_type)?;
+    check_type(init.qp_type, connected_by)?;
     if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Errno::EINVAL);
     }

@@ -1,5 +1,5 @@
 //! The states of a queue pair that its program moves, and the attributes of each change: those of
-//! InfiniBand for reliable connections, as `ibv_modify_qp(3)` lists them.
+//! InfiniBand for reliable and unreliable connections, as `ibv_modify_qp(3)` lists them.
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -29,6 +29,14 @@ const ANY_TIME: i32 = IBV_QP_CUR_STATE
     | IBV_QP_PATH_MIG_STATE;
 
 const INIT: i32 = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+
+/// What an unreliable connection has not: it is never acknowledged, and has no Reads.
+const RELIABLE: i32 = IBV_QP_TIMEOUT
+    | IBV_QP_RETRY_CNT
+    | IBV_QP_RNR_RETRY
+    | IBV_QP_MAX_QP_RD_ATOMIC
+    | IBV_QP_MAX_DEST_RD_ATOMIC
+    | IBV_QP_MIN_RNR_TIMER;
 
 /// The changes, but for those to RESET and ERR, which are always allowed.
 const CHANGES: [Change; 9] = [
@@ -74,8 +82,8 @@ const CHANGES: [Change; 9] = [
     change(IBV_QPS_ERR, IBV_QPS_ERR, 0, 0),
 ];
 
-/// Fails unless a queue pair may change so, with these attributes.
-pub(crate) fn check(from: u32, to: u32, mask: i32) -> Result<(), Errno> {
+/// Fails unless a queue pair of this type may change so, with these attributes.
+pub(crate) fn check(qp_type: u32, from: u32, to: u32, mask: i32) -> Result<(), Errno> {
     let mask = mask & !IBV_QP_STATE;
     if matches!(to, IBV_QPS_RESET | IBV_QPS_ERR) {
         return (mask & !IBV_QP_CUR_STATE == 0)
@@ -86,7 +94,12 @@ pub(crate) fn check(from: u32, to: u32, mask: i32) -> Result<(), Errno> {
     let Change {
         required, optional, ..
     } = known.ok_or(Errno::EINVAL)?;
-    let is_whole = mask & required == *required;
+    let known = match qp_type {
+        IBV_QPT_UC => !RELIABLE,
+        _ => !0,
+    };
+    let (required, optional) = (required & known, optional & known);
+    let is_whole = mask & required == required;
     let is_known = mask & !(required | optional) == 0;
     (is_whole && is_known).then_some(()).ok_or(Errno::EINVAL)
 }
@@ -114,12 +127,12 @@ mod tests {
             (IBV_QPS_RTR, IBV_QPS_RTS, sending),
         ];
         for (from, to, mask) in steps {
-            assert_eq!(check(from, to, mask | IBV_QP_STATE), Ok(()));
+            assert_eq!(check(IBV_QPT_RC, from, to, mask | IBV_QP_STATE), Ok(()));
             for bit in 0..26 {
                 let changed = mask ^ (1 << bit);
                 let is_missing = mask & (1 << bit) != 0;
                 if is_missing || 1 << bit == IBV_QP_QKEY {
-                    let outcome = check(from, to, changed | IBV_QP_STATE);
+                    let outcome = check(IBV_QPT_RC, from, to, changed | IBV_QP_STATE);
                     // The state itself is always in the mask.
                     let same = 1 << bit == IBV_QP_STATE;
                     assert_eq!(outcome.is_ok(), same, "{from} to {to} with {changed:#x}");
@@ -135,7 +148,11 @@ mod tests {
             (IBV_QPS_RTR, IBV_QPS_SQD),
         ] {
             for mask in [0, connecting, sending, INIT] {
-                assert_eq!(check(from, to, mask), Err(Errno::EINVAL), "{from} to {to}");
+                assert_eq!(
+                    check(IBV_QPT_RC, from, to, mask),
+                    Err(Errno::EINVAL),
+                    "{from} to {to}"
+                );
             }
         }
         for from in [
@@ -145,9 +162,29 @@ mod tests {
             IBV_QPS_RTS,
             IBV_QPS_ERR,
         ] {
-            assert_eq!(check(from, IBV_QPS_ERR, IBV_QP_STATE), Ok(()));
-            assert_eq!(check(from, IBV_QPS_RESET, IBV_QP_STATE), Ok(()));
+            assert_eq!(check(IBV_QPT_RC, from, IBV_QPS_ERR, IBV_QP_STATE), Ok(()));
+            assert_eq!(check(IBV_QPT_RC, from, IBV_QPS_RESET, IBV_QP_STATE), Ok(()));
         }
-        assert_eq!(check(IBV_QPS_RTS, IBV_QPS_ERR, sending), Err(Errno::EINVAL));
+        assert_eq!(
+            check(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_ERR, sending),
+            Err(Errno::EINVAL)
+        );
+    }
+
+    #[test]
+    fn an_unreliable_connection_has_less() {
+        let uc = |from, to, mask| check(IBV_QPT_UC, from, to, mask);
+        let connecting = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        assert_eq!(uc(IBV_QPS_INIT, IBV_QPS_RTR, connecting), Ok(()));
+        assert_eq!(uc(IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN), Ok(()));
+        let with_reads = connecting | IBV_QP_MAX_DEST_RD_ATOMIC;
+        assert_eq!(
+            uc(IBV_QPS_INIT, IBV_QPS_RTR, with_reads),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            check(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR, connecting),
+            Err(Errno::EINVAL)
+        );
     }
 }

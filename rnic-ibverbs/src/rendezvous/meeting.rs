@@ -52,9 +52,21 @@ fn options(settings: &Settings, meeting: &Meeting) -> ConnectionOptions {
         traffic_class: settings.attr.ah_attr.grh.traffic_class,
         keepalive: Some(PROBES),
         user_timeout: patience(settings),
+        min_rnr_timer: min_rnr_timer(settings.attr.min_rnr_timer),
         rc: true,
         ..ConnectionOptions::default()
     }
+}
+
+/// Returns the time that a code of InfiniBand stands for: how long a peer waits that has found no
+/// receive.
+fn min_rnr_timer(code: u8) -> Duration {
+    /// In hundredths of a millisecond, by the code.
+    const TIMES: [u32; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+    Duration::from_micros(10) * TIMES[usize::from(code) % TIMES.len()]
 }
 
 /// Returns how long the peer may take to acknowledge a request. The program sets it with RTS; a time

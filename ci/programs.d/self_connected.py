@@ -1,0 +1,56 @@
+"""Programs that connect their queue pairs themselves: they exchange addresses and numbers over a
+socket of the kernel, and call ibv_modify_qp. perftest counts credits of its own where a device calls
+itself iWARP, and then cannot free its protection domain; its Sends run where it calls itself RoCE."""
+
+from programs import ALONE, SHARED, Case, table
+
+BW = r"BW average"
+LAT = r"t_avg"
+ROCE = "--as roce "
+
+
+def exchanging(name, program, options, says, label="", **how):
+    """Both ends have the same options; the client names the server."""
+    return Case(f"{program}{name}, self-connected", f"{label}{program} {options} {{server}}", f"{label}{program} {options}",
+                port=18515, kernel=True, says=(says,), server_says=(says,), **how)
+
+
+def perftest(name, program, options, says, label="", **how):
+    case = exchanging(name, program, f"-F {options}", says, label, **how)
+    # At a Read or atomic the server only waits.
+    case.server_says = ()
+    return case
+
+
+def pingpong(name, program, options, **how):
+    return exchanging(name, program, f"-g 0 {options}", r"iters in [\d.]+ seconds", **how)
+
+
+table(
+    pingpong("", "ibv_rc_pingpong", "-n 1000"),
+    pingpong(", events", "ibv_rc_pingpong", "-n 1000 -e"),
+    pingpong(", 1 MB", "ibv_rc_pingpong", "-n 100 -s 1000000", ways=(ALONE, SHARED)),
+    # Its Sends find no receive.
+    pingpong(", one receive", "ibv_rc_pingpong", "-n 500 -r 1"),
+    pingpong(", 16 queue pairs", "ibv_srq_pingpong", "-q 16 -n 1000"),
+    pingpong(", events", "ibv_srq_pingpong", "-q 16 -n 1000 -e", ways=(ALONE, SHARED)),
+    pingpong("", "ibv_uc_pingpong", "-n 1000"),
+
+    *(perftest("", f"ib_{operation}_bw", "-s 65536 -n 1000", BW) for operation in ("write", "read")),
+    *(perftest("", f"ib_{operation}_lat", "-s 64 -n 1000", LAT) for operation in ("write", "read")),
+    *(perftest(f", {how}", f"ib_atomic_{what}", f"-A {how} -n 1000", pattern, ways=(ALONE, SHARED))
+      for how in ("FETCH_AND_ADD", "CMP_AND_SWAP") for what, pattern in (("bw", BW), ("lat", LAT))),
+    perftest("", "ib_send_bw", "-s 65536 -n 1000", BW, ROCE),
+    perftest("", "ib_send_lat", "-s 64 -n 1000", LAT, ROCE),
+    perftest(", events", "ib_send_lat", "-s 4096 -n 1000 -e", LAT, ROCE, ways=(ALONE, SHARED)),
+    perftest(", all sizes", "ib_write_bw", "-a -n 20", r"^ 8388608 +\d", ways=(ALONE,), seconds=60),
+    perftest(", both directions", "ib_send_bw", "-s 16384 -n 1000 -b", BW, ROCE, ways=(ALONE, SHARED)),
+    # Receiver not ready: 128 Sends may be out, and there is one receive.
+    perftest(", one receive", "ib_send_bw", "-n 500 -r 1 -t 128", BW, ROCE),
+    perftest(", a shared receive queue, 8 queue pairs", "ib_send_bw", "-s 4096 -n 500 --use-srq -q 8", BW, ROCE,
+             ways=(ALONE, SHARED)),
+    # More queue pairs than there are numbers behind a port.
+    perftest(", 300 queue pairs", "ib_write_bw", "-s 4096 -n 50 -q 300", BW, ways=(ALONE, SHARED), seconds=60),
+    *(perftest(", unreliable", f"ib_{operation}_bw", "-c UC -s 4096 -n 500", BW, label, ways=(ALONE, SHARED))
+      for operation, label in (("write", ""), ("send", ROCE))),
+)
