@@ -1,7 +1,7 @@
 //! Queue pairs that their programs connect by `ibv_modify_qp`: the two tell each other numbers over
 //! a socket of the kernel.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use nix::libc;
@@ -323,6 +323,83 @@ pub(crate) unsafe fn strangers(is_server: bool) {
         }
         talk.meet();
     }
+    ok(ibv_destroy_qp(qp));
+    side.close();
+}
+
+/// Connects by the kernel's TCP, and sends an MPA Request (RFC 5044 section 7.1.1) with these
+/// private data.
+fn ask(port: u16, private_data: &[u8]) -> TcpStream {
+    let mut socket = TcpStream::connect((CLIENT, port)).unwrap();
+    let mut frame = b"MPA ID Req Frame\x40\x01".to_vec();
+    frame.extend((private_data.len() as u16).to_be_bytes());
+    frame.extend(private_data);
+    socket.write_all(&frame).unwrap();
+    socket
+}
+
+/// What a peer says of itself: its number and GID, and whom it means.
+fn hello(own: u32, peer: u32) -> Vec<u8> {
+    let mut octets = b"RNRC\x01\0\0\0".to_vec();
+    octets.extend(own.to_be_bytes());
+    octets.extend(peer.to_be_bytes());
+    octets.extend([0; 8]);
+    octets.extend(
+        SERVER
+            .parse::<Ipv4Addr>()
+            .unwrap()
+            .to_ipv6_mapped()
+            .octets(),
+    );
+    octets
+}
+
+/// Hundreds ask for a queue pair before its program names its peer: some with numbers of their own,
+/// some with nonsense. The peer gets through.
+pub(crate) unsafe fn crowds(is_server: bool) {
+    let mut talk = if is_server {
+        Talk::serve()
+    } else {
+        Talk::connect()
+    };
+    let mut side = Side::new(is_server);
+    let qp = side.queue_pair();
+    let mut crowd = Vec::new();
+    if is_server {
+        let number = talk.number() as u32;
+        let port = (number >> 8) as u16;
+        for at in 0..700 {
+            crowd.push(ask(port, &hello(0x0050_0000 + at, number)));
+        }
+        let right = hello(0x0050_0001, number);
+        let mut nonsense = vec![
+            vec![],
+            vec![0; 300],
+            right[..39].to_vec(),
+            hello(1, number ^ 1),
+            hello(1, 7),
+        ];
+        for at in 0..5 {
+            let mut wrong = right.clone();
+            wrong[at] ^= 1;
+            nonsense.push(wrong);
+        }
+        for private_data in nonsense {
+            let mut socket = ask(port, &private_data);
+            // An answer that rejects, and the end.
+            let mut answer = Vec::new();
+            socket.read_to_end(&mut answer).unwrap();
+            assert_eq!(&answer[..16], b"MPA ID Rep Frame");
+            assert_eq!(answer[16] & 0x20, 0x20, "not rejected: {private_data:?}");
+        }
+    } else {
+        talk.say(&(*qp).qp_num.to_string());
+    }
+    talk.meet();
+    connect_and_talk(&mut side, &mut talk, qp, is_server);
+    assert!(poll(side.cq).is_none());
+    drop(crowd);
+    talk.meet();
     ok(ibv_destroy_qp(qp));
     side.close();
 }

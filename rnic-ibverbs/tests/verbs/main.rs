@@ -144,3 +144,9 @@ fn queue_pairs_come_and_go() {
 fn a_queue_pair_is_moved_as_the_manual_says() {
     play("refuse", pair::IDLE, "refusals");
 }
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_crowd_does_not_keep_the_peer_away() {
+    play("crowd", "crowds-server", "crowds");
+}

@@ -46,6 +46,8 @@ pub(crate) fn play(role: &str) {
             "strangers" => itself::strangers(false),
             "come-and-go-server" => itself::come_and_go(true),
             "come-and-go" => itself::come_and_go(false),
+            "crowds-server" => itself::crowds(true),
+            "crowds" => itself::crowds(false),
             "refusals" => itself::refusals(),
             unknown => panic!("no role {unknown}"),
         }

@@ -40,7 +40,7 @@ fn the_control_octet() {
 // rfc: 5040-7, 5040-8, 7306-57 the opcodes are those of figure 4, and others are refused
 #[test]
 fn opcodes() {
-    for opcode in 0..14 {
+    for opcode in 0..15 {
         assert_eq!(
             Opcode::try_from(opcode).map(|known| known as u8),
             Ok(opcode)
@@ -53,9 +53,9 @@ fn opcodes() {
         );
     }
     // Those that the RFCs leave free, for connections with the semantics of RC.
-    let of_rc = (0..14).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_of_rc());
+    let of_rc = (0..15).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_of_rc());
     assert_eq!(of_rc.collect::<Vec<_>>(), [12, 13]);
-    let tagged = (0..14).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_tagged());
+    let tagged = (0..15).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_tagged());
     assert_eq!(tagged.collect::<Vec<_>>(), [0, 2]);
 }
 
