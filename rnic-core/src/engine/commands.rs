@@ -60,8 +60,11 @@ impl Engine {
             Command::CreateEndpoint(endpoint) => self.qps.put(LocalEnd::Endpoint(endpoint)),
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
             Command::Resolve { path, reply } => {
+                // There is no route to an own address, and a connection of the device with itself
+                // needs none.
+                let known = path.local == path.remote || self.next_hops.inquire(now, path);
                 // The host may have given up waiting.
-                let _ = reply.send(self.next_hops.inquire(now, path));
+                let _ = reply.send(known);
             }
             Command::Listen {
                 listener,
@@ -277,6 +280,10 @@ impl Engine {
         if self.device_gone {
             return fail(self, EndReason::DeviceGone);
         }
+        // Both ends of a connection with this device are here, and two connections have two keys.
+        if key.local == key.remote {
+            return fail(self, EndReason::InUse);
+        }
         let config = self.tcp_config(&key);
         let former = self.find(&key);
         let succession = former.map(|index| self.connections[index].succession(&config));
@@ -316,7 +323,9 @@ impl Engine {
             }
         };
         let index = self.insert(connection);
-        if let Some(hop) = self.next_hops.find(now, key.addresses()) {
+        if self.is_own(&key) {
+            self.connections[index].path().lead_back();
+        } else if let Some(hop) = self.next_hops.find(now, key.addresses()) {
             self.connections[index].set_next_hop(&hop);
         }
         let wants = Wants {
@@ -350,8 +359,12 @@ impl Engine {
         *self.qps.place(number) = Some(EndLocation::Connected(index));
         // From here on the route to the peer is worth following. For a SYN alone, which anybody can
         // send, it was not.
-        let path = self.connections[index].key().addresses();
-        let hop = self.next_hops.find(now, path);
+        let connection = &mut self.connections[index];
+        let (path, loops) = (connection.key().addresses(), connection.path().leads_back());
+        let hop = match loops {
+            true => None,
+            false => self.next_hops.find(now, path),
+        };
         self.with_connection(index, now, guard, |connection, context| {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);

@@ -6,6 +6,7 @@ mod connecting;
 mod devices;
 mod early;
 mod fixture;
+mod loopback;
 mod rc;
 mod requests;
 mod shared;
