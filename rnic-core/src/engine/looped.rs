@@ -100,3 +100,26 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_parcels_wait_and_those_that_nothing_was_put_in_do_not() {
+        let mut looped = Looped::default();
+        for _ in 0..3 {
+            let parcel = looped.take_empty().unwrap();
+            looped.push(parcel);
+        }
+        assert!(looped.waiting.is_empty() && looped.empty.len() == 1);
+        for _ in 0..PARCELS {
+            let mut parcel = looped.take_empty().unwrap();
+            parcel.add(b"frame", Checksums::Unnecessary);
+            looped.push(parcel);
+        }
+        assert!(looped.take_empty().is_none());
+        assert!(looped.waiting.pop_front().is_some());
+        assert!(looped.take_empty().is_some());
+    }
+}
