@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_core::connection::{ConnectionOptions, PortReservation, Refusal, Refusals};
-use rnic_core::engine::{Command, NetError, Peers};
+use rnic_core::engine::{Command, NetError, Peers, Prefix};
 use rnic_core::ids::ListenerId;
 use tracing::debug;
 
@@ -124,6 +124,64 @@ impl Inner {
         let (local, reservation) = self.net.listen_to(local, peers)?;
         self.ports.keep(local, peers.clone(), &reservation);
         Ok((local, reservation))
+    }
+}
+
+impl Inner {
+    /// Returns whether the peer of a connection is a listener of this device. One of any address
+    /// has all of this host's, of which only the connection's own is known here.
+    pub(crate) fn is_own(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let objects = self.objects.lock();
+        let mut at_port = objects
+            .listeners
+            .values()
+            .filter(|at| at.port() == remote.port() && at.is_ipv4() == remote.is_ipv4());
+        at_port.any(|at| {
+            let any_address = at.ip().is_unspecified();
+            at.ip() == remote.ip() || any_address && local.ip() == remote.ip()
+        })
+    }
+
+    /// Reserves a port to connect from.
+    pub(crate) fn reserve_active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        worker: u16,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let reserved = self.net.active(remote, local, worker);
+        match reserved {
+            Err(NetError::NoRoute(..) | NetError::Other { .. }) => {
+                self.reserve_own(remote, local).unwrap_or(reserved)
+            }
+            reserved => reserved,
+        }
+    }
+
+    /// Reserves the port of a connection with a listener of this device, or returns `None` if its
+    /// peer is none. No route leads there, and none is needed.
+    fn reserve_own(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Option<Result<(SocketAddr, PortReservation), NetError>> {
+        let stated = local.filter(|local| !local.ip().is_unspecified());
+        let port = local.map_or(0, |local| local.port());
+        let local = stated.unwrap_or(SocketAddr::new(remote.ip(), port));
+        if !self.is_own(local, remote) {
+            return None;
+        }
+        // Nobody connects from the network to a port that only this connection can have. One that
+        // was chosen may be shared.
+        let peers = match port {
+            0 => Peers::only([Prefix::new(remote.ip(), u8::MAX)]),
+            _ => Peers::all(),
+        };
+        match self.net.listen_to(local, &peers) {
+            // The listener is one of any address, and the peer is another host.
+            Err(NetError::NotLocal(..)) => None,
+            reserved => Some(reserved),
+        }
     }
 }
 

@@ -383,10 +383,14 @@ impl Qp {
             Some((local, reservation))
         });
         if let Some((local, reservation)) = shared {
-            device.net.check(local, remote)?;
+            // There is no route to an own address, and none is needed.
+            if !device.is_own(local, remote) {
+                device.net.check(local, remote)?;
+            }
             return Ok((local, reservation));
         }
-        let (local, reservation) = device.net.active(remote, local, self.worker as u16)?;
+        let worker = self.worker as u16;
+        let (local, reservation) = device.reserve_active(remote, local, worker)?;
         if named.is_some() {
             device.ports.keep(local, Peers::all(), &reservation);
         }

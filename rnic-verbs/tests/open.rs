@@ -29,7 +29,7 @@ fn namespaces(queues: u32) -> (Namespace, Namespace) {
         addresses,
     };
     let ends = (
-        end(&east, "east", "10.77.0.1/24"),
+        end(&east, "east", "10.77.0.1/24 fd77::1/64"),
         end(&west, "west", "10.77.0.2/24"),
     );
     veth_pair(ends.0, ends.1, queues).unwrap();
@@ -114,6 +114,54 @@ fn connect_and_write((east, near): (&Namespace, &Device), (west, far): (&Namespa
     let mut found = vec![0; End::OCTETS];
     server.mr.read(0, &mut found).unwrap();
     assert!(found == octets, "what was written is there");
+}
+
+/// There is no route to an own address, and none is needed.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn two_queue_pairs_of_a_device_connect_by_its_own_address() {
+    let (east, _west) = namespaces(2);
+    for driving in [Driving::Inline, Driving::Standby, threads(Some(2), false)] {
+        let device = open(&east, "east", driving);
+        for (address, rc) in ["10.77.0.1:4420", "[fd77::1]:4420"]
+            .into_iter()
+            .flat_map(|address| [(address, false), (address, true)])
+        {
+            let address: SocketAddr = address.parse().unwrap();
+            let listener = east.run(|| device.listen(address)).unwrap();
+            let (mut near, mut far) = (End::new(&device), End::new(&device));
+            let options = || ConnectionOptions {
+                rc,
+                ..ConnectionOptions::default()
+            };
+            let connecting = east.run(|| near.qp.connect(address, None, options()));
+            connecting.unwrap();
+            let request = listener.next_request(SOON).unwrap().expect("a request");
+            assert_eq!(request.peer().ip(), address.ip());
+            request.accept(&mut far.qp, options()).unwrap();
+            near.qp.wait_established(SOON).unwrap();
+            for round in 0..20u8 {
+                near.mr.write(0, &[round; End::OCTETS]).unwrap();
+                let all = [near.mr.sge(0, End::OCTETS as u32)];
+                let write = SendRequest::write(far.mr.remote(0)).memory(&all);
+                near.qp.post_send(&write).unwrap();
+                assert!(next(&mut near.cq).is_success());
+                assert_eq!(far.mr.copy(0, End::OCTETS).unwrap(), [round; End::OCTETS]);
+                let read = SendRequest::read(far.mr.remote(0)).memory(&all);
+                near.qp.post_send(&read).unwrap();
+                assert!(next(&mut near.cq).is_success());
+            }
+        }
+        // None of these frames came by the device.
+        let queues = device.interface().unwrap().statistics().read().unwrap();
+        let received = queues.iter().map(|queue| queue.frames_received);
+        assert_eq!(received.sum::<u64>(), 0);
+        // Where nobody listens, there is still no route.
+        let mut alone = End::new(&device);
+        let nobody = "10.77.0.1:9".parse().unwrap();
+        let error = east.run(|| alone.qp.connect(nobody, None, ConnectionOptions::default()));
+        assert!(matches!(error, Err(Error::Net(NetError::NoRoute(..)))));
+    }
 }
 
 /// Nothing of the far side runs but what stands by.

@@ -45,7 +45,7 @@ pub(crate) use self::flow::without_scope;
 pub use self::flow::{AddressPair, FlowKey, PortReservation};
 pub use self::options::ConnectionOptions;
 pub use self::path::NextHop;
-pub(crate) use self::path::Path;
+pub(crate) use self::path::{Path, is_within_device};
 pub use self::refusals::{Refusal, Refusals};
 use self::reorder::Reorder;
 use self::stream::Stream;
@@ -307,11 +307,20 @@ impl Connection {
 
     /// Sets the next hop to the peer, and the MSS that its MTU allows.
     pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
+        if self.path.leads_back() {
+            return;
+        }
         self.path.set_next_hop(&self.key, hop);
         self.tcp.limit_mss(self.key.mss(hop.mtu));
         if let Some(mss) = hop.advertised_mss {
             self.tcp.limit_offered_mss(mss.get());
         }
+    }
+
+    /// Returns the path of its frames.
+    #[inline]
+    pub(crate) fn path(&mut self) -> &mut Path {
+        &mut self.path
     }
 
     /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if
@@ -329,7 +338,7 @@ impl Connection {
 
     /// Records that the peer cannot be reached. A connection being opened fails.
     pub(crate) fn set_unreachable(&mut self) {
-        self.unreachable = matches!(self.phase, Phase::Connecting(_));
+        self.unreachable = matches!(self.phase, Phase::Connecting(_)) && !self.path.leads_back();
     }
 
     /// Returns whether the peer sends FPDUs with CRCs, and without markers.

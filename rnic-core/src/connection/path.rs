@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU16;
 
+use crate::memory::parcel::Parcel;
 use crate::wire::{
     ethernet::MacAddr,
+    packet::Checksums,
     template::{HeaderTemplate, NetHeader},
 };
 
@@ -30,31 +32,78 @@ pub struct NextHop {
     pub advertised_mss: Option<NonZeroU16>,
 }
 
+/// Where a connection's frames go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nowhere yet: the next hop is not known.
+    Unknown,
+    /// To the device.
+    Device,
+    /// Back to this device's engines, without the network: the peer is there.
+    Back,
+}
+
 /// The link and network headers of a connection, once its next hop is known.
 pub(crate) struct Path {
     /// Ready to be written.
     template: HeaderTemplate,
-    known: bool,
+    way: Way,
     /// The class of what is sent. The bits for ECN are those of each segment.
     traffic_class: u8,
+    /// Takes copies of frames that come back, while the connection has its turn to send.
+    parcel: Option<Box<Parcel>>,
 }
 
 impl Path {
     /// Makes the path of a connection whose next hop is not known yet.
     pub(crate) fn unknown(key: &FlowKey) -> Self {
-        Self::new(&header(key, &NOWHERE, 0), false)
+        Self::new(&header(key, &NOWHERE, 0), Way::Unknown)
     }
 
     /// Makes the path back over the link that a packet came from, for use until the route is known.
     pub(crate) fn back(header: &NetHeader) -> Self {
-        Self::new(header, true)
+        match is_within_device(header) {
+            true => Self::new(header, Way::Back),
+            false => Self::new(header, Way::Device),
+        }
     }
 
-    fn new(header: &NetHeader, known: bool) -> Self {
+    fn new(header: &NetHeader, way: Way) -> Self {
         Self {
             template: HeaderTemplate::new(header),
-            known,
+            way,
             traffic_class: header.traffic_class,
+            parcel: None,
+        }
+    }
+
+    /// Makes an unknown path one that leads back to this device's engines.
+    pub(crate) fn lead_back(&mut self) {
+        self.way = Way::Back;
+    }
+
+    /// Returns whether frames come back to this device's engines.
+    #[inline]
+    pub(crate) fn leads_back(&self) -> bool {
+        self.way == Way::Back
+    }
+
+    /// Lends a parcel for frames that come back.
+    pub(crate) fn lend(&mut self, parcel: Box<Parcel>) {
+        self.parcel = Some(parcel);
+    }
+
+    /// Returns the parcel that was lent.
+    pub(crate) fn take_back(&mut self) -> Option<Box<Parcel>> {
+        self.parcel.take()
+    }
+
+    /// Copies a frame that comes back. Without a parcel it is lost, and TCP sends it again.
+    #[cold]
+    pub(crate) fn send_back(&mut self, frame: &[u8]) {
+        if let Some(parcel) = &mut self.parcel {
+            // It does not leave this process.
+            parcel.add(frame, Checksums::Unnecessary);
         }
     }
 
@@ -66,22 +115,34 @@ impl Path {
 
     pub(crate) fn set_next_hop(&mut self, key: &FlowKey, hop: &NextHop) {
         let header = header(key, hop, self.traffic_class);
-        *self = Self::new(&header, true);
+        *self = Self::new(&header, Way::Device);
     }
 
-    /// Returns the headers to write for a burst of segments, or `None` while the next hop is
-    /// unknown.
+    /// Returns the headers to write for a burst of segments to the device, or `None` where frames
+    /// go elsewhere.
     pub(crate) fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
-        self.known.then_some(&mut self.template)
+        (self.way == Way::Device).then_some(&mut self.template)
     }
 
-    /// Returns the headers to write, or `None` while the next hop is unknown.
+    /// Returns the headers to write for the device, or `None` where frames go elsewhere.
     pub(crate) fn template(&self) -> Option<&HeaderTemplate> {
-        self.known.then_some(&self.template)
+        (self.way == Way::Device).then_some(&self.template)
+    }
+
+    /// Returns the headers to write, wherever the frame goes, or `None` while the next hop is
+    /// unknown.
+    pub(crate) fn any_template(&self) -> Option<&HeaderTemplate> {
+        (self.way != Way::Unknown).then_some(&self.template)
     }
 }
 
-/// Of a path that nothing is sent on.
+/// Returns whether a frame with these headers is one that comes back: no frame of a network is from
+/// the link-layer address of zeros and to it.
+pub(crate) fn is_within_device(header: &NetHeader) -> bool {
+    (header.source_mac, header.destination_mac) == (NOWHERE.source_mac, NOWHERE.destination_mac)
+}
+
+/// Of a path that nothing is sent on, or nothing to the network.
 const NOWHERE: NextHop = NextHop {
     source_mac: MacAddr([0; 6]),
     destination_mac: MacAddr([0; 6]),

@@ -56,7 +56,7 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> Transmit {
-        let Some(header_len) = self.path.template().map(HeaderTemplate::len) else {
+        let Some(header_len) = self.path.any_template().map(HeaderTemplate::len) else {
             return Transmit::Nothing;
         };
         let starved = !self.fill(header_len, share, context, tx);
@@ -103,7 +103,7 @@ impl Connection {
                 return false;
             };
             let at = net_header_len + self.tcp.data_header_len();
-            let summed = !tx.completes_checksums();
+            let summed = !tx.completes_checksums() && !self.path.leads_back();
             let payload = &mut tx.bytes_mut(frame)[at..];
             let Built { len, sum, push, .. } = self.build(payload, summed, context);
             if len == 0 {
@@ -176,7 +176,7 @@ impl Connection {
 
     /// Writes the headers in front of a payload and hands the frame to the device.
     fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F) {
-        let Some(net) = self.path.template() else {
+        let Some(net) = self.path.any_template() else {
             return;
         };
         let ecn = ecn_field(outgoing.ecn_capable);
@@ -223,7 +223,10 @@ impl Connection {
                 (frame, 0, 0, false)
             }
         };
-        if tx.completes_checksums() {
+        if self.path.leads_back() {
+            let len = net.write_partial(tx.bytes_mut(frame), ecn, header, len);
+            self.path.send_back(&tx.bytes(frame)[..len]);
+        } else if tx.completes_checksums() {
             let len = net.write_partial(tx.bytes_mut(frame), ecn, header, len);
             tx.transmit_partial(frame, len, net.len());
         } else {

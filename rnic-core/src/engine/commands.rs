@@ -281,6 +281,10 @@ impl Engine {
         if self.device_gone {
             return fail(self, EndReason::DeviceGone);
         }
+        // Both ends of a connection with this device are here, and two connections have two keys.
+        if key.local == key.remote {
+            return fail(self, EndReason::InUse);
+        }
         let config = self.tcp_config(&key);
         let former = self.find(&key);
         let succession = former.map(|index| self.connections[index].succession(&config));
@@ -320,7 +324,9 @@ impl Engine {
             }
         };
         let index = self.insert(connection);
-        if let Some(hop) = self.next_hops.find(now, key.addresses()) {
+        if self.is_own(&key) {
+            self.connections[index].path().lead_back();
+        } else if let Some(hop) = self.next_hops.find(now, key.addresses()) {
             self.connections[index].set_next_hop(&hop);
         }
         let wants = Wants {
@@ -354,8 +360,12 @@ impl Engine {
         *self.qps.place(number) = Some(EndLocation::Connected(index));
         // From here on the route to the peer is worth following. For a SYN alone, which anybody can
         // send, it was not.
-        let path = self.connections[index].key().addresses();
-        let hop = self.next_hops.find(now, path);
+        let connection = &mut self.connections[index];
+        let (path, loops) = (connection.key().addresses(), connection.path().leads_back());
+        let hop = match loops {
+            true => None,
+            false => self.next_hops.find(now, path),
+        };
         self.with_connection(index, now, guard, |connection, context| {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);

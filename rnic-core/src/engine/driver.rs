@@ -220,6 +220,10 @@ impl Batch<'_> {
             now,
             mut busy,
         } = self;
+        if engine.has_looped() {
+            busy = true;
+            engine.handle_looped(now, &guard, tx);
+        }
         if engine.has_others() {
             busy |= exchange_parcels(engine, end, now, &guard, tx);
         }

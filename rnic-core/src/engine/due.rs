@@ -86,9 +86,17 @@ impl Engine {
         tx: &mut F,
     ) -> u64 {
         let share = self.share(tx);
+        let loops = self.connections[index].path().leads_back();
+        if loops && !self.begin_looping(index) {
+            self.schedule(index, Wants::SEND);
+            return 0;
+        }
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
         let (sent, last) = connection.transmit(BURST, share, &mut context, tx);
+        if loops {
+            self.end_looping(index);
+        }
         self.follow(index, before, now, guard);
         if last == Transmit::Starved {
             self.counters.engine.no_transmit_frame += 1;

@@ -5,11 +5,12 @@ use crate::counters::DropReason;
 use crate::ids::RequestId;
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
+use crate::memory::parcel::Parcel;
 use crate::time::Instant;
 use crate::wire::packet::{Checksums, Packet};
 
 use super::Engine;
-use super::owners::{EnginePlace, HandOver, Parcel};
+use super::owners::{EnginePlace, HandOver};
 use super::passive::Stranger;
 
 impl Engine {
@@ -97,10 +98,9 @@ impl Engine {
         }
     }
 
-    /// Returns whether frames from other engines wait.
+    /// Returns whether frames from other engines, or from connections with this device, wait.
     pub fn is_waited_for(&self) -> bool {
-        self.place
-            .as_ref()
-            .is_some_and(|place| place.is_waited_for())
+        let place = self.place.as_ref();
+        self.has_looped() || place.is_some_and(|place| place.is_waited_for())
     }
 }

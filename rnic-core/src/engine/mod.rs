@@ -15,6 +15,7 @@ mod events;
 mod flows;
 mod handover;
 mod listener;
+mod looped;
 mod mailbox;
 mod net;
 mod next_hops;
@@ -65,6 +66,7 @@ pub use self::snapshot::Snapshot;
 use self::cookies::Cookies;
 use self::embryonic::Embryonic;
 use self::listener::Listener;
+use self::looped::Looped;
 use self::next_hops::NextHops;
 use self::prefetched::Prefetched;
 use self::queue_pairs::QueuePairs;
@@ -183,6 +185,8 @@ pub struct Engine {
     counters: Counters,
     isn_secret: Keyed,
     cookies: Cookies,
+    /// Frames of connections with this device itself.
+    looped: Looped,
     /// Its place among the engines of its device, if there are several.
     place: Option<Box<EnginePlace>>,
 }
@@ -218,6 +222,7 @@ impl Engine {
             counters: Counters::default(),
             cookies: Cookies::new(isn_secret.derive("SYN cookies")),
             isn_secret,
+            looped: Looped::default(),
             place: None,
         }
     }

@@ -24,17 +24,14 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::connection::FlowKey;
 use crate::memory::doorbell::Doorbells;
+use crate::memory::parcel::{OCTETS, Parcel};
 use crate::wire::packet::{Checksums, Packet};
 use crate::wire::prediction::Prediction;
 
 use super::command::Command;
 
-/// The most frames in a parcel.
+/// The most frames in a parcel. Each pair of engines has [`PARCELS`], which keep their memory.
 const FRAMES: usize = 16;
-
-/// The most octets in a parcel, unless a single frame has more. A parcel keeps this much memory,
-/// and each pair of engines has [`PARCELS`] of them.
-const OCTETS: usize = 32 << 10;
 
 /// Parcels for each pair of engines, in one direction. Where they are not enough, frames are lost
 /// as on a full queue of the device, and TCP sends them again.
@@ -74,50 +71,6 @@ impl Owners {
         table.insert(*key, owner);
         self.has_changed();
         tell();
-    }
-}
-
-/// Frames on their way from one engine to another, one behind the other, and what is known of their
-/// checksums.
-#[derive(Debug, Default)]
-pub(super) struct Parcel {
-    octets: Vec<u8>,
-    /// Where each frame ends.
-    frames: Vec<(usize, Checksums)>,
-}
-
-impl Parcel {
-    fn has_room(&self, octets: usize) -> bool {
-        self.frames.len() < FRAMES && self.octets.len() + octets <= OCTETS
-    }
-
-    fn add(&mut self, frame: &[u8], checksums: Checksums) {
-        let len = self.octets.len() + frame.len();
-        if len > self.octets.capacity() {
-            // Twice as many as before, but never more than will be used.
-            let capacity = len.max(OCTETS.min(2 * self.octets.capacity()));
-            self.octets.reserve_exact(capacity - self.octets.len());
-        }
-        self.octets.extend_from_slice(frame);
-        self.frames.push((self.octets.len(), checksums));
-    }
-
-    pub(super) fn frames(&self) -> impl Iterator<Item = (&[u8], Checksums)> {
-        let mut begin = 0;
-        self.frames.iter().map(move |(end, checksums)| {
-            let frame = &self.octets[begin..*end];
-            begin = *end;
-            (frame, *checksums)
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    fn clear(&mut self) {
-        self.octets.clear();
-        self.frames.clear();
     }
 }
 
@@ -180,6 +133,11 @@ pub struct EnginePlace {
     has_come_far: bool,
 }
 
+/// Returns whether a parcel has room for one more frame of so many octets.
+fn has_room(parcel: &Parcel, octets: usize) -> bool {
+    parcel.len() < FRAMES && parcel.octets() + octets <= OCTETS
+}
+
 impl EngineLink {
     fn wake(&self) {
         if self.doorbells.ring_commands() {
@@ -191,7 +149,7 @@ impl EngineLink {
     /// receiver.
     fn add(&mut self, number: u16, frame: &[u8], checksums: Checksums) -> HandOver {
         let open = self.open.as_ref();
-        if open.is_some_and(|parcel| !parcel.has_room(frame.len())) {
+        if open.is_some_and(|parcel| !has_room(parcel, frame.len())) {
             self.send(number);
         }
         if self.open.is_none() {

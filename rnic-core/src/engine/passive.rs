@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
-use crate::connection::{Arrival, Connection, FlowKey, Path};
+use crate::connection::{Arrival, Connection, FlowKey, Path, is_within_device};
 use crate::counters::DropReason;
 use crate::ids::ListenerId;
 use crate::memory::frames::TxFrames;
@@ -218,7 +218,11 @@ impl Engine {
         let Some(id) = tx.allocate() else { return };
         let net = self.way_back(packet);
         let len = net.write(tx.bytes_mut(id), header, 0, 0);
-        tx.transmit(id, len);
+        if is_within_device(&net) {
+            self.loop_reply(&tx.bytes(id)[..len]);
+        } else {
+            tx.transmit(id, len);
+        }
         tx.release(id);
         self.counters.engine.frames_sent += 1;
     }

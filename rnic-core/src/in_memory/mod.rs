@@ -3,7 +3,7 @@
 mod frames;
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -125,6 +125,7 @@ pub fn pair_of_workers(
             workers: parts.map(worker).collect(),
             net: Arc::new(InMemoryNet {
                 address: address.into(),
+                address_v6: within_documentation(address).into(),
                 used: Arc::default(),
             }),
             address: address.into(),
@@ -139,6 +140,12 @@ pub fn pair_of_workers(
         ),
         open(Ipv4Addr::new(192, 0, 2, 2), seeds[1], to_first, from_first),
     )
+}
+
+/// Returns the IPv6 address with the same last octet: 2001:db8::1, and so on.
+fn within_documentation(address: Ipv4Addr) -> Ipv6Addr {
+    let last = address.octets()[3].into();
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last)
 }
 
 /// The wire to the other device.
@@ -303,15 +310,18 @@ impl Sleeper for InMemorySleeper {
     }
 }
 
-/// The ports of one device.
+/// The addresses and ports of one device.
 pub struct InMemoryNet {
     address: IpAddr,
+    /// A second one, for connections of the device with itself.
+    address_v6: IpAddr,
     used: Arc<Mutex<HashSet<u16>>>,
 }
 
 impl InMemoryNet {
     fn reserve(&self, local: SocketAddr) -> Result<(SocketAddr, PortReservation), NetError> {
-        if !local.ip().is_unspecified() && local.ip() != self.address {
+        let own = [self.address, self.address_v6].contains(&local.ip());
+        if !local.ip().is_unspecified() && !own {
             return Err(NetError::NotLocal(local, "the in-memory link".into()));
         }
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,11 +350,15 @@ impl Net for InMemoryNet {
 
     fn active(
         &self,
-        _remote: SocketAddr,
+        remote: SocketAddr,
         local: Option<SocketAddr>,
         _engine: u16,
     ) -> Result<(SocketAddr, PortReservation), NetError> {
-        self.reserve(local.unwrap_or(SocketAddr::new(self.address, 0)))
+        let address = match remote.is_ipv4() {
+            true => self.address,
+            false => self.address_v6,
+        };
+        self.reserve(local.unwrap_or(SocketAddr::new(address, 0)))
     }
 }
 

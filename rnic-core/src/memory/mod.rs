@@ -14,6 +14,7 @@ mod foreign;
 pub mod frames;
 mod guarded;
 mod mapping;
+pub(crate) mod parcel;
 pub mod place;
 pub mod prefetch;
 pub mod process;

@@ -7,6 +7,7 @@ mod devices;
 mod early;
 mod fixture;
 mod not_ready;
+mod loopback;
 mod rc;
 mod requests;
 mod shared;

@@ -122,7 +122,7 @@ fn parcels_keep_so_much_memory_and_no_more() {
         let parcels: Vec<_> = places[0].links[1].empty.try_iter().collect();
         assert_eq!(parcels.len(), PARCELS);
         for parcel in parcels {
-            assert!(len == 60_000 || parcel.octets.capacity() <= OCTETS);
+            assert!(len == 60_000 || parcel.capacity() <= OCTETS);
             let fresh = if len == 60_000 {
                 Parcel::default()
             } else {
