@@ -23,6 +23,7 @@ extern "C" fn renew_all() {
             renew(device);
             renew(handlers);
             renew(adapter.numbers.renewed());
+            adapter.numbers.forget_all();
         }
         renew(QPS.renewed());
         renew(CQS.renewed());
@@ -31,7 +32,9 @@ extern "C" fn renew_all() {
             renew(list);
         }
         renew(asynchronous::renewed());
-        renew(connections::renewed());
+        let (readers, takers) = connections::renewed();
+        renew(readers);
+        renew(takers);
         renew(rendezvous::renewed());
     }
 }

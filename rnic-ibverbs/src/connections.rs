@@ -23,9 +23,9 @@ struct Reader {
 static READERS: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
 static TAKERS: Mutex<Vec<Taker>> = Mutex::new(Vec::new());
 
-/// Returns the lock of the readers, which a child makes new.
-pub(crate) fn renewed() -> &'static Mutex<impl Default> {
-    &READERS
+/// Returns the locks of both lists, which a child makes new.
+pub(crate) fn renewed() -> (&'static Mutex<impl Default>, &'static Mutex<impl Default>) {
+    (&READERS, &TAKERS)
 }
 
 /// Has `taker` asked, behind those before it, whose event each one of this adapter is. A taker that

@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use rnic_verbs::QpState;
 
@@ -13,9 +14,9 @@ use crate::abi::*;
 use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno, lock, result};
 use crate::interface::address_of;
-use crate::numbers::port_of;
+use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
-use crate::qp::{init_of, renew};
+use crate::qp::{init_of, make_mirror, renew};
 use crate::rendezvous;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
 use crate::states;
@@ -53,13 +54,13 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), E
         settings.meeting.is_some() || (names_peer && settings.has_no_peer())
     };
     match wanted {
-        IBV_QPS_RESET if connects_itself || is_idle(object) => {
+        IBV_QPS_RESET if connects_itself || may_reset(object) => {
             states::check((*qp).qp_type, now, wanted, mask)?;
             reset(qp, object)?;
         }
         _ if connects_itself => {
             states::check((*qp).qp_type, now, wanted, mask)?;
-            move_to(object, (now, wanted), attr, mask)?;
+            move_to(qp, object, (now, wanted), attr, mask)?;
         }
         _ => move_for_rdma_cm(object, (now, wanted), attr, mask)?,
     }
@@ -67,8 +68,10 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), E
     Ok(())
 }
 
-fn is_idle(object: &Qp) -> bool {
-    object.lock().state() == QpState::Init
+/// Returns whether a queue pair of rdma_cm may be made new: rdma_cm does not need it any more.
+fn may_reset(object: &Qp) -> bool {
+    let state = object.lock().state();
+    state == QpState::Init || state.is_over()
 }
 
 /// Returns the state that a queue pair has, as verbs have it.
@@ -177,7 +180,11 @@ fn check_values(attr: &ibv_qp_attr, mask: i32) -> Result<(), Errno> {
 }
 
 /// Changes a queue pair that its program connects.
-fn move_to(
+///
+/// # Safety
+/// It exists.
+unsafe fn move_to(
+    qp: *mut ibv_qp,
     object: &Qp,
     (now, wanted): (u32, u32),
     attr: &ibv_qp_attr,
@@ -186,7 +193,7 @@ fn move_to(
     check_values(attr, mask)?;
     let mut settings = lock(&object.settings);
     if (now, wanted) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-        settings.meeting = Some(meeting(object, attr)?);
+        settings.meeting = Some(meeting(qp, object, attr)?);
     }
     keep(&mut settings.attr, attr, mask);
     settings.state = wanted;
@@ -207,27 +214,30 @@ fn move_to(
         (IBV_QPS_RTS, IBV_QPS_SQD) => object.lock().open_sends(false),
         (IBV_QPS_SQD, IBV_QPS_RTS) => object.lock().open_sends(true),
         (_, IBV_QPS_ERR) => {
-            if let Some(meeting) = &mut settings.meeting {
-                meeting.stage = Stage::Over;
-            }
             object.lock().fail().map_err(|why| why.errno())?;
+            rendezvous::end(object, &mut settings);
         }
         _ => {}
     }
     drop(settings);
-    if matches!(wanted, IBV_QPS_RTR | IBV_QPS_RTS) {
+    match wanted {
         // Something may be due.
-        object.adapter.wake();
+        IBV_QPS_RTR | IBV_QPS_RTS => object.adapter.wake(),
+        IBV_QPS_ERR => rendezvous::forget(object.adapter, (*qp).qp_num),
+        _ => {}
     }
     Ok(())
 }
 
 /// Returns the other side that the program names.
-fn meeting(object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
+///
+/// # Safety
+/// The queue pair exists.
+unsafe fn meeting(qp: *mut ibv_qp, object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
     let own = object.adapter.numbers.shown(object.number());
     let (handle, peer) = (&attr.ah_attr, attr.dest_qp_num);
     // Without a port in its number nobody finds a queue pair.
-    if handle.is_global == 0 || port_of(own) == 0 || port_of(peer) == 0 || peer >> 24 != 0 {
+    if handle.is_global == 0 || !has_port(own) || !has_port(peer) {
         return Err(Errno::EINVAL);
     }
     let interface = object.adapter.interface();
@@ -245,8 +255,10 @@ fn meeting(object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
     };
     let local = socket_address(local, 0);
     let remote = socket_address(remote, port_of(peer));
+    let is_itself = (local.ip(), own) == (remote.ip(), peer);
     Ok(Meeting {
-        connects: rendezvous::connects((local, own), (remote, peer)),
+        mirror: is_itself.then(|| make_mirror(&*qp, object)).transpose()?,
+        connects: is_itself || rendezvous::connects((local, own), (remote, peer)),
         own,
         peer,
         local,
@@ -254,6 +266,7 @@ fn meeting(object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
         expected: 0,
         stage: Stage::Apart,
         pause: rendezvous::FIRST_PAUSE,
+        not_before: Instant::now(),
         waits_since: None,
     })
 }
@@ -265,15 +278,23 @@ fn meeting(object: &Qp, attr: &ibv_qp_attr) -> Result<Meeting, Errno> {
 unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
     let is_new = {
         let mut settings = lock(&object.settings);
-        let is_new = settings.has_no_peer() && settings.state == IBV_QPS_RESET;
-        *settings = Settings::default();
-        object.connects_itself.store(false, Ordering::Relaxed);
-        is_new
+        if let Some(meeting) = &mut settings.meeting {
+            // It does not connect again meanwhile.
+            meeting.stage = Stage::Over;
+        }
+        settings.has_no_peer() && settings.state == IBV_QPS_RESET && is_idle(object)
     };
-    if is_new {
-        return Ok(());
+    if !is_new {
+        renew(qp)?;
     }
-    renew(qp).inspect_err(|_| lock(&object.settings).state = IBV_QPS_ERR)
+    // The former peer's requests wait from here on, as those of any peer.
+    *lock(&object.settings) = Settings::default();
+    object.connects_itself.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+fn is_idle(object: &Qp) -> bool {
+    object.lock().state() == QpState::Init
 }
 
 #[unsafe(no_mangle)]

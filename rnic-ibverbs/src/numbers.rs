@@ -42,6 +42,8 @@ struct Block {
     queue_pairs: [Option<QpNumber>; BEHIND_A_PORT],
     /// The lower bits of free numbers, and when they were given back. The longest unused is first.
     free: VecDeque<(u8, Option<Instant>)>,
+    /// Nobody listens at the port any more.
+    is_retired: bool,
 }
 
 impl Block {
@@ -50,6 +52,7 @@ impl Block {
             port,
             queue_pairs: [None; BEHIND_A_PORT],
             free: (0..=u8::MAX).map(|index| (index, None)).collect(),
+            is_retired: false,
         }
     }
 
@@ -128,8 +131,26 @@ impl Numbers {
             && block.queue_pairs[index_of(number)] == Some(queue_pair)
         {
             block.queue_pairs[index_of(number)] = None;
-            let since = Some(Instant::now());
-            block.free.push_back((number as u8, since));
+            if !block.is_retired {
+                block.free.push_back((number as u8, Some(Instant::now())));
+            }
+        }
+    }
+
+    /// Gives out no more numbers with this port.
+    pub(crate) fn retire(&self, port: u16) {
+        let mut blocks = lock(&self.blocks);
+        let block = blocks.iter_mut().find(|block| block.port == port);
+        if let Some(block) = block {
+            block.is_retired = true;
+            block.free.clear();
+        }
+    }
+
+    /// Forgets all numbers: a child has none of its parent's queue pairs.
+    pub(crate) fn forget_all(&self) {
+        for shown in &self.shown {
+            shown.store(0, Ordering::Relaxed);
         }
     }
 
@@ -152,6 +173,15 @@ impl Numbers {
             shown.store(number, Ordering::Relaxed);
         }
     }
+}
+
+/// The least TCP port in a number. Numbers without a port are below those with this one: a device
+/// has at most so many queue pairs.
+const LEAST_PORT: u32 = 1024;
+
+/// Returns whether others can find a queue pair by a number.
+pub(crate) fn has_port(number: u32) -> bool {
+    (LEAST_PORT..=u16::MAX.into()).contains(&(number >> 8))
 }
 
 /// Returns the TCP port in a number.

@@ -94,6 +94,17 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<rnic_verbs::Q
     made.map_err(|why| why.errno())
 }
 
+/// Makes the other end of the connection of a queue pair that is its own peer.
+///
+/// # Safety
+/// It exists.
+pub(crate) unsafe fn make_mirror(base: &ibv_qp, object: &Qp) -> Result<rnic_verbs::Qp, Errno> {
+    let mut init = init_of(base, object);
+    init.srq = null_mut();
+    (init.cap.max_send_wr, init.cap.max_recv_wr) = (1, 1);
+    make(base.pd, &init)
+}
+
 /// Fails if there can be no such queue pair.
 fn check_type(qp_type: u32, connected_by: ConnectedBy) -> Result<(), Errno> {
     match qp_type {
@@ -189,9 +200,11 @@ pub(crate) unsafe fn renew(qp: *mut ibv_qp) -> Result<(), Errno> {
     let adapter = object.adapter;
     let new = make(base.pd, &init_of(&base, object))?;
     let (former, number) = (object.number(), new.number());
-    match numbers::port_of(base.qp_num) {
-        0 => (*qp).qp_num = adapter.numbers.shown(number),
-        _ => adapter.numbers.move_to(base.qp_num, number),
+    // rdma_cm tells nobody of it any more.
+    leaving(object);
+    match numbers::has_port(base.qp_num) {
+        true => adapter.numbers.move_to(base.qp_num, number),
+        false => (*qp).qp_num = adapter.numbers.shown(number),
     }
     let former_inner = QPS.move_to(adapter, former.0, number.0, || object.replace(new));
     drop(former_inner);

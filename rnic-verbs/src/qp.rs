@@ -520,6 +520,14 @@ impl Qp {
         self.command(Command::FailAs { qp, status })
     }
 
+    /// Sets how long the peer may leave what it is owed without acknowledgment, from now on, as
+    /// [`ConnectionOptions::user_timeout`] does from the beginning. Without a connection nothing is
+    /// set. Fails only if the worker has ended.
+    pub fn set_user_timeout(&mut self, user_timeout: Option<Duration>) -> Result<(), Error> {
+        let qp = self.number;
+        self.command(Command::SetUserTimeout { qp, user_timeout })
+    }
+
     /// Sets how long requests wait for a peer that has no receive posted, on a connection with the
     /// semantics of RC ([`ConnectionOptions::rc`]): so many times the peer's
     /// [`min_rnr_timer`](ConnectionOptions::min_rnr_timer), where 0 counts as once, and a second at

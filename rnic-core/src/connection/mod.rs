@@ -451,6 +451,9 @@ impl Connection {
         spilled: &SpilledOctets,
     ) {
         if self.tcp.next_timeout().is_some_and(|at| at <= context.now) {
+            if self.is_peer_not_ready() {
+                self.tcp.excuse_closed_window(context.now);
+            }
             self.tcp.handle_timeout(context.now);
             self.tcp.spill(tx, spilled);
         }

@@ -1,6 +1,8 @@
 //! Receiver not ready (RNR), on a connection with the semantics of RC: when parked messages are
 //! received, and what becomes of them when the peer leaves.
 
+use std::time::Duration;
+
 use super::{Connection, Context, Phase};
 
 impl Connection {
@@ -48,6 +50,16 @@ impl Connection {
             }
             _ => false,
         }
+    }
+
+    /// Returns whether the peer has told that it has no receives. It may keep its window closed.
+    pub(super) fn is_peer_not_ready(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(stream) if stream.is_peer_not_ready())
+    }
+
+    /// Sets how long the peer may leave what it is owed without acknowledgment.
+    pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.tcp.set_user_timeout(timeout);
     }
 
     /// Sets how long requests wait for a peer without receives.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
@@ -67,6 +68,14 @@ pub enum Command {
         qp: QpNumber,
         /// How often.
         rnr_retry: u8,
+    },
+    /// Sets for how long the peer may leave what it is owed without acknowledgment: see
+    /// [`ConnectionOptions::user_timeout`](crate::connection::ConnectionOptions::user_timeout).
+    SetUserTimeout {
+        /// The queue pair. Without a connection nothing is set.
+        qp: QpNumber,
+        /// How long.
+        user_timeout: Option<Duration>,
     },
     /// Arms the limit of a shared receive queue. That it was reached is told by
     /// [`Event::SharedReceives`](crate::connection::Event::SharedReceives).

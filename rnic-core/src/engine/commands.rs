@@ -49,6 +49,9 @@ impl Engine {
             }
             Command::ReceivesPosted(srq) => self.serve_waiting(now, guard, srq),
             Command::SetRnrRetry { qp, rnr_retry } => self.set_rnr_retry(now, guard, qp, rnr_retry),
+            Command::SetUserTimeout { qp, user_timeout } => {
+                self.set_user_timeout(now, guard, qp, user_timeout);
+            }
             Command::ArmSrq { srq, limit } => {
                 let news = self.srqs.arm(srq, limit);
                 self.events.extend(news.map(Event::SharedReceives));

@@ -1,5 +1,7 @@
 //! Receiver not ready (RNR): the turns of streams whose parked messages wait for receives.
 
+use std::time::Duration;
+
 use super::Engine;
 use super::queue_pairs::EndLocation;
 use crate::connection::Connection;
@@ -67,6 +69,23 @@ impl Engine {
                 });
             }
             None => {}
+        }
+    }
+
+    /// Sets how long the peer of a connected queue pair may leave what it is owed without
+    /// acknowledgment.
+    pub(super) fn set_user_timeout(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        qp: QpNumber,
+        timeout: Option<Duration>,
+    ) {
+        if let Some(EndLocation::Connected(index)) = self.qps.place(qp) {
+            let index = *index;
+            self.with_connection(index, now, guard, |connection, _| {
+                connection.set_user_timeout(timeout);
+            });
         }
     }
 }

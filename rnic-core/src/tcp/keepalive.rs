@@ -20,6 +20,16 @@ impl Tcp {
         self.liveness.user_timeout = timeout;
     }
 
+    /// Begins the user timeout again if the peer has been heard since it began: for a peer that is
+    /// there and keeps its window closed with reason.
+    pub fn excuse_closed_window(&mut self, now: Instant) {
+        let liveness = &mut self.liveness;
+        let began = liveness.unacked_since;
+        if began.is_some_and(|began| liveness.last_received_at > began) {
+            liveness.unacked_since = Some(now);
+        }
+    }
+
     /// Returns when [`check_liveness`](Self::check_liveness) has something to do.
     #[inline]
     pub(super) fn liveness_timeout(&self) -> Option<Instant> {

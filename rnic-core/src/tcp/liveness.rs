@@ -82,18 +82,29 @@ impl Liveness {
             self.probed_at + keepalive.interval
         };
         match self.user_timeout {
-            Some(timeout) if self.probes > 0 => Some(next.min(self.last_received_at + timeout)),
+            Some(timeout) if self.probes > 0 => {
+                Some(next.min(self.silence_ends(timeout, keepalive)))
+            }
             _ => Some(next),
         }
+    }
+
+    /// Returns when a peer that answers no probe has been silent for the user timeout. It has had
+    /// time to answer the last probe, also where the first one is sent behind the user timeout.
+    fn silence_ends(&self, timeout: Duration, keepalive: Keepalive) -> Instant {
+        let answered = self.probed_at + keepalive.interval.min(timeout);
+        (self.last_received_at + timeout).max(answered)
     }
 
     /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise
     /// after so many probes.
     pub(super) fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
-            (Some(timeout), _) => self.probes > 0 && now.since(self.last_received_at) >= timeout,
+            (Some(timeout), Some(keepalive)) => {
+                self.probes > 0 && now >= self.silence_ends(timeout, keepalive)
+            }
             (None, Some(keepalive)) => self.probes >= keepalive.count,
-            (None, None) => false,
+            (_, None) => false,
         }
     }
 }

@@ -78,14 +78,16 @@ impl Listeners {
     }
 
     /// Returns the next request.
-    pub(super) fn next_request(&self) -> Option<ConnectRequest> {
+    pub(super) fn next_request(&self, adapter: &Adapter) -> Option<ConnectRequest> {
         let listeners = lock(&self.at).clone();
         for listener in listeners {
             match listener.next_request(Duration::ZERO) {
                 Ok(Some(request)) => return Some(request),
                 Ok(None) => {}
                 Err(why) => {
-                    debug!("a listener has ended: {why}");
+                    let port = listener.local_address().port();
+                    debug!("the listener at port {port} has ended: {why}");
+                    adapter.numbers.retire(port);
                     lock(&self.at).retain(|known| !Arc::ptr_eq(known, &listener));
                 }
             }

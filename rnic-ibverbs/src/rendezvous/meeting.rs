@@ -27,6 +27,13 @@ const PROBES: Keepalive = Keepalive {
     count: u8::MAX,
 };
 
+/// How long an attempt lasts. Longer than a request [waits](crate::rendezvous::waiting::PATIENCE):
+/// a side that gave up while the other one accepts would end its connection.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(90);
+
+/// A time that never ends, where the program wants none.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 /// The least time that a peer has to answer: programs set times for adapters, and software on a
 /// busy host takes longer.
 const LEAST_PATIENCE: Duration = Duration::from_secs(4);
@@ -52,6 +59,7 @@ fn options(settings: &Settings, meeting: &Meeting) -> ConnectionOptions {
         traffic_class: settings.attr.ah_attr.grh.traffic_class,
         keepalive: Some(PROBES),
         user_timeout: patience(settings),
+        connect_timeout: LONGEST_ATTEMPT,
         min_rnr_timer: min_rnr_timer(settings.attr.min_rnr_timer),
         rc: true,
         ..ConnectionOptions::default()
@@ -73,8 +81,10 @@ fn min_rnr_timer(code: u8) -> Duration {
 /// of 0 has no end.
 fn patience(settings: &Settings) -> Option<Duration> {
     let attr = &settings.attr;
-    if settings.state != IBV_QPS_RTS || attr.timeout == 0 {
-        return None;
+    match (settings.state, attr.timeout) {
+        (IBV_QPS_RTS, 0) => return Some(FOR_EVER),
+        (IBV_QPS_RTS, _) => {}
+        _ => return None,
     }
     // 4.096 us, doubled so many times, for each of the attempts.
     let once = Duration::from_nanos(4096 << attr.timeout.min(31));
@@ -134,10 +144,12 @@ fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
     let is_peer = hello.own == meeting.peer
         && from.to_canonical() == meeting.remote.ip().to_canonical()
         && hello.gid == gid_of(meeting.remote.ip());
-    if !is_peer || meeting.connects {
+    if !is_peer || (meeting.connects && meeting.mirror.is_none()) {
         return Answer::Reject(Refusal::OtherPeer);
     }
     match meeting.stage {
+        // The other end is this one's own, which has begun to connect.
+        Stage::Meeting if meeting.mirror.is_some() => Answer::Accept,
         Stage::Apart if has_psn(settings, hello.rq_psn) => Answer::Accept,
         Stage::Apart => Answer::Reject(Refusal::Psn),
         // The peer has begun anew: its former attempt has failed, or will.
@@ -171,15 +183,27 @@ fn accept(qp: &Qp, settings: &mut Settings, request: ConnectRequest, hello: &Hel
     let Some(meeting) = &settings.meeting else {
         return;
     };
-    let options = options(settings, meeting);
-    let accepted = request.accept(&mut qp.lock(), options);
-    if let Err(why) = accepted {
+    let (options, own) = (options(settings, meeting), meeting.own);
+    let mirror = settings
+        .meeting
+        .as_mut()
+        .and_then(|meeting| meeting.mirror.as_mut());
+    let is_mirror = mirror.is_some();
+    let accepted = match mirror {
+        Some(mirror) => request.accept(mirror, options),
+        None => request.accept(&mut qp.lock(), options),
+    };
+    match accepted {
+        // The queue pair itself connects.
+        Ok(()) if is_mirror => {}
+        Ok(()) => {
+            if let Some(meeting) = &mut settings.meeting {
+                meeting.expected = hello.rq_psn;
+                meeting.stage = Stage::Meeting;
+            }
+        }
         // The peer was rejected, and asks again.
-        return debug!("queue pair {:#x} cannot accept: {why}", meeting.own);
-    }
-    move_on(settings, Stage::Meeting);
-    if let Some(meeting) = &mut settings.meeting {
-        meeting.expected = hello.rq_psn;
+        Err(why) => debug!("queue pair {own:#x} cannot accept: {why}"),
     }
 }
 
@@ -212,7 +236,8 @@ fn try_again(settings: &mut Settings, waiting: &Waiting) {
         return;
     };
     meeting.stage = Stage::Apart;
-    waiting.again(meeting.own, Instant::now() + meeting.pause);
+    meeting.not_before = Instant::now() + meeting.pause;
+    waiting.again_by(meeting.own, meeting.not_before);
     meeting.pause = (meeting.pause * 2).min(LONGEST_PAUSE);
 }
 
@@ -221,11 +246,15 @@ pub(super) fn may_send(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
     let Some(meeting) = &settings.meeting else {
         return;
     };
+    if meeting.stage == Stage::Met {
+        // It began without. Fails only where there is no engine any more.
+        let _ = qp.lock().set_user_timeout(patience(settings));
+    }
     match meeting.stage {
         Stage::Met if !has_psn(settings, meeting.expected) => give_up(qp, settings),
         Stage::Met | Stage::Over => {}
         // Requests may wait from now on.
-        Stage::Apart | Stage::Meeting => waiting.again(meeting.own, Instant::now()),
+        Stage::Apart | Stage::Meeting => waiting.again_by(meeting.own, Instant::now()),
     }
 }
 
@@ -249,11 +278,12 @@ pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: In
     {
         return give_up(qp, settings);
     }
-    if meeting.connects && meeting.stage == Stage::Apart {
-        return connect(qp, settings, waiting);
+    let own = meeting.own;
+    if meeting.connects && meeting.stage == Stage::Apart && now >= meeting.not_before {
+        connect(qp, settings, waiting);
     }
     if settings.state == IBV_QPS_RTS {
-        waiting.again(meeting.own, now + LONGEST_PAUSE);
+        waiting.again_by(own, now + LONGEST_PAUSE);
     }
 }
 
@@ -261,6 +291,12 @@ pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: In
 fn give_up(qp: &Qp, settings: &mut Settings) {
     // Fails only where there is no engine any more.
     let _ = qp.lock().fail_as(WcStatus::RetryExceeded);
+    end(qp, settings);
+}
+
+/// Notes that a queue pair is in the error state. What is posted from now on is flushed.
+pub(crate) fn end(qp: &Qp, settings: &mut Settings) {
+    qp.lock().open_sends(true);
     move_on(settings, Stage::Over);
     settings.state = IBV_QPS_ERR;
 }
@@ -279,10 +315,7 @@ pub(super) fn follow(qp: &Qp, settings: &mut Settings, waiting: &Waiting, event:
         }
         // InfiniBand does not tell: the next request does.
         ConnectionEvent::PeerLeft(_) => {}
-        ConnectionEvent::Disconnected(_) => {
-            move_on(settings, Stage::Over);
-            settings.state = IBV_QPS_ERR;
-        }
+        ConnectionEvent::Disconnected(_) => end(qp, settings),
     }
 }
 
@@ -314,6 +347,10 @@ fn meet(qp: &Qp, settings: &mut Settings, established: &Established) {
         }
     }
     meeting.stage = Stage::Met;
+    if settings.state == IBV_QPS_RTS {
+        // The program may have set it since the attempt began.
+        let _ = qp.lock().set_user_timeout(patience(settings));
+    }
     if !has_psn(
         settings,
         settings

@@ -29,7 +29,7 @@ use hello::{Hello, Refusal};
 use listeners::Listeners;
 
 pub(crate) use listeners::renewed;
-pub(crate) use meeting::{FIRST_PAUSE, connects};
+pub(crate) use meeting::{FIRST_PAUSE, connects, end};
 
 /// Gives a new queue pair the number by which others find it.
 pub(crate) fn give_number(adapter: &'static Adapter, queue_pair: QpNumber) -> Result<u32, Errno> {
@@ -67,7 +67,7 @@ pub(crate) fn forget(adapter: &Adapter, number: u32) {
 /// Handles requests, and what is due: a handler of the dispatcher.
 fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
     let listeners = Listeners::known(adapter)?;
-    while let Some(request) = listeners.next_request() {
+    while let Some(request) = listeners.next_request(adapter) {
         ask(adapter, &listeners, request);
     }
     let now = Instant::now();

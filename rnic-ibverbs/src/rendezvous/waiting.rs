@@ -12,7 +12,7 @@ use crate::errno::lock;
 use crate::rendezvous::hello::Hello;
 
 /// How long a request waits. Then it is rejected: its sender asks again.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The most requests that wait. The engine keeps no more than 1024 of all kinds.
 const MOST_REQUESTS: usize = 256;
@@ -43,8 +43,8 @@ impl Parked {
 }
 
 impl Waiting {
-    /// Keeps a request until its queue pair has a peer. An earlier one of the same peer is dropped,
-    /// which rejects it. If there are too many, the oldest of the address that has most is.
+    /// Keeps a request until its queue pair has a peer. An earlier one that says the same is
+    /// dropped, which rejects it. If there are too many, the oldest of the address that has most is.
     pub(super) fn keep(&self, request: ConnectRequest, hello: Hello) {
         let new = Parked {
             request,
@@ -52,9 +52,7 @@ impl Waiting {
             since: Instant::now(),
         };
         let mut lists = lock(&self.0);
-        let is_same = |old: &Parked| {
-            (old.peer(), old.hello.own, old.hello.peer) == (new.peer(), hello.own, hello.peer)
-        };
+        let is_same = |old: &Parked| (old.peer(), old.hello) == (new.peer(), hello);
         let mut dropped: Vec<_> = lists
             .requests
             .iter()
@@ -85,11 +83,13 @@ impl Waiting {
         those.into_iter().map(both).collect()
     }
 
-    /// Has a queue pair go on at this time, instead of when it was to go on before.
-    pub(super) fn again(&self, number: u32, at: Instant) {
+    /// Has a queue pair go on at this time, unless it goes on before.
+    pub(super) fn again_by(&self, number: u32, at: Instant) {
         let due = &mut lock(&self.0).due;
-        due.retain(|(_, known)| *known != number);
-        due.push((at, number));
+        match due.iter_mut().find(|(_, known)| *known == number) {
+            Some((known, _)) => *known = at.min(*known),
+            None => due.push((at, number)),
+        }
     }
 
     /// Removes and returns the queue pairs that are to go on now. Requests that have waited too long

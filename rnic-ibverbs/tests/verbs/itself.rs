@@ -435,6 +435,64 @@ pub(crate) unsafe fn come_and_go(is_server: bool) {
     side.close();
 }
 
+/// Two queue pairs of one process on one device, and one that is its own peer.
+pub(crate) unsafe fn one_process() {
+    let mut side = Side::new(false);
+    side.at = [side.at[0]; 2];
+    side.psns = [PSNS[0]; 2];
+    let pair = [side.queue_pair(), side.queue_pair()];
+    let sole = side.queue_pair();
+    let peers = [(*pair[1]).qp_num, (*pair[0]).qp_num, (*sole).qp_num];
+    for (qp, peer) in [pair[0], pair[1], sole].into_iter().zip(peers) {
+        change(&side, qp, IBV_QPS_INIT, 0);
+        change(&side, qp, IBV_QPS_RTR, peer);
+        change(&side, qp, IBV_QPS_RTS, peer);
+    }
+    let octets: Vec<u8> = (0..=255).collect();
+    side.memory.write(8 * 256, &octets);
+    for (from, to) in [(0, 1), (1, 0)] {
+        receive(&side, pair[to], to);
+        ok(request(&side, pair[from], IBV_WR_SEND, 8, (0, 0)));
+        let mut both = [completion(side.cq), completion(side.cq)];
+        both.sort_by_key(|wc| wc.wr_id);
+        assert_eq!(
+            both.map(|wc| (wc.status, wc.wr_id)),
+            [(IBV_WC_SUCCESS, to as u64), (IBV_WC_SUCCESS, 108)]
+        );
+        assert_eq!(
+            both.map(|wc| wc.qp_num),
+            [(*pair[to]).qp_num, (*pair[from]).qp_num]
+        );
+        assert_eq!(side.memory.read(to * 256, 256), octets);
+    }
+    let rkey = (*side.memory.mr).rkey;
+    for (opcode, from, to) in [(IBV_WR_RDMA_WRITE, 8, 20), (IBV_WR_RDMA_READ, 22, 20)] {
+        ok(request(
+            &side,
+            sole,
+            opcode,
+            from,
+            (side.memory.address(to * 256), rkey),
+        ));
+        let wc = completion(side.cq);
+        assert_eq!((wc.status, wc.qp_num), (IBV_WC_SUCCESS, (*sole).qp_num));
+    }
+    assert_eq!(side.memory.read(22 * 256, 256), octets);
+    // The same checks hold.
+    ok(request(
+        &side,
+        sole,
+        IBV_WR_RDMA_READ,
+        22,
+        (side.memory.address(0), rkey ^ 0x100),
+    ));
+    assert_eq!(completion(side.cq).status, IBV_WC_REM_ACCESS_ERR);
+    for qp in [pair[0], sole, pair[1]] {
+        ok(ibv_destroy_qp(qp));
+    }
+    side.close();
+}
+
 /// What `ibv_modify_qp` refuses.
 pub(crate) unsafe fn refusals() {
     let side = Side::new(false);

@@ -150,3 +150,9 @@ fn a_queue_pair_is_moved_as_the_manual_says() {
 fn a_crowd_does_not_keep_the_peer_away() {
     play("crowd", "crowds-server", "crowds");
 }
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn queue_pairs_of_one_process_meet() {
+    play("oneproc", pair::IDLE, "one-process");
+}

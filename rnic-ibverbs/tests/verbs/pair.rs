@@ -48,6 +48,7 @@ pub(crate) fn play(role: &str) {
             "come-and-go" => itself::come_and_go(false),
             "crowds-server" => itself::crowds(true),
             "crowds" => itself::crowds(false),
+            "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
             unknown => panic!("no role {unknown}"),
         }

@@ -46,6 +46,8 @@ impl Stream {
             qp: qp.number,
             reason: EndReason::from(departure),
         });
+        // Nothing is, where this goes as it should; else the device would count it for ever.
+        self.forget_parked(context);
         orphaned
     }
 }

@@ -131,13 +131,13 @@ impl Parked {
 
     /// Checks that no more is parked than may be.
     fn check(&self) -> Result<u32, StreamError> {
-        match self.segments.front().and_then(ParkedSegment::msn) {
-            Some(msn) if self.memory > MOST => {
-                let queue = QueueNumber::SEND;
-                Err(DdpError::NoBuffer { queue, msn }.into())
-            }
-            _ => Ok(0),
+        if self.memory <= MOST {
+            return Ok(0);
         }
+        let queue = QueueNumber::SEND;
+        let front = self.segments.front().and_then(ParkedSegment::msn);
+        let msn = front.unwrap_or(Msn(0));
+        Err(DdpError::NoBuffer { queue, msn }.into())
     }
 
     /// Returns the octets by which the receive window is smaller.

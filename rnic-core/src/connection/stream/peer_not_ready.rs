@@ -66,6 +66,11 @@ impl Stream {
         }
     }
 
+    /// Returns whether the peer has told that it has no receives.
+    pub(in crate::connection) fn is_peer_not_ready(&self) -> bool {
+        matches!(&self.user, LocalUlp::Rdmap(user) if user.rdmap.is_peer_not_ready())
+    }
+
     /// Sets the timer for how long a peer may have no receives.
     fn time_peer(&mut self, now: Instant) {
         if let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut self.user
