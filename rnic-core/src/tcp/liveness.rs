@@ -89,11 +89,14 @@ impl Liveness {
         }
     }
 
-    /// Returns when a peer that answers no probe has been silent for the user timeout. It has had
-    /// time to answer the last probe, also where the first one is sent behind the user timeout.
+    /// Returns when a peer that answers no probe has been silent for the user timeout. It has time
+    /// to answer the first one, which may be sent behind the user timeout.
     fn silence_ends(&self, timeout: Duration, keepalive: Keepalive) -> Instant {
-        let answered = self.probed_at + keepalive.interval.min(timeout);
-        (self.last_received_at + timeout).max(answered)
+        let end = self.last_received_at + timeout;
+        match self.probes {
+            0 | 1 => end.max(self.probed_at + keepalive.interval.min(timeout)),
+            _ => end,
+        }
     }
 
     /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise

@@ -206,6 +206,40 @@ fn with_a_user_timeout_it_is_time_and_not_the_number_of_probes_that_counts() {
 }
 
 #[test]
+fn a_peer_may_answer_a_probe_that_is_sent_behind_the_user_timeout() {
+    let mut t = with(true, Some(100));
+    for _ in 0..3 {
+        t.expect_after(seconds(2 * HOURS), QUESTION);
+        t.pass(seconds(70));
+        assert_eq!(t.tcp.failure(), None);
+        t.inject(". 1:1(0) ack 1");
+    }
+    t.expect_after(seconds(2 * HOURS), QUESTION);
+    t.expect_after(seconds(75), "R. 1:1(0) ack 1");
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn a_closed_window_of_a_peer_that_is_heard_can_be_excused() {
+    let mut t = with(false, Some(5));
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.write(1000);
+    t.expect_after(ms(200), ". 1:2(1) ack 1");
+    for _ in 0..4 {
+        t.pass(seconds(4));
+        t.inject(". 1:1(0) ack 1 win 0");
+        t.tcp.excuse_closed_window(t.now);
+        assert_eq!(t.tcp.failure(), None);
+    }
+    // Whoever is not heard any more is given up.
+    t.tcp.excuse_closed_window(t.now);
+    t.pass(seconds(5));
+    t.tcp.excuse_closed_window(t.now);
+    t.pass(seconds(1));
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
 fn a_fin_that_never_comes_is_waited_for_a_minute() {
     let mut t = with(false, None);
     t.close();
