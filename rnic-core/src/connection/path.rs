@@ -2,10 +2,8 @@
 
 use std::num::NonZeroU16;
 
-use crate::memory::parcel::Parcel;
 use crate::wire::{
     ethernet::MacAddr,
-    packet::Checksums,
     template::{HeaderTemplate, NetHeader},
 };
 
@@ -50,8 +48,6 @@ pub(crate) struct Path {
     way: Way,
     /// The class of what is sent. The bits for ECN are those of each segment.
     traffic_class: u8,
-    /// Takes copies of frames that come back, while the connection has its turn to send.
-    parcel: Option<Box<Parcel>>,
 }
 
 impl Path {
@@ -73,7 +69,6 @@ impl Path {
             template: HeaderTemplate::new(header),
             way,
             traffic_class: header.traffic_class,
-            parcel: None,
         }
     }
 
@@ -86,25 +81,6 @@ impl Path {
     #[inline]
     pub(crate) fn leads_back(&self) -> bool {
         self.way == Way::Back
-    }
-
-    /// Lends a parcel for frames that come back.
-    pub(crate) fn lend(&mut self, parcel: Box<Parcel>) {
-        self.parcel = Some(parcel);
-    }
-
-    /// Returns the parcel that was lent.
-    pub(crate) fn take_back(&mut self) -> Option<Box<Parcel>> {
-        self.parcel.take()
-    }
-
-    /// Copies a frame that comes back. Without a parcel it is lost, and TCP sends it again.
-    #[cold]
-    pub(crate) fn send_back(&mut self, frame: &[u8]) {
-        if let Some(parcel) = &mut self.parcel {
-            // It does not leave this process.
-            parcel.add(frame, Checksums::Unnecessary);
-        }
     }
 
     /// Sets the class of what is sent from now on.

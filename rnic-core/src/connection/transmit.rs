@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use crate::ddp::Llp;
 use crate::memory::frames::{FrameId, TxFrames, frames_for_others};
+use crate::memory::parcel::Parcel;
 use crate::tcp::{Outgoing, Payload};
 use crate::wire::checksum;
-use crate::wire::packet::ecn_field;
+use crate::wire::packet::{Checksums, ecn_field};
 use crate::wire::template::HeaderTemplate;
 
 use super::fast::TxBurst;
@@ -15,14 +16,16 @@ use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
 
 impl Connection {
-    /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. Returns
-    /// how many were sent, and the outcome of the last attempt.
+    /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. If their
+    /// path leads back, they are copied to `back`. Returns how many were sent,
+    /// and the outcome of the last attempt.
     pub(crate) fn transmit<F: TxFrames>(
         &mut self,
         most: u64,
         share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
+        back: &mut Option<Box<Parcel>>,
     ) -> (u64, Transmit) {
         let mut sent = 0;
         while sent < most && has_room(tx) {
@@ -37,7 +40,7 @@ impl Connection {
                     continue;
                 }
             }
-            match self.poll_transmit(share, context, tx) {
+            match self.poll_transmit(share, context, tx, back) {
                 Transmit::Sent => sent += 1,
                 other => return (sent, other),
             }
@@ -55,6 +58,7 @@ impl Connection {
         share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
+        back: &mut Option<Box<Parcel>>,
     ) -> Transmit {
         let Some(header_len) = self.path.any_template().map(HeaderTemplate::len) else {
             return Transmit::Nothing;
@@ -62,7 +66,7 @@ impl Connection {
         let starved = !self.fill(header_len, share, context, tx);
         match self.tcp.poll_transmit(context.now, tx) {
             Some(outgoing) => {
-                self.emit(outgoing, tx);
+                self.emit(outgoing, tx, back);
                 Transmit::Sent
             }
             None if starved => Transmit::Starved,
@@ -174,8 +178,14 @@ impl Connection {
         }
     }
 
-    /// Writes the headers in front of a payload and hands the frame to the device.
-    fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F) {
+    /// Writes the headers in front of a payload and hands the frame to the device, or copies it to
+    /// `back`.
+    fn emit<F: TxFrames>(
+        &mut self,
+        outgoing: Outgoing,
+        tx: &mut F,
+        back: &mut Option<Box<Parcel>>,
+    ) {
         let Some(net) = self.path.any_template() else {
             return;
         };
@@ -223,9 +233,10 @@ impl Connection {
                 (frame, 0, 0, false)
             }
         };
-        if self.path.leads_back() {
+        if let Some(back) = back {
             let len = net.write_partial(tx.bytes_mut(frame), ecn, header, len);
-            self.path.send_back(&tx.bytes(frame)[..len]);
+            // It does not leave this process.
+            back.add(&tx.bytes(frame)[..len], Checksums::Unnecessary);
         } else if tx.completes_checksums() {
             let len = net.write_partial(tx.bytes_mut(frame), ecn, header, len);
             tx.transmit_partial(frame, len, net.len());

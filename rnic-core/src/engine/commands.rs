@@ -1,7 +1,7 @@
 //! How the commands of the host are carried out.
 
 use crate::connection::{
-    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd,
+    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, NextHop,
     PortReservation, Wants, without_scope,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
@@ -329,7 +329,8 @@ impl Engine {
         let index = self.insert(connection);
         if self.is_own(&key) {
             self.connections[index].path().lead_back();
-        } else if let Some(hop) = self.next_hops.find(now, key.addresses()) {
+        }
+        if let Some(hop) = self.next_hop(now, index) {
             self.connections[index].set_next_hop(&hop);
         }
         let wants = Wants {
@@ -338,6 +339,16 @@ impl Engine {
         };
         self.schedule(index, wants);
         *self.qps.place(number) = Some(EndLocation::Connected(index));
+    }
+
+    /// Returns the next hop of a connection, if it is known, and follows it. Frames that come back
+    /// to this device have none.
+    fn next_hop(&mut self, now: Instant, index: usize) -> Option<NextHop> {
+        let connection = &mut self.connections[index];
+        if connection.path().leads_back() {
+            return None;
+        }
+        self.next_hops.find(now, connection.key().addresses())
     }
 
     fn accept(
@@ -363,12 +374,7 @@ impl Engine {
         *self.qps.place(number) = Some(EndLocation::Connected(index));
         // From here on the route to the peer is worth following. For a SYN alone, which anybody can
         // send, it was not.
-        let connection = &mut self.connections[index];
-        let (path, loops) = (connection.key().addresses(), connection.path().leads_back());
-        let hop = match loops {
-            true => None,
-            false => self.next_hops.find(now, path),
-        };
+        let hop = self.next_hop(now, index);
         self.with_connection(index, now, guard, |connection, context| {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);

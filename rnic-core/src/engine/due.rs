@@ -86,16 +86,19 @@ impl Engine {
         tx: &mut F,
     ) -> u64 {
         let share = self.share(tx);
-        let loops = self.connections[index].path().leads_back();
-        if loops && !self.begin_looping(index) {
-            self.schedule(index, Wants::SEND);
-            return 0;
+        let mut back = None;
+        if self.connections[index].path().leads_back() {
+            back = self.looped.take_empty();
+            if back.is_none() {
+                self.schedule(index, Wants::SEND);
+                return 0;
+            }
         }
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
-        let (sent, last) = connection.transmit(BURST, share, &mut context, tx);
-        if loops {
-            self.end_looping(index);
+        let (sent, last) = connection.transmit(BURST, share, &mut context, tx, &mut back);
+        if let Some(parcel) = back {
+            self.looped.push(parcel);
         }
         self.follow(index, before, now, guard);
         if last == Transmit::Starved {

@@ -15,6 +15,7 @@ mod events;
 mod flows;
 mod handover;
 mod listener;
+mod loopback;
 mod looped;
 mod mailbox;
 mod net;
