@@ -12,7 +12,7 @@ use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS};
 use crate::interface::gid_of;
 use crate::objects::Qp;
 use crate::rendezvous::hello::{self, Hello, Refusal};
-use crate::rendezvous::reject;
+use crate::rendezvous::reject::reject;
 use crate::rendezvous::waiting::Waiting;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
 

@@ -10,6 +10,7 @@
 mod hello;
 mod listeners;
 mod meeting;
+mod reject;
 mod waiting;
 
 use std::time::Instant;
@@ -27,6 +28,7 @@ use crate::settings::Settings;
 
 use hello::{Hello, Refusal};
 use listeners::Listeners;
+use reject::reject;
 
 pub(crate) use listeners::renewed;
 pub(crate) use meeting::{FIRST_PAUSE, connects, end};
@@ -115,23 +117,6 @@ fn ask(adapter: &'static Adapter, listeners: &Listeners, request: ConnectRequest
     if let Some(request) = asked {
         reject(request, &hello, Refusal::NoQueuePair);
     }
-}
-
-/// Rejects a request, and says why.
-fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
-    debug!(
-        "rejects {} for {:#x}: {refusal:?}",
-        request.peer(),
-        hello.peer
-    );
-    let answer = Hello {
-        own: hello.peer,
-        peer: hello.own,
-        rq_psn: 0,
-        gid: [0; 16],
-    };
-    // Fails only where there is no engine any more.
-    let _ = request.reject(&answer.octets(Some(refusal)));
 }
 
 /// Takes the events of queue pairs that connect here.

@@ -1,0 +1,23 @@
+//! Rejecting requests.
+
+use rnic_verbs::ConnectRequest;
+use tracing::debug;
+
+use crate::rendezvous::hello::{Hello, Refusal};
+
+/// Rejects a request, and says why.
+pub(super) fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
+    debug!(
+        "rejects {} for {:#x}: {refusal:?}",
+        request.peer(),
+        hello.peer
+    );
+    let answer = Hello {
+        own: hello.peer,
+        peer: hello.own,
+        rq_psn: 0,
+        gid: [0; 16],
+    };
+    // Fails only where there is no engine any more.
+    let _ = request.reject(&answer.octets(Some(refusal)));
+}
