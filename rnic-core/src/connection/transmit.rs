@@ -17,8 +17,8 @@ use super::{Connection, Context, Phase, Transmit};
 
 impl Connection {
     /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. If their
-    /// path leads back, they are copied to `back`. Returns how many were sent,
-    /// and the outcome of the last attempt.
+    /// path leads back, they are copied to `back`. Returns how many were sent, and the outcome of
+    /// the last attempt.
     pub(crate) fn transmit<F: TxFrames>(
         &mut self,
         most: u64,
