@@ -25,7 +25,7 @@ impl Connection {
         share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-        back: &mut Option<Box<Parcel>>,
+        back: &mut Option<Parcel>,
     ) -> (u64, Transmit) {
         let mut sent = 0;
         while sent < most && has_room(tx) {
@@ -58,7 +58,7 @@ impl Connection {
         share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-        back: &mut Option<Box<Parcel>>,
+        back: &mut Option<Parcel>,
     ) -> Transmit {
         let Some(header_len) = self.path.any_template().map(HeaderTemplate::len) else {
             return Transmit::Nothing;
@@ -180,12 +180,7 @@ impl Connection {
 
     /// Writes the headers in front of a payload and hands the frame to the device, or copies it to
     /// `back`.
-    fn emit<F: TxFrames>(
-        &mut self,
-        outgoing: Outgoing,
-        tx: &mut F,
-        back: &mut Option<Box<Parcel>>,
-    ) {
+    fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F, back: &mut Option<Parcel>) {
         let Some(net) = self.path.any_template() else {
             return;
         };
