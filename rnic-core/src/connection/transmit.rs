@@ -17,15 +17,15 @@ use super::{Connection, Context, Phase, Transmit};
 
 impl Connection {
     /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. If their
-    /// path leads back, they are copied to `back`. Returns how many were sent,
-    /// and the outcome of the last attempt.
+    /// path leads back, they are copied to `back`. Returns how many were sent, and the outcome of
+    /// the last attempt.
     pub(crate) fn transmit<F: TxFrames>(
         &mut self,
         most: u64,
         share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-        back: &mut Option<Box<Parcel>>,
+        back: &mut Option<Parcel>,
     ) -> (u64, Transmit) {
         let mut sent = 0;
         while sent < most && has_room(tx) {
@@ -58,7 +58,7 @@ impl Connection {
         share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-        back: &mut Option<Box<Parcel>>,
+        back: &mut Option<Parcel>,
     ) -> Transmit {
         let Some(header_len) = self.path.any_template().map(HeaderTemplate::len) else {
             return Transmit::Nothing;
@@ -180,12 +180,7 @@ impl Connection {
 
     /// Writes the headers in front of a payload and hands the frame to the device, or copies it to
     /// `back`.
-    fn emit<F: TxFrames>(
-        &mut self,
-        outgoing: Outgoing,
-        tx: &mut F,
-        back: &mut Option<Box<Parcel>>,
-    ) {
+    fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F, back: &mut Option<Parcel>) {
         let Some(net) = self.path.any_template() else {
             return;
         };

@@ -13,9 +13,9 @@ const PARCELS: usize = 8;
 /// Frames that wait to be received again.
 #[derive(Default)]
 pub(super) struct Looped {
-    waiting: VecDeque<Box<Parcel>>,
+    waiting: VecDeque<Parcel>,
     /// Empty parcels, which keep their memory.
-    empty: Vec<Box<Parcel>>,
+    empty: Vec<Parcel>,
 }
 
 impl Looped {
@@ -31,13 +31,13 @@ impl Looped {
 
     /// Returns an empty parcel, unless too many wait.
     #[cold]
-    pub(super) fn take_empty(&mut self) -> Option<Box<Parcel>> {
+    pub(super) fn take_empty(&mut self) -> Option<Parcel> {
         (self.waiting.len() < PARCELS).then(|| self.empty.pop().unwrap_or_default())
     }
 
     /// Lets a parcel wait, or keeps it for later if it is empty.
     #[cold]
-    pub(super) fn push(&mut self, parcel: Box<Parcel>) {
+    pub(super) fn push(&mut self, parcel: Parcel) {
         match parcel.len() {
             0 => self.empty.push(parcel),
             _ => self.waiting.push_back(parcel),
@@ -45,7 +45,7 @@ impl Looped {
     }
 
     /// Removes and returns the parcel that waits longest.
-    pub(super) fn pop(&mut self) -> Option<Box<Parcel>> {
+    pub(super) fn pop(&mut self) -> Option<Parcel> {
         self.waiting.pop_front()
     }
 }
