@@ -32,8 +32,6 @@ table(
     pingpong(", 1 MB", "ibv_rc_pingpong", "-n 100 -s 1000000", ways=(ALONE, SHARED)),
     # Its Sends find no receive.
     pingpong(", one receive", "ibv_rc_pingpong", "-n 500 -r 1"),
-    pingpong(", 16 queue pairs", "ibv_srq_pingpong", "-q 16 -n 1000"),
-    pingpong(", events", "ibv_srq_pingpong", "-q 16 -n 1000 -e", ways=(ALONE, SHARED)),
     pingpong("", "ibv_uc_pingpong", "-n 1000"),
 
     *(perftest("", f"ib_{operation}_bw", "-s 65536 -n 1000", BW) for operation in ("write", "read")),

@@ -60,9 +60,7 @@ fn hand_on(adapter: &'static Adapter) -> Option<Instant> {
     while let Some((queue_pair, event)) = next(adapter) {
         let takers = lock(&TAKERS).clone();
         let offer = |event, taker: Taker| taker(adapter, queue_pair, event);
-        let left = takers
-            .into_iter()
-            .try_fold(event, |event, taker| offer(event, taker));
+        let left = takers.into_iter().try_fold(event, offer);
         if let Some(event) = left {
             debug!("{queue_pair}: nobody waits for {event:?}");
         }

@@ -14,6 +14,7 @@ use crate::abi::*;
 use crate::cancellation::PutOff;
 use crate::errno::{Errno, ToErrno, lock, result};
 use crate::interface::address_of;
+use crate::label::Label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
 use crate::qp::{init_of, make_mirror, renew};
@@ -310,7 +311,11 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         Err(errno) => return result(Err(errno)),
     };
     let settings = lock(&object.settings);
-    let state = state_of(object, &settings);
+    let state = match (state_of(object, &settings), Label::chosen()) {
+        // The kernel's iWARP has no RESET.
+        (IBV_QPS_RESET, Label::Iwarp) => IBV_QPS_INIT,
+        (state, _) => state,
+    };
     *attr = ibv_qp_attr {
         qp_state: state,
         cur_qp_state: state,

@@ -99,6 +99,6 @@ mod tests {
             Some(status.to_string())
         });
         let names: std::collections::BTreeSet<_> = known.collect();
-        assert_eq!(names.len(), 11);
+        assert_eq!(names.len(), 12);
     }
 }

@@ -1,6 +1,6 @@
 //! How streams end while messages are parked.
 
-use rnic_core::connection::EndReason;
+use rnic_core::connection::{EndReason, Event};
 use rnic_core::engine::Command;
 use rnic_core::testing::simulation::{Simulation, TestQp};
 use rnic_core::verbs::{
@@ -24,19 +24,28 @@ fn parked() -> (Simulation, TestQp, TestQp) {
     (sim, one, other)
 }
 
-/// Receives both messages at host 1, one after the other, and expects the end behind them.
+/// Receives both messages at host 1, one after the other. The peer's end is told behind them.
 fn receive_both(sim: &mut Simulation, other: &mut TestQp) {
     let buffer = sim.hosts[1].share(&[0; 9], all_rights());
     for (id, text) in [(7, b"one"), (8, b"two")] {
         sim.run_for(100 * SECOND);
-        assert!(sim.hosts[1].end_of(other.number).is_none());
+        assert_eq!(departure(sim, other), None);
         sim.hosts[1].post_recv(other, recv(id, &buffer, 9));
         sim.run_for(SECOND / 100);
         assert_eq!(outcomes(other), [received(id)]);
         assert_eq!(&buffer.content()[..3], text);
     }
-    assert!(sim.hosts[1].end_of(other.number).is_some());
     assert_nothing_parked(sim, 1);
+}
+
+/// Returns why the peer left host 1's queue pair, if that was told.
+fn departure(sim: &Simulation, qp: &TestQp) -> Option<EndReason> {
+    let told = sim.hosts[1].events.iter().find_map(|event| match event {
+        Event::PeerLeft { qp: left, reason } if *left == qp.number => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(sim.hosts[1].end_of(qp.number), None, "it is orphaned");
+    told
 }
 
 #[test]
@@ -44,7 +53,7 @@ fn a_peer_that_closes_in_order_has_its_messages_delivered() {
     let (mut sim, one, mut other) = parked();
     sim.hosts[0].command(Command::Disconnect(one.number));
     receive_both(&mut sim, &mut other);
-    assert_eq!(sim.hosts[1].end_of(other.number), Some(EndReason::Peer));
+    assert_eq!(departure(&sim, &other), Some(EndReason::Peer));
     assert_nothing_left(&mut sim);
 }
 
@@ -53,6 +62,7 @@ fn a_peer_that_resets_has_its_messages_delivered() {
     let (mut sim, one, mut other) = parked();
     sim.hosts[0].destroy_qp(one);
     receive_both(&mut sim, &mut other);
+    assert!(departure(&sim, &other).is_some());
     assert_nothing_left(&mut sim);
 }
 
