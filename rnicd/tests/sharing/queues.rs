@@ -95,7 +95,8 @@ fn a_queue_listens_and_reaches_only_other_hosts() {
         client.must(&format!("listen {local}"));
     }
     other.must("listen 10.9.0.1:5002");
-    for to in ["10.9.0.1:5002", "127.0.0.1:5002", "10.9.0.1:5000"] {
+    // To what it listens on itself, it connects without the network.
+    for to in ["10.9.0.1:5002", "127.0.0.1:5002"] {
         let error = client.ask(&format!("connect {to}")).unwrap_err();
         assert!(error.contains("hardware queue leave this host"), "{error}");
     }
