@@ -143,7 +143,7 @@ fn where_lines_are_kept_whole_segments_end_between_two() {
         lines(tagged(0), 201, mulpdu),
         [(0, 192, false), (192, 9, true)]
     );
-    let wraps = [(u64::MAX - 99, 164 + 0, false)];
+    let wraps = [(u64::MAX - 99, 164, false)];
     assert_eq!(lines(tagged(u64::MAX - 99), 500, mulpdu)[..1], wraps);
     // Where no line fits, they are not kept.
     let small = 40 + TAGGED_LEN;

@@ -60,7 +60,10 @@ fn no_line_of_a_write_is_torn() {
         assert_eq!(write_from(at, &rc(), FastPaths::NONE), fast);
     }
     let plain = write_from(0, &ConnectionOptions::default(), FastPaths::default());
-    assert!(!plain[0].0.is_multiple_of(LINE), "nothing is lost without RC");
+    assert!(
+        !plain[0].0.is_multiple_of(LINE),
+        "nothing is lost without RC"
+    );
 }
 
 #[test]

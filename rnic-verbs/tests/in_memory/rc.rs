@@ -146,7 +146,8 @@ fn an_orphaned_queue_pair_can_be_disconnected_failed_and_dropped() {
         scene.qp.next_event(Duration::ZERO).unwrap();
         scene
     };
-    let ways: [fn(&mut Qp) -> Result<(), Error>; 3] = [Qp::disconnect, Qp::fail, Qp::abort];
+    type End = fn(&mut Qp) -> Result<(), Error>;
+    let ways: [End; 3] = [Qp::disconnect, Qp::fail, Qp::abort];
     for way in ways {
         let mut scene = orphan();
         way(&mut scene.qp).unwrap();
