@@ -318,7 +318,11 @@ fuzz_target!(|input: Input| {
         Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = sim.hosts[0].share(&[0; REGION], rights);
     // Each octet of the window may come in an FPDU of few octets, with a record of its own.
-    let parked = if rc { (1 << 20) + 8 * WINDOW as usize } else { 0 };
+    let parked = if rc {
+        (1 << 20) + 8 * WINDOW as usize
+    } else {
+        0
+    };
     let mut posted = Posted::default();
     for action in input.actions.into_iter().take(64) {
         act(action, &mut sim, &mut qp, &region, &mut posted);

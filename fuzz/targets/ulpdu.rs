@@ -4,7 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use rnic_core::wire::ddp::DdpSegment;
-use rnic_core::wire::rdmap::{AtomicRequest, AtomicResponse, Control, FlowControl, ReadRequest, Terminate};
+use rnic_core::wire::rdmap::{
+    AtomicRequest, AtomicResponse, Control, FlowControl, ReadRequest, Terminate,
+};
 
 fuzz_target!(|ulpdu: &[u8]| {
     let Ok(segment) = DdpSegment::parse(ulpdu) else {
