@@ -1,6 +1,9 @@
 """Programs that connect their queue pairs themselves: they exchange addresses and numbers over a
 socket of the kernel, and call ibv_modify_qp. perftest counts credits of its own where a device calls
-itself iWARP, and then cannot free its protection domain; its Sends run where it calls itself RoCE."""
+itself iWARP, and then cannot free its protection domain; its Sends run where it calls itself RoCE.
+
+These cases come last: the kernel has the port of their sockets in TIME-WAIT for a minute, and other
+programs listen there for RDMA."""
 
 from programs import ALONE, SHARED, Case, table
 

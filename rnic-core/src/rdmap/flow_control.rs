@@ -12,7 +12,7 @@ use crate::wire::rdmap::Readiness;
 
 impl Rdmap {
     /// Keeps the semantics of RC, and knows its opcodes: the peers have agreed on that. The peer is asked to wait for `min_rnr_timer` where it finds no
-    /// receive. The [queue](FLOW_CONTROL_QUEUE) of Control messages must be open.
+    /// receive. The [queue](super::FLOW_CONTROL_QUEUE) of Control messages must be open.
     pub fn keep_rc(&mut self, min_rnr_timer: Duration) {
         self.requester.rc = true;
         self.flow = Some(Box::new(FlowState::new(min_rnr_timer)));
