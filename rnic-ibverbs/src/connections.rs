@@ -1,4 +1,5 @@
-//! The events of connections: from the engine to whoever has begun the connection.
+//! Connection events: each goes from the engine to the part of the library that began the
+//! connection.
 
 use std::mem::ManuallyDrop;
 use std::sync::Mutex;

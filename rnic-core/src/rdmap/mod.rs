@@ -122,7 +122,7 @@ pub struct Rdmap {
     response_next: bool,
     /// The status of the first receive that is flushed, if not [`WcStatus::WrFlushed`].
     receive_status: Option<WcStatus>,
-    /// The same of the first request that is flushed.
+    /// The status of the first request that is flushed, if not [`WcStatus::WrFlushed`].
     request_status: Option<WcStatus>,
     responder: Responder,
     requester: Requester,

@@ -86,7 +86,7 @@ fn receive_both_alive(sim: &mut Simulation, other: &mut TestQp) {
     assert_eq!(outcomes(other), [received(7), received(8)]);
 }
 
-/// A request of the other side that cannot be carried out any more ends the stream as ever.
+/// A request that the other side posts when its peer is gone fails its queue pair.
 #[test]
 fn a_request_behind_the_end_fails_the_queue_pair() {
     let (mut sim, one, mut other) = parked();

@@ -211,7 +211,7 @@ fn a_message_that_was_parked_in_part_goes_on() {
     say(&mut sim, &raw, part(1, 8, true), b"three");
     assert_eq!(outcomes(&mut raw.qp), [received(7)]);
     assert_eq!(&buffer.content()[..13], b"one two three");
-    // Between its parts nothing else may come, as ever.
+    // Between its parts nothing else may come.
     say(&mut sim, &raw, part(2, 0, false), b"four");
     sim.hosts[0].post_recv(&mut raw.qp, recv(8, &buffer, 100));
     sim.run_now();

@@ -3,9 +3,10 @@
 //!
 //! Each side listens at the [port in its numbers](crate::numbers). Of two queue pairs, the one with
 //! the smaller GID and number connects. The other one accepts whom its program has named: the
-//! address, both numbers and the PSNs must be right. A request that comes before the program has
-//! named anybody waits. What fails is tried again as long as the program leaves the queue pair as
-//! it is: over InfiniBand, moving it to RTR does not tell whether anybody is there.
+//! address and both numbers must be right. A wrong PSN is noticed once the sending side is in RTS.
+//! A request that comes before the program has named anybody waits. What fails is tried again as
+//! long as the program leaves the queue pair as it is: over InfiniBand, moving it to RTR does not
+//! tell whether anybody is there.
 
 mod hello;
 mod listeners;
