@@ -30,10 +30,8 @@ impl Connection {
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and all requests fail
         if let Some(failure) = self.tcp.failure() {
-            // What the peer acknowledged with its RST is no request that waits.
-            if let Phase::Streaming(stream) = &mut self.phase
-                && stream.keeps_rc()
-            {
+            // What the peer acknowledged with its RST is done, and no request that waits.
+            if let Phase::Streaming(stream) = &mut self.phase {
                 stream.settle_acked(self.tcp.acked_offset(), context);
             }
             if self.outlives_tcp() {

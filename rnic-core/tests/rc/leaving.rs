@@ -140,3 +140,33 @@ fn a_connection_without_rc_is_reset() {
         assert!(sim.raw[raw.peer].reset && !sim.raw[raw.peer].finished);
     }
 }
+
+/// The RST of a receiver that takes a message and leaves in the same turn acknowledges the message:
+/// so it is on all connections.
+#[test]
+fn a_message_that_a_reset_acknowledges_succeeds_without_rc_too() {
+    for leave in WAYS {
+        let mut sim = rc_hosts();
+        let (mut active, mut passive) = sim.connect(&Default::default()).unwrap();
+        for id in 1..=2 {
+            sim.hosts[1].post_recv(&mut passive, empty_recv(id));
+        }
+        sim.hosts[0].post_recv(&mut active, empty_recv(50));
+        sim.hosts[0].post_send(&mut active, inline_send(1, b""));
+        sim.hosts[0].post_send(&mut active, inline_send(2, b""));
+        let mut received = Vec::new();
+        assert!(sim.run_until(SECOND, |_| {
+            received.extend(outcomes(&mut passive));
+            received.len() == 2
+        }));
+        sim.hosts[1].command(leave(passive.number));
+        sim.run_for(SECOND);
+        let wanted = [
+            (1, Send, Success),
+            (2, Send, Success),
+            (50, Recv, WrFlushed),
+        ];
+        assert_eq!(outcomes(&mut active), wanted);
+        assert_nothing_left(&mut sim);
+    }
+}
