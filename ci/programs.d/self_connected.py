@@ -36,6 +36,8 @@ table(
     # Its Sends find no receive.
     pingpong(", one receive", "ibv_rc_pingpong", "-n 500 -r 1"),
     pingpong("", "ibv_uc_pingpong", "-n 1000"),
+    pingpong("", "ibv_ud_pingpong", "-s 1000 -n 1000"),
+    pingpong(", events", "ibv_ud_pingpong", "-s 1000 -n 1000 -e"),
 
     *(perftest("", f"ib_{operation}_bw", "-s 65536 -n 1000", BW) for operation in ("write", "read")),
     *(perftest("", f"ib_{operation}_lat", "-s 64 -n 1000", LAT) for operation in ("write", "read")),
@@ -54,4 +56,8 @@ table(
     perftest(", 300 queue pairs", "ib_write_bw", "-s 4096 -n 50 -q 300", BW, ways=(ALONE, SHARED), seconds=60),
     *(perftest(", unreliable", f"ib_{operation}_bw", "-c UC -s 4096 -n 500", BW, label, ways=(ALONE, SHARED))
       for operation, label in (("write", ""), ("send", ROCE))),
+    *(perftest(", datagrams", f"ib_send_{what}", "-c UD -s 1024 -n 1000", pattern, ROCE)
+      for what, pattern in (("bw", BW), ("lat", LAT))),
+    perftest(", datagrams, events", "ib_send_lat", "-c UD -s 64 -n 1000 -e", LAT, ROCE, ways=(ALONE, SHARED)),
+    perftest(", datagrams, both directions", "ib_send_bw", "-c UD -s 1024 -n 1000 -b", BW, ROCE, ways=(ALONE, SHARED)),
 )

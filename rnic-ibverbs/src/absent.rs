@@ -49,18 +49,11 @@ macro_rules! none {
     )* };
 }
 
-// Verbs of other transports: address handles, multicast, Ethernet headers.
+// Verbs of other transports: multicast, Ethernet headers.
 absent! {
     ibv_attach_mcast
-    ibv_destroy_ah
     ibv_detach_mcast
-    ibv_init_ah_from_wc
     ibv_resolve_eth_l2_from_gid
-}
-
-none! {
-    ibv_create_ah
-    ibv_create_ah_from_wc
 }
 
 // What rdma-core has since version 59: completion counters, buffers and handles of the device's

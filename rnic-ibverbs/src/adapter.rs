@@ -197,6 +197,15 @@ impl Adapter {
         next.min()
     }
 
+    /// Returns what has the dispatcher call the handlers soon: [`wake`](Self::wake) without a lock
+    /// of the adapter.
+    pub(crate) fn dispatcher(&'static self) -> Result<Waker, Errno> {
+        self.device()?;
+        let opened = lock(&self.opened);
+        let dispatcher = opened.as_ref().map(|opened| opened.dispatcher.clone());
+        dispatcher.ok_or(Errno::ENODEV)
+    }
+
     /// Has the dispatcher call the handlers soon.
     pub(crate) fn wake(&self) {
         if let Some(opened) = &*lock(&self.opened) {

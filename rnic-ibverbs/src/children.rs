@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::adapter::adapters;
 use crate::process::{in_children, renew};
 use crate::registry::{CQS, QPS, SRQS};
-use crate::{asynchronous, connections, context, rendezvous};
+use crate::{asynchronous, connections, context, datagrams, rendezvous};
 
 /// Registers that forked processes get new lists.
 pub(crate) fn register() {
@@ -36,5 +36,6 @@ extern "C" fn renew_all() {
         renew(readers);
         renew(takers);
         renew(rendezvous::renewed());
+        renew(datagrams::renewed());
     }
 }

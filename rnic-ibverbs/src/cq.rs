@@ -2,6 +2,7 @@
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ffi::c_void;
+use std::sync::MutexGuard;
 
 use nix::libc;
 use rnic_verbs::{Completion, WcOpcode};
@@ -134,13 +135,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
         Ok(object) => object,
         Err(errno) => return fail(errno),
     };
-    let mut inner = object.lock();
     if entries == 0 {
         return 0;
     }
-    // Mostly there is none, or one. Looking for the first one drives the engine where nothing is
-    // there yet.
-    let Some(first) = inner.poll_one() else {
+    // Mostly there is none, or one.
+    let Some((first, mut inner)) = poll_first(object) else {
         return 0;
     };
     let numbers = &object.adapter.numbers;
@@ -159,6 +158,23 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: i32, wc: *mut 
         }
     }
     polled as i32
+}
+
+/// Returns the first completion, and the queue, which stays locked. Looking for it drives the engine
+/// where nothing is there yet, and then looks for datagrams.
+#[inline]
+pub(crate) fn poll_first(object: &Cq) -> Option<(Completion, MutexGuard<'_, rnic_verbs::Cq>)> {
+    let mut inner = object.lock();
+    if let Some(first) = inner.poll_one() {
+        return Some((first, inner));
+    }
+    let datagrams = object.datagrams.get()?;
+    // Others write to the queue meanwhile.
+    drop(inner);
+    datagrams.progress();
+    let mut inner = object.lock();
+    let mut one = [Completion::default()];
+    (inner.take(&mut one) == 1).then_some((one[0], inner))
 }
 
 /// Returns a completion as programs read it.
@@ -184,6 +200,10 @@ pub(crate) fn work_completion(completion: &Completion, numbers: &Numbers) -> ibv
         wc.imm_data = stag.0;
         wc.wc_flags |= IBV_WC_WITH_INV;
     }
+    if let Some(source) = completion.source() {
+        wc.src_qp = source;
+        wc.wc_flags |= IBV_WC_GRH;
+    }
     wc
 }
 
@@ -204,8 +224,12 @@ fn opcode(opcode: WcOpcode) -> u32 {
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: i32) -> i32 {
     let _whole = PutOff::new();
-    let object = Cq::here(cq);
-    result(object.map(|object| object.lock().arm(solicited_only != 0)))
+    result(Cq::here(cq).map(|object| {
+        object.lock().arm(solicited_only != 0);
+        if let Some(datagrams) = object.datagrams.get() {
+            datagrams.arm();
+        }
+    }))
 }
 
 /// `ibv_modify_cq`: an engine notifies at once, so there is nothing to moderate.

@@ -5,7 +5,7 @@ use rnic_verbs::Completion;
 
 use crate::abi::*;
 use crate::cancellation::PutOff;
-use crate::cq::{NewCq, create, work_completion};
+use crate::cq::{NewCq, create, poll_first, work_completion};
 use crate::errno::{Errno, pointer};
 use crate::objects::Cq;
 use crate::section::Within;
@@ -92,9 +92,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if object.polled.is_mine() {
         return Errno::EBUSY as i32;
     }
-    let Some(completion) = object.lock().poll_one() else {
+    let Some((completion, queue)) = poll_first(object) else {
         return Errno::ENOENT as i32;
     };
+    drop(queue);
     if let Err(Within) = object.polled.enter() {
         return Errno::EBUSY as i32;
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rnic_verbs::QpState;
 
 use crate::adapter::adapters;
+use crate::datagrams;
 use crate::registry::QPS;
 use crate::system;
 
@@ -39,6 +40,7 @@ extern "C" fn at_exit() {
             let _ = inner.fail();
         }
     });
+    adapters().iter().for_each(datagrams::leave);
     let closing = || {
         let mut closing = false;
         QPS.each(|qp| {

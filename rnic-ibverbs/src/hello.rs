@@ -1,14 +1,16 @@
-//! What the two sides of a connection tell each other in the private data of MPA start-up.
+//! What the two sides of a connection tell each other in the private data of MPA start-up, where
+//! both are rnic and no program has called rdma_cm.
 //!
 //! | octets | content |
 //! |---|---|
 //! | 0-3 | `RNRC` |
 //! | 4 | version, 1 |
 //! | 5 | in a rejecting Reply the [reason](Refusal), else 0 |
-//! | 6-7 | 0, not looked at |
+//! | 6 | what it is for: 0 for two queue pairs, 1 to carry datagrams |
+//! | 7 | 0, not looked at |
 //! | 8-11 | the sender's queue pair number |
 //! | 12-15 | the receiver's, as the sender knows it |
-//! | 16-19 | the PSN that the sender expects first |
+//! | 16-19 | the PSN that the sender expects first; 0 with datagrams |
 //! | 20-23 | 0, not looked at |
 //! | 24-39 | the sender's GID |
 //!
@@ -20,9 +22,20 @@ const LEN: usize = 40;
 const MAGIC: [u8; 4] = *b"RNRC";
 const VERSION: u8 = 1;
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// It connects the two queue pairs.
+    QueuePairs = 0,
+    /// It carries datagrams between the processes of the two queue pairs.
+    Datagrams = 1,
+}
+
 /// What a side says of itself, and of whom it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
+    pub(crate) kind: Kind,
     /// The sender's number.
     pub(crate) own: u32,
     /// The receiver's number.
@@ -54,6 +67,7 @@ impl Hello {
         octets[..4].copy_from_slice(&MAGIC);
         octets[4] = VERSION;
         octets[5] = refusal.map_or(0, |reason| reason as u8);
+        octets[6] = self.kind as u8;
         octets[8..12].copy_from_slice(&self.own.to_be_bytes());
         octets[12..16].copy_from_slice(&self.peer.to_be_bytes());
         octets[16..20].copy_from_slice(&self.rq_psn.to_be_bytes());
@@ -67,6 +81,11 @@ impl Hello {
         if octets[..4] != MAGIC || octets[4] != VERSION {
             return None;
         }
+        let kind = match octets[6] {
+            0 => Kind::QueuePairs,
+            1 => Kind::Datagrams,
+            _ => return None,
+        };
         let number = |at: usize| {
             let [a, b, c, d] = [octets[at], octets[at + 1], octets[at + 2], octets[at + 3]];
             u32::from_be_bytes([a, b, c, d])
@@ -74,6 +93,7 @@ impl Hello {
         let mut gid = [0; 16];
         gid.copy_from_slice(&octets[24..40]);
         Some(Self {
+            kind,
             own: number(8),
             peer: number(12),
             rq_psn: number(16),
@@ -101,6 +121,7 @@ mod tests {
     use super::*;
 
     const HELLO: Hello = Hello {
+        kind: Kind::QueuePairs,
         own: 0x0040_0001,
         peer: 0x00ff_ff02,
         rq_psn: 0x0012_3456,
@@ -112,6 +133,11 @@ mod tests {
         let octets = HELLO.octets(None);
         assert_eq!(Hello::parse(&octets), Some(HELLO));
         assert_eq!(&octets[..12], b"RNRC\x01\0\0\0\0\x40\0\x01");
+        let carrying = Hello {
+            kind: Kind::Datagrams,
+            ..HELLO
+        };
+        assert_eq!(Hello::parse(&carrying.octets(None)), Some(carrying));
         let longer = [&octets[..], &[1, 2, 3]].concat();
         assert_eq!(Hello::parse(&longer), Some(HELLO));
         assert_eq!(
@@ -126,9 +152,9 @@ mod tests {
         for short in 0..LEN {
             assert_eq!(Hello::parse(&octets[..short]), None);
         }
-        for at in 0..5 {
+        for (at, bit) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (6, 2)] {
             let mut other = octets;
-            other[at] ^= 1;
+            other[at] ^= bit;
             assert_eq!(Hello::parse(&other), None, "octet {at}");
         }
     }

@@ -1,6 +1,6 @@
 //! What the kernel says about a network interface.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
@@ -63,6 +63,16 @@ pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Returns a socket address, on this interface where the address alone does not say which.
+pub(crate) fn socket_address(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, interface))
+        }
+        ip => SocketAddr::new(ip, port),
     }
 }
 

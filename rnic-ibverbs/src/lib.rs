@@ -46,13 +46,14 @@
 //!   program.
 
 // From the ground up; each file imports only from those below it:
-// abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
-// label, numbers, settings, states < adapter < context, objects < channel, registry < asynchronous,
-// connections, exit, mr, pd < rendezvous, watch < cq, mw < cq_ex, post < qp_ex < qp < modify, srq <
-// query < operations, children < device. On them stand cm and rsocket.
+// abi, errno < system < cancellation, dispatch, interface, process, section < event_queue, hello <
+// label, numbers, settings, states < adapter < connections, context < datagrams < objects < channel,
+// registry < asynchronous, exit, mr, pd < ah, rendezvous, watch < cq, mw < cq_ex, post < qp_ex < qp <
+// modify, srq < query < operations, children < device. On them stand cm and rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
+mod ah;
 mod asynchronous;
 mod cancellation;
 mod channel;
@@ -61,11 +62,13 @@ mod connections;
 mod context;
 mod cq;
 mod cq_ex;
+mod datagrams;
 mod device;
 mod dispatch;
 mod errno;
 mod event_queue;
 mod exit;
+mod hello;
 mod interface;
 mod kern;
 mod label;

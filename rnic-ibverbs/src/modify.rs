@@ -4,16 +4,16 @@
 //! shows by naming the other side when it moves the queue pair to RTR.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rnic_verbs::QpState;
 
 use crate::abi::*;
+use crate::ah::addresses;
 use crate::cancellation::PutOff;
+use crate::datagrams::DatagramQp;
 use crate::errno::{Errno, ToErrno, lock, result};
-use crate::interface::address_of;
 use crate::label::Label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
@@ -44,6 +44,9 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), E
     let object = Qp::here(qp)?;
     // Threads that change the queue pair at once do so one after the other.
     let _alone = lock(&object.changing);
+    if let Some(datagrams) = &object.datagrams {
+        return move_datagrams(qp, object, datagrams, attr, mask);
+    }
     let now = state_of(object, &lock(&object.settings));
     let wanted = match mask & IBV_QP_STATE {
         0 => now,
@@ -69,6 +72,34 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), E
     Ok(())
 }
 
+/// Changes a datagram queue pair.
+///
+/// # Safety
+/// It exists.
+unsafe fn move_datagrams(
+    qp: *mut ibv_qp,
+    object: &Qp,
+    datagrams: &DatagramQp,
+    attr: &ibv_qp_attr,
+    mask: i32,
+) -> Result<(), Errno> {
+    let mut settings = lock(&object.settings);
+    let now = datagrams.state().ok_or(Errno::EINVAL)?;
+    let wanted = match mask & IBV_QP_STATE {
+        0 => now,
+        _ => attr.qp_state,
+    };
+    states::check((*qp).qp_type, now, wanted, mask)?;
+    check_values(attr, mask)?;
+    if wanted == IBV_QPS_RESET {
+        settings.attr = ibv_qp_attr::default();
+    }
+    keep(&mut settings.attr, attr, mask);
+    datagrams.move_to(wanted, settings.attr.qkey)?;
+    (*qp).state = wanted;
+    Ok(())
+}
+
 /// Returns whether a queue pair of rdma_cm may be made new: rdma_cm does not need it any more.
 fn may_reset(object: &Qp) -> bool {
     let state = object.lock().state();
@@ -77,6 +108,9 @@ fn may_reset(object: &Qp) -> bool {
 
 /// Returns the state that a queue pair has, as verbs have it.
 fn state_of(object: &Qp, settings: &Settings) -> u32 {
+    if let Some(datagrams) = &object.datagrams {
+        return datagrams.state().unwrap_or(IBV_QPS_ERR);
+    }
     let inner = object.lock().state();
     match (inner, &settings.meeting) {
         // rdma_cm has no other states before it connects.
@@ -103,6 +137,7 @@ fn keep(kept: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: i32) {
         IBV_QP_ACCESS_FLAGS: qp_access_flags;
         IBV_QP_PKEY_INDEX: pkey_index;
         IBV_QP_PORT: port_num;
+        IBV_QP_QKEY: qkey;
         IBV_QP_AV: ah_attr;
         IBV_QP_PATH_MTU: path_mtu;
         IBV_QP_TIMEOUT: timeout;
@@ -238,24 +273,11 @@ unsafe fn meeting(qp: *mut ibv_qp, object: &Qp, attr: &ibv_qp_attr) -> Result<Me
     let own = object.adapter.numbers.shown(object.number());
     let (handle, peer) = (&attr.ah_attr, attr.dest_qp_num);
     // Without a port in its number nobody finds a queue pair.
-    if handle.is_global == 0 || !has_port(own) || !has_port(peer) {
+    if !has_port(own) || !has_port(peer) {
         return Err(Errno::EINVAL);
     }
-    let interface = object.adapter.interface();
-    let at = usize::from(handle.grh.sgid_index);
-    let local = interface.at_gid_index(at).ok_or(Errno::EINVAL)?;
-    let remote = address_of(handle.grh.dgid.raw);
-    if local.is_ipv4() != remote.is_ipv4() || remote.is_unspecified() || remote.is_multicast() {
-        return Err(Errno::EINVAL);
-    }
-    let socket_address = |ip, port| match ip {
-        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, interface.index))
-        }
-        ip => SocketAddr::new(ip, port),
-    };
-    let local = socket_address(local, 0);
-    let remote = socket_address(remote, port_of(peer));
+    let (local, mut remote) = addresses(object.adapter, handle)?;
+    remote.set_port(port_of(peer));
     let is_itself = (local.ip(), own) == (remote.ip(), peer);
     Ok(Meeting {
         mirror: is_itself.then(|| make_mirror(&*qp, object)).transpose()?,

@@ -4,10 +4,11 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
+use crate::datagrams::{DatagramQp, Datagrams, Destination};
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
@@ -179,6 +180,35 @@ impl Pd {
     }
 }
 
+/// An address handle.
+#[repr(C)]
+pub(crate) struct Ah {
+    abi: UnsafeCell<ibv_ah>,
+    process: Process,
+    /// Where datagrams go; the number is that of no queue pair.
+    pub(crate) destination: Destination,
+}
+
+behind!(Ah, ibv_ah);
+
+impl Ah {
+    pub(crate) fn new(
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        destination: Destination,
+    ) -> Self {
+        Self {
+            abi: UnsafeCell::new(ibv_ah {
+                context,
+                pd,
+                handle: 0,
+            }),
+            process: Process::this(),
+            destination,
+        }
+    }
+}
+
 /// A completion channel.
 #[repr(C)]
 pub(crate) struct Channel {
@@ -210,6 +240,8 @@ pub(crate) struct Cq {
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device.
     pub(crate) id: rnic_verbs::CqId,
+    /// What carries the datagrams of its queue pairs, once one of them has any.
+    pub(crate) datagrams: OnceLock<Arc<Datagrams>>,
     /// Ends its notifications.
     pub(crate) quiet: Box<dyn Fn() + Send + Sync>,
     /// Queue pairs that complete here.
@@ -236,6 +268,7 @@ impl Cq {
             cq: Mutex::new(cq),
             adapter,
             polled: Section::default(),
+            datagrams: OnceLock::new(),
             quiet: Box::new(quiet),
             users: Users::default(),
             notifications: Unacknowledged::default(),
@@ -309,6 +342,8 @@ pub(crate) struct Qp {
     pub(crate) signal_all: bool,
     /// The operations of `ibv_qp_ex` that it was made for: 0 if it was made without.
     pub(crate) send_ops: u64,
+    /// Its queues, if it is one for datagrams.
+    pub(crate) datagrams: Option<DatagramQp>,
     /// The program connects it itself, so that its connection keeps to RC.
     pub(crate) connects_itself: AtomicBool,
     /// Held while the program changes it.
@@ -330,6 +365,7 @@ pub(crate) struct NewQp {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signal_all: bool,
     pub(crate) send_ops: u64,
+    pub(crate) datagrams: Option<DatagramQp>,
 }
 
 impl Qp {
@@ -343,6 +379,7 @@ impl Qp {
             cap: new.cap,
             signal_all: new.signal_all,
             send_ops: new.send_ops,
+            datagrams: new.datagrams,
             connects_itself: AtomicBool::new(false),
             changing: Mutex::default(),
             settings: Mutex::default(),

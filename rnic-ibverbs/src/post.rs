@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use rnic_verbs::{MAX_INLINE, MAX_SGE, PostError, RemoteAddress, SendRequest, Sge, Stag};
 
 use crate::abi::*;
+use crate::ah::destination;
 use crate::cancellation::PutOff;
+use crate::datagrams::{DatagramQp, Payload, ToSend};
 use crate::errno::{Errno, ToErrno};
 use crate::mw::binding;
 use crate::objects::{Mw, Qp, Srq};
@@ -212,6 +214,9 @@ pub(crate) unsafe fn post_list(
     object: &Qp,
     wr: *mut ibv_send_wr,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
+    if let Some(datagrams) = &object.datagrams {
+        return post_datagrams(datagrams, object.signal_all, wr);
+    }
     let mut scratch = Scratch::new(object);
     let mut requests = Requests {
         next: wr,
@@ -224,6 +229,56 @@ pub(crate) unsafe fn post_list(
         (Some(refused), _) => Err((nth(wr, refused.posted), refused.error.errno())),
         (None, Some(errno)) => Err((requests.next, errno)),
     }
+}
+
+/// Posts a list of requests to a datagram queue pair. Returns which one failed, and why; those before it are posted.
+///
+/// # Safety
+/// The list is one that `ibv_post_send` takes, or NULL.
+unsafe fn post_datagrams(
+    qp: &DatagramQp,
+    signal_all: bool,
+    mut wr: *mut ibv_send_wr,
+) -> Result<(), (*mut ibv_send_wr, Errno)> {
+    let mut room = [MaybeUninit::uninit(); MAX_INLINE];
+    while !wr.is_null() {
+        post_datagram(qp, signal_all, &*wr, &mut room).map_err(|errno| (wr, errno))?;
+        wr = (*wr).next;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As of [`post_datagrams`].
+unsafe fn post_datagram(
+    qp: &DatagramQp,
+    signal_all: bool,
+    wr: &ibv_send_wr,
+    room: &mut [MaybeUninit<u8>; MAX_INLINE],
+) -> Result<(), Errno> {
+    let immediate = match wr.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(wr.imm_data.to_ne_bytes()),
+        _ => return Err(Errno::EINVAL),
+    };
+    let memory = pieces(wr.sg_list, wr.num_sge)?;
+    let payload = match wr.send_flags & IBV_SEND_INLINE {
+        0 => Payload::Memory(memory),
+        _ => {
+            let list = slice::from_raw_parts(memory.as_ptr().cast(), memory.len());
+            Payload::Inline(gather(list, room)?)
+        }
+    };
+    let to = wr.wr.ud;
+    qp.send(&ToSend {
+        wr_id: wr.wr_id,
+        signaled: signal_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+        immediate,
+        qkey: to.remote_qkey,
+        to: destination(to.ah, to.remote_qpn)?,
+        payload,
+    })
 }
 
 /// Why a request was not posted.
@@ -244,6 +299,10 @@ impl From<PostError> for Unposted {
 /// # Safety
 /// As of [`post_list`].
 pub(crate) unsafe fn post_whole(object: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
+    if let Some(datagrams) = &object.datagrams {
+        let posted = post_datagrams(datagrams, object.signal_all, wr);
+        return posted.map_err(|(_, errno)| errno);
+    }
     let mut scratch = Scratch::new(object);
     let scratch = &raw mut scratch;
     let all = || {
@@ -302,11 +361,11 @@ unsafe fn nth(mut wr: *mut ibv_send_wr, n: usize) -> *mut ibv_send_wr {
 unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
-    mut post: impl FnMut(u64, &[Sge]) -> Result<(), PostError>,
+    mut post: impl FnMut(u64, &[Sge]) -> Result<(), Errno>,
 ) -> i32 {
     while !wr.is_null() {
-        let posted = pieces((*wr).sg_list, (*wr).num_sge)
-            .and_then(|memory| post((*wr).wr_id, memory).map_err(|why| why.errno()));
+        let posted =
+            pieces((*wr).sg_list, (*wr).num_sge).and_then(|memory| post((*wr).wr_id, memory));
         if let Err(errno) = posted {
             *bad_wr = wr;
             return errno as i32;
@@ -332,11 +391,18 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
     let _whole = PutOff::new();
-    let mut inner = match Qp::here(qp) {
-        Ok(object) => object.lock(),
+    let object = match Qp::here(qp) {
+        Ok(object) => object,
         Err(errno) => return none_posted(wr, bad_wr, errno),
     };
-    post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
+    if let Some(datagrams) = &object.datagrams {
+        return post_receives(wr, bad_wr, |wr_id, memory| {
+            datagrams.post_recv(wr_id, memory)
+        });
+    }
+    let mut inner = object.lock();
+    let post = |wr_id, memory: &[Sge]| inner.post_recv(wr_id, memory).map_err(|why| why.errno());
+    post_receives(wr, bad_wr, post)
 }
 
 /// `ibv_post_srq_recv`.
@@ -350,5 +416,6 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         Ok(object) => object.lock(),
         Err(errno) => return none_posted(wr, bad_wr, errno),
     };
-    post_receives(wr, bad_wr, |wr_id, memory| inner.post_recv(wr_id, memory))
+    let post = |wr_id, memory: &[Sge]| inner.post_recv(wr_id, memory).map_err(|why| why.errno());
+    post_receives(wr, bad_wr, post)
 }

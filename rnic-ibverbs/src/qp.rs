@@ -2,6 +2,7 @@
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc;
@@ -14,6 +15,7 @@ use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
+use crate::datagrams::{DatagramQp, NewEndpoint};
 use crate::errno::{Errno, ToErrno, pointer};
 use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
@@ -109,8 +111,8 @@ pub(crate) unsafe fn make_mirror(base: &ibv_qp, object: &Qp) -> Result<rnic_verb
 fn check_type(qp_type: u32, connected_by: ConnectedBy) -> Result<(), Errno> {
     match qp_type {
         IBV_QPT_RC => Ok(()),
-        // RC does what it promises, and more.
-        IBV_QPT_UC if connected_by == ConnectedBy::Program => Ok(()),
+        // RC does what UC promises, and more.
+        IBV_QPT_UC | IBV_QPT_UD if connected_by == ConnectedBy::Program => Ok(()),
         IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV
         | IBV_QPT_DRIVER => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::EINVAL),
@@ -124,6 +126,37 @@ enum ConnectedBy {
     RdmaCm,
     /// The program, by rdma_cm or by itself.
     Program,
+}
+
+/// Makes the queues of a datagram queue pair, which peers know by a number.
+///
+/// # Safety
+/// The objects that are named exist.
+unsafe fn make_datagrams(
+    adapter: &'static Adapter,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    (qp, number): (QpNumber, u32),
+) -> Result<DatagramQp, Errno> {
+    let writer = |cq: *mut ibv_cq| {
+        let made = Cq::here(cq)?.lock().writer();
+        made.map_err(|why| why.errno())
+    };
+    let new = NewEndpoint {
+        qp,
+        number,
+        copier: Pd::of(pd).pd.copier(),
+        send_cq: writer(init.send_cq)?,
+        recv_cq: writer(init.recv_cq)?,
+        max_send_wr: init.cap.max_send_wr,
+        max_recv_wr: init.cap.max_recv_wr,
+    };
+    let made = DatagramQp::new(adapter, new)?;
+    for cq in [init.send_cq, init.recv_cq] {
+        let datagrams = &Cq::of(cq).datagrams;
+        datagrams.get_or_init(|| Arc::clone(made.datagrams()));
+    }
+    Ok(made)
 }
 
 /// Makes a queue pair, and states its real capacities in `init`.
@@ -141,24 +174,39 @@ unsafe fn create(
         return Err(Errno::EINVAL);
     }
     let operations = match send_ops {
-        Some(asked) => qp_ex::operations(asked)?,
+        Some(asked) => qp_ex::operations(asked, init.qp_type)?,
         None => qp_ex::none(),
     };
     Pd::here(pd)?;
     check(&init.cap, !init.srq.is_null())?;
     let adapter = Context::of((*pd).context).adapter;
+    let is_datagram = init.qp_type == IBV_QPT_UD;
+    if is_datagram && !init.srq.is_null() {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let inner = make(pd, init)?;
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
     init.cap.max_recv_wr = real.max_recv_wr;
     init.cap.max_inline_data = real.max_inline as u32;
     let number = inner.number();
-    if connected_by == ConnectedBy::Program
-        && let Err(errno) = rendezvous::give_number(adapter, number)
-    {
-        // rdma_cm can connect it.
-        debug!("{}: no port to find {number} by: {errno}", adapter.name);
-    }
+    let found_by = match connected_by {
+        ConnectedBy::Program => rendezvous::give_number(adapter, number).map(Some),
+        ConnectedBy::RdmaCm => Ok(None),
+    };
+    let datagrams = match found_by {
+        Ok(Some(shown)) if is_datagram => {
+            let made = make_datagrams(adapter, pd, init, (number, shown));
+            Some(made.inspect_err(|_| adapter.numbers.take_back(number))?)
+        }
+        Err(errno) if is_datagram => return Err(errno),
+        Ok(_) => None,
+        Err(errno) => {
+            // rdma_cm can connect it.
+            debug!("{}: no port to find {number} by: {errno}", adapter.name);
+            None
+        }
+    };
     let mut abi = operations;
     abi.qp_base = ibv_qp {
         context: (*pd).context,
@@ -182,6 +230,7 @@ unsafe fn create(
         cap: init.cap,
         signal_all: init.sq_sig_all != 0,
         send_ops: send_ops.unwrap_or(0),
+        datagrams,
     };
     let qp = Qp::new(new).give();
     each_used(&abi.qp_base, |users| users.add());
@@ -311,6 +360,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     asynchronous::forget_qp(qp);
     let base = *qp;
     let (adapter, number) = (Qp::of(qp).adapter, Qp::of(qp).number());
+    if let Some(datagrams) = &Qp::of(qp).datagrams {
+        datagrams.end();
+    }
     drop(Qp::take(qp));
     forget_completions(adapter, number, &base);
     adapter.numbers.take_back(number);

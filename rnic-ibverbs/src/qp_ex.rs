@@ -29,15 +29,22 @@ const KNOWN: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_BIND_MW
     | IBV_QP_EX_WITH_SEND_WITH_INV;
 
+/// What can be asked for where datagrams are sent.
+const OF_DATAGRAMS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+
 /// Returns a structure without operations.
 pub(crate) fn none() -> ibv_qp_ex {
     Zeros::zeros()
 }
 
-/// Returns a structure with these send operations, which fails where there is one that iWARP has
-/// not.
-pub(crate) fn operations(asked: u64) -> Result<ibv_qp_ex, Errno> {
-    if asked & !KNOWN != 0 {
+/// Returns a structure with these send operations, which fails where there is one that iWARP, or
+/// the type of the queue pair, has not.
+pub(crate) fn operations(asked: u64, qp_type: u32) -> Result<ibv_qp_ex, Errno> {
+    let known = match qp_type {
+        IBV_QPT_UD => OF_DATAGRAMS,
+        _ => KNOWN,
+    };
+    if asked & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     Ok(ibv_qp_ex {
@@ -284,8 +291,22 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u1
     unsupported(qp);
 }
 
-unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, _ah: *mut c_void, _qpn: u32, _qkey: u32) {
-    unsupported(qp);
+unsafe extern "C" fn set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    let Some(batch) = batch(qp) else { return };
+    let ud = ibv_send_wr_ud {
+        ah,
+        remote_qpn,
+        remote_qkey,
+    };
+    match batch.requests.last_mut() {
+        Some(last) => last.wr.wr.ud = ud,
+        None => batch.wrong = Some(Errno::EINVAL),
+    }
 }
 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, _srqn: u32) {

@@ -68,6 +68,8 @@ fn device_attr(adapter: &Adapter) -> ibv_device_attr {
         max_qp_init_rd_atom: MAX_READS.into(),
         atomic_cap: IBV_ATOMIC_HCA,
         max_mw: STAGS as i32,
+        // No device has a table of them.
+        max_ah: i32::MAX,
         max_srq: MAX_QUEUES,
         max_srq_wr: MAX_WR as i32,
         max_srq_sge: MAX_SGE as i32,

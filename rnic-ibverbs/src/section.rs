@@ -18,7 +18,8 @@
 //! 1. sections, in the order in which the program nests them; then the change of a queue pair;
 //! 2. the registries, then the lists of contexts;
 //! 3. the adapters and their numbers, the locks of rdma_cm, those of rsockets;
-//! 4. the settings of a queue pair, the binding of a window; what waits for queue pairs;
+//! 4. the settings of a queue pair, the binding of a window; what waits for queue pairs; the
+//!    datagrams of an adapter;
 //! 5. a queue pair;
 //! 6. completion queues, two of them by their addresses;
 //! 7. a shared receive queue, a memory region;

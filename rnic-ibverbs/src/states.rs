@@ -1,5 +1,5 @@
 //! The states of a queue pair that its program moves, and the attributes of each change: those of
-//! InfiniBand for reliable and unreliable connections, as `ibv_modify_qp(3)` lists them.
+//! InfiniBand for reliable and unreliable connections and for datagrams, as `ibv_modify_qp(3)` lists them.
 
 use crate::abi::*;
 use crate::errno::Errno;
@@ -82,6 +82,37 @@ const CHANGES: [Change; 9] = [
     change(IBV_QPS_ERR, IBV_QPS_ERR, 0, 0),
 ];
 
+/// What may be set of a datagram queue pair at any time.
+const OF_DATAGRAMS: i32 = IBV_QP_CUR_STATE | IBV_QP_QKEY;
+
+/// The changes of a datagram queue pair.
+const DATAGRAM_CHANGES: [Change; 9] = [
+    change(
+        IBV_QPS_RESET,
+        IBV_QPS_INIT,
+        IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+        0,
+    ),
+    change(
+        IBV_QPS_INIT,
+        IBV_QPS_INIT,
+        0,
+        IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+    ),
+    change(
+        IBV_QPS_INIT,
+        IBV_QPS_RTR,
+        0,
+        IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+    ),
+    change(IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, OF_DATAGRAMS),
+    change(IBV_QPS_RTS, IBV_QPS_RTS, 0, OF_DATAGRAMS),
+    change(IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
+    change(IBV_QPS_SQD, IBV_QPS_RTS, 0, OF_DATAGRAMS),
+    change(IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
+    change(IBV_QPS_ERR, IBV_QPS_ERR, 0, 0),
+];
+
 /// Fails unless a queue pair of this type may change so, with these attributes.
 pub(crate) fn check(qp_type: u32, from: u32, to: u32, mask: i32) -> Result<(), Errno> {
     let mask = mask & !IBV_QP_STATE;
@@ -90,7 +121,11 @@ pub(crate) fn check(qp_type: u32, from: u32, to: u32, mask: i32) -> Result<(), E
             .then_some(())
             .ok_or(Errno::EINVAL);
     }
-    let known = CHANGES.iter().find(|one| (one.from, one.to) == (from, to));
+    let changes = match qp_type {
+        IBV_QPT_UD => &DATAGRAM_CHANGES,
+        _ => &CHANGES,
+    };
+    let known = changes.iter().find(|one| (one.from, one.to) == (from, to));
     let Change {
         required, optional, ..
     } = known.ok_or(Errno::EINVAL)?;
@@ -169,6 +204,28 @@ mod tests {
             check(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_ERR, sending),
             Err(Errno::EINVAL)
         );
+    }
+
+    #[test]
+    fn a_datagram_queue_pair_names_no_peer() {
+        let ud = |from, to, mask| check(IBV_QPT_UD, from, to, mask | IBV_QP_STATE);
+        let init = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        assert_eq!(ud(IBV_QPS_RESET, IBV_QPS_INIT, init), Ok(()));
+        assert_eq!(ud(IBV_QPS_INIT, IBV_QPS_RTR, 0), Ok(()));
+        assert_eq!(ud(IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN), Ok(()));
+        assert_eq!(ud(IBV_QPS_RTS, IBV_QPS_ERR, 0), Ok(()));
+        for (from, to, mask) in [
+            (IBV_QPS_RESET, IBV_QPS_INIT, INIT),
+            (IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_AV),
+            (IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_DEST_QPN),
+            (IBV_QPS_RTR, IBV_QPS_RTS, 0),
+            (IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN | IBV_QP_TIMEOUT),
+            (IBV_QPS_RESET, IBV_QPS_RTR, 0),
+        ] {
+            assert_eq!(ud(from, to, mask), Err(Errno::EINVAL), "{from} to {to}");
+        }
+        let connection = check(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, init);
+        assert_eq!(connection, Err(Errno::EINVAL));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Completion queues and their channels.
 
 mod forgetting;
+mod writer;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,6 +25,8 @@ use rnic_core::wire::ddp::Stag;
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::ring::ring;
+
+pub use self::writer::{CqWriter, Datagram};
 
 /// A completion: how a work request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +132,12 @@ impl Channel {
         }
     }
 
+    /// Notifies the application.
+    fn notify(&self) {
+        self.tell();
+        self.fired.store(true, Ordering::Release);
+    }
+
     fn fd(&self) -> Option<&EventFd> {
         match &self.way {
             Wakeup::Descriptor(fd) => Some(fd),
@@ -164,8 +173,7 @@ impl Wake for Notifier {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.tell();
-        self.0.fired.store(true, Ordering::Release);
+        self.0.notify();
     }
 }
 
@@ -209,8 +217,10 @@ impl Drop for CqHandle {
 #[derive(Debug)]
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
-    /// The completions that each worker writes.
+    /// The completions that each worker writes, and behind them those of the writer.
     lanes: Box<[Lane]>,
+    /// What writes beside the workers, if anything does.
+    writer: Option<CqWriter>,
     /// The lane that is polled next.
     turn: usize,
     arming: Arc<Arming>,
@@ -228,6 +238,11 @@ struct Lane {
 }
 
 impl Lane {
+    fn new(ring: Consumer<wr::Completion>) -> Self {
+        let newer = VecDeque::new();
+        Self { ring, newer }
+    }
+
     #[inline]
     fn take(&mut self, completions: &mut [Completion]) -> usize {
         let places = completions.iter_mut().map(|slot| &mut slot.0);
@@ -285,8 +300,7 @@ impl Device {
         let (producers, lanes) = rings
             .map(|made| {
                 let (producer, ring) = made?;
-                let newer = VecDeque::new();
-                Ok((producer, Lane { ring, newer }))
+                Ok((producer, Lane::new(ring)))
             })
             .collect::<Result<(Vec<_>, Vec<_>), Error>>()?;
         let channel = Arc::new(Channel::new(way));
@@ -311,6 +325,7 @@ impl Device {
         Ok(Cq {
             handle,
             lanes: lanes.into(),
+            writer: None,
             turn: 0,
             arming,
             channel,
@@ -464,10 +479,10 @@ impl Cq {
     /// queue needs an entry for each request that can be posted to their send, receive and shared
     /// receive queues at once (RFC 5042 section 6.4.3.2).
     pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
-        for worker in 0..self.lanes.len() {
+        for worker in 0..self.handle.device.workers() {
             self.resize_lane(worker, capacity)?;
         }
-        Ok(())
+        self.resize_written(capacity)
     }
 
     fn resize_lane(&mut self, worker: usize, capacity: u32) -> Result<(), Error> {

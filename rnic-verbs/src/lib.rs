@@ -109,13 +109,14 @@
 // From the ground up; each file imports only from those below it:
 // address, async_event, objects, offers, port, ports, resource, state < binding, error < events,
 // open_error, private_data, request, ring, standby < config, driver, inspector < device <
-// async_events, connection_events, cq, open, pd < srq < qp < listener, memory < window
+// async_events, connection_events, cq, open, pd < copier, srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;
 mod binding;
 mod config;
 mod connection_events;
+mod copier;
 mod cq;
 mod device;
 mod driver;
@@ -147,7 +148,8 @@ pub use async_events::AsyncEvents;
 pub use binding::Binding;
 pub use config::{DeviceConfig, Driving};
 pub use connection_events::ConnectionEvents;
-pub use cq::{Completion, Cq};
+pub use copier::Copier;
+pub use cq::{Completion, Cq, CqWriter, Datagram};
 pub use device::Device;
 pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};

@@ -54,8 +54,9 @@ impl Arming {
         self.0.load(Ordering::SeqCst) != NONE
     }
 
-    /// Returns whether to notify; disarms if so. Called by the engine after the pushes of a batch.
-    fn fire(&self, solicited: bool) -> bool {
+    /// Returns whether to notify; disarms if so. Called by the engine after the pushes of a batch,
+    /// and by whoever else writes completions.
+    pub fn fire(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         self.0
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |armed| {

@@ -20,6 +20,11 @@ c_structs! {
         context: *mut ibv_context;
         handle: u32;
     }
+    ibv_ah 24 {
+        context: *mut ibv_context;
+        pd: *mut ibv_pd;
+        handle: u32;
+    }
     ibv_td 8 {
         context: *mut ibv_context;
     }
@@ -130,7 +135,7 @@ c_structs! {
         wr_send_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>;
         wr_send_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>;
         wr_send_tso: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u16, u16)>;
-        wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, u32, u32)>;
+        wr_set_ud_addr: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32)>;
         wr_set_xrc_srqn: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>;
         wr_set_inline_data: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut c_void, usize)>;
         wr_set_inline_data_list: Option<unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_data_buf)>;
@@ -355,12 +360,22 @@ pub struct ibv_send_wr_atomic {
     pub rkey: u32,
 }
 
+/// `wr.ud` of a send request.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_send_wr_ud {
+    pub ah: *mut ibv_ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
+}
+
 /// `wr` of a send request.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_remote {
     pub rdma: ibv_send_wr_rdma,
     pub atomic: ibv_send_wr_atomic,
+    pub ud: ibv_send_wr_ud,
 }
 
 /// `bind_mw` of a send request.

@@ -9,9 +9,9 @@ use rnic_verbs::{
 use tracing::debug;
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS};
+use crate::hello::{self, Hello, Kind, Refusal};
 use crate::interface::gid_of;
 use crate::objects::Qp;
-use crate::rendezvous::hello::{self, Hello, Refusal};
 use crate::rendezvous::reject::reject;
 use crate::rendezvous::waiting::Waiting;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
@@ -41,6 +41,7 @@ const LEAST_PATIENCE: Duration = Duration::from_secs(4);
 /// Returns what a side says of itself.
 fn hello_of(settings: &Settings, meeting: &Meeting) -> Hello {
     Hello {
+        kind: Kind::QueuePairs,
         own: meeting.own,
         peer: meeting.peer,
         rq_psn: settings.attr.rq_psn,

@@ -8,7 +8,6 @@
 //! long as the program leaves the queue pair as it is: over InfiniBand, moving it to RTR does not
 //! tell whether anybody is there.
 
-mod hello;
 mod listeners;
 mod meeting;
 mod reject;
@@ -21,13 +20,14 @@ use tracing::debug;
 
 use crate::adapter::Adapter;
 use crate::connections;
+use crate::datagrams;
 use crate::errno::{Errno, lock};
+use crate::hello::{Hello, Kind, Refusal};
 use crate::numbers::port_of;
 use crate::objects::Qp;
 use crate::registry::QPS;
 use crate::settings::Settings;
 
-use hello::{Hello, Refusal};
 use listeners::Listeners;
 use reject::reject;
 
@@ -100,6 +100,7 @@ fn ask(adapter: &'static Adapter, listeners: &Listeners, request: ConnectRequest
             request.peer()
         );
         let nobody = Hello {
+            kind: Kind::QueuePairs,
             own: 0,
             peer: 0,
             rq_psn: 0,
@@ -107,6 +108,14 @@ fn ask(adapter: &'static Adapter, listeners: &Listeners, request: ConnectRequest
         };
         return reject(request, &nobody, Refusal::Unknown);
     };
+    if hello.kind == Kind::Datagrams {
+        let at_port = port_of(hello.peer) == request.local().port();
+        let left = match at_port {
+            true => datagrams::accept(adapter, request, &hello),
+            false => Err(request),
+        };
+        return left.map_or_else(|left| reject(left, &hello, Refusal::NoQueuePair), |()| ());
+    }
     let mut asked = Some(request);
     if port_of(hello.peer) == asked.as_ref().map_or(0, |request| request.local().port()) {
         with_number(adapter, hello.peer, |qp, settings| {

@@ -3,7 +3,7 @@
 use rnic_verbs::ConnectRequest;
 use tracing::debug;
 
-use crate::rendezvous::hello::{Hello, Refusal};
+use crate::hello::{Hello, Refusal};
 
 /// Rejects a request, and says why.
 pub(super) fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
@@ -13,6 +13,7 @@ pub(super) fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
         hello.peer
     );
     let answer = Hello {
+        kind: hello.kind,
         own: hello.peer,
         peer: hello.own,
         rq_psn: 0,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rnic_verbs::ConnectRequest;
 
 use crate::errno::lock;
-use crate::rendezvous::hello::Hello;
+use crate::hello::Hello;
 
 /// How long a request waits. Then it is rejected: its sender asks again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -73,6 +73,14 @@ unsafe extern "C" {
     ) -> i32;
     pub(crate) fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32;
     pub(crate) fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
+    pub(crate) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub(crate) fn ibv_create_ah_from_wc(
+        pd: *mut ibv_pd,
+        wc: *mut ibv_wc,
+        grh: *mut c_void,
+        port: u8,
+    ) -> *mut ibv_ah;
+    pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> i32;
     pub(crate) fn ibv_get_async_event(
         context: *mut ibv_context,
         event: *mut ibv_async_event,

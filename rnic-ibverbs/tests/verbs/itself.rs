@@ -18,7 +18,7 @@ const PORT: u16 = 7473;
 const PSNS: [u32; 2] = [0x0012_3456, 0x00fe_dcba];
 
 /// A socket over which the two talk, line by line.
-struct Talk {
+pub(crate) struct Talk {
     lines: BufReader<TcpStream>,
 }
 
@@ -27,6 +27,13 @@ impl Talk {
         socket.set_nodelay(true).unwrap();
         Self {
             lines: BufReader::new(socket),
+        }
+    }
+
+    pub(crate) fn of(is_server: bool) -> Self {
+        match is_server {
+            true => Self::serve(),
+            false => Self::connect(),
         }
     }
 
@@ -55,30 +62,30 @@ impl Talk {
     }
 
     /// Tells a number and hears one.
-    fn exchange(&mut self, own: u64) -> u64 {
+    pub(crate) fn exchange(&mut self, own: u64) -> u64 {
         self.say(&own.to_string());
         self.number()
     }
 
     /// Waits for the other side to come as far.
-    fn meet(&mut self) {
+    pub(crate) fn meet(&mut self) {
         assert_eq!(self.exchange(7), 7);
     }
 }
 
 /// What a side has of the device.
-struct Side {
+pub(crate) struct Side {
     context: *mut ibv_context,
-    pd: *mut ibv_pd,
-    cq: *mut ibv_cq,
-    memory: Memory,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) cq: *mut ibv_cq,
+    pub(crate) memory: Memory,
     /// The addresses of this side and of the other.
-    at: [Ipv4Addr; 2],
+    pub(crate) at: [Ipv4Addr; 2],
     psns: [u32; 2],
 }
 
 impl Side {
-    unsafe fn new(is_server: bool) -> Self {
+    pub(crate) unsafe fn new(is_server: bool) -> Self {
         let context = open();
         let pd = made(ibv_alloc_pd(context));
         let cq = made(ibv_create_cq(
@@ -107,7 +114,7 @@ impl Side {
         made(ibv_create_qp(self.pd, &mut qp_attributes(self.cq)))
     }
 
-    unsafe fn close(self) {
+    pub(crate) unsafe fn close(self) {
         ok(ibv_destroy_cq(self.cq));
         drop(self.memory);
         ok(ibv_dealloc_pd(self.pd));

@@ -9,6 +9,7 @@
 
 mod alone;
 mod calls;
+mod datagrams;
 mod end;
 mod forks;
 #[path = "../cm/hosts.rs"]
@@ -155,4 +156,16 @@ fn a_crowd_does_not_keep_the_peer_away() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn queue_pairs_of_one_process_meet() {
     play("oneproc", pair::IDLE, "one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagrams_go_between_hosts() {
+    play("udhosts", "datagrams-server", "datagrams");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagrams_stay_in_a_process() {
+    play("udproc", pair::IDLE, "datagrams-of-one-process");
 }

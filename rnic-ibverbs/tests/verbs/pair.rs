@@ -7,6 +7,7 @@ use std::thread;
 
 use crate::alone;
 use crate::calls::*;
+use crate::datagrams;
 use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::forks;
 use crate::hosts::{READY, SERVER};
@@ -50,6 +51,9 @@ pub(crate) fn play(role: &str) {
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
+            "datagrams-server" => datagrams::two_hosts(true),
+            "datagrams" => datagrams::two_hosts(false),
+            "datagrams-of-one-process" => datagrams::one_process(),
             unknown => panic!("no role {unknown}"),
         }
     }

@@ -79,6 +79,9 @@ pub mod completion_flags {
     pub const WITH_INVALIDATE: u16 = 2;
     /// `immediate` is what the peer sent.
     pub const WITH_IMMEDIATE: u16 = 4;
+    /// The message is a datagram. Its sender's number stands behind the 4 octets of `immediate`.
+    /// Engines have no datagrams: the application writes this.
+    pub const DATAGRAM: u16 = 8;
 }
 
 /// The end of a request.

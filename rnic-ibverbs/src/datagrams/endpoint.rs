@@ -1,0 +1,279 @@
+//! The queues of a datagram queue pair. Whoever calls has locked the service.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rnic_verbs::{
+    Access, Completion, Copier, CqWriter, Datagram, HugePages, MAX_SGE, Mr, Pd, QpNumber, Sge,
+    WcStatus,
+};
+
+use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
+use crate::datagrams::header::{self, GRH_LEN, Header, MOST};
+use crate::errno::{Errno, ToErrno};
+
+/// The most datagrams of a queue pair that are on their way at once.
+const MOST_SLOTS: u32 = 4096;
+
+/// Octets of a slot: a whole datagram, and the next one in another cache line.
+const SLOT: usize = (header::LEN + MOST).next_multiple_of(64);
+
+/// Names a datagram queue pair in this process. It is not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Id(pub(super) u32);
+
+/// What a datagram queue pair is made of.
+pub(crate) struct NewEndpoint {
+    pub(crate) qp: QpNumber,
+    /// Its number, as peers know it.
+    pub(crate) number: u32,
+    /// What copies to and from the program's memory.
+    pub(crate) copier: Copier,
+    pub(crate) send_cq: CqWriter,
+    pub(crate) recv_cq: CqWriter,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_recv_wr: u32,
+}
+
+/// A datagram queue pair.
+pub(super) struct Endpoint {
+    pub(super) made_of: NewEndpoint,
+    /// One of `IBV_QPS_*`.
+    pub(super) state: u32,
+    pub(super) qkey: u32,
+    /// The program has destroyed it: it is here only as long as datagrams of it are on their way.
+    pub(super) is_gone: bool,
+    receives: VecDeque<Receive>,
+    sends: VecDeque<Sent>,
+    /// How many requests were taken from `sends` since the queue pair was made.
+    reported: u64,
+    slots: Slots,
+}
+
+/// A receive that waits for a datagram.
+struct Receive {
+    wr_id: u64,
+    pieces: [Sge; MAX_SGE],
+    count: usize,
+}
+
+/// A request of the send queue. They complete in their order.
+struct Sent {
+    wr_id: u64,
+    signaled: bool,
+    /// How it ended, once it has.
+    end: Option<WcStatus>,
+}
+
+/// Registered memory for datagrams on their way: the program may change its own once a request is
+/// complete, and a connection may send them again later than that.
+struct Slots {
+    memory: Mr,
+    free: Vec<u32>,
+    /// For which request each is in use, or was last.
+    of: Vec<Request>,
+}
+
+/// A request of the send queue, by its place among all since the queue pair was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request(u64);
+
+impl Endpoint {
+    /// Makes it. `pd` is that of the connections which carry its datagrams.
+    pub(super) fn new(made_of: NewEndpoint, pd: &Pd) -> Result<Self, Errno> {
+        let count = made_of.max_send_wr.clamp(1, MOST_SLOTS);
+        let len = SLOT * count as usize;
+        let region = pd.device().allocate(len, HugePages::None);
+        let region = Arc::new(region.map_err(|_| Errno::ENOMEM)?);
+        let memory = pd.register(&region, Access::LOCAL_WRITE);
+        Ok(Self {
+            state: IBV_QPS_RESET,
+            qkey: 0,
+            is_gone: false,
+            receives: VecDeque::with_capacity(made_of.max_recv_wr as usize),
+            sends: VecDeque::with_capacity(made_of.max_send_wr as usize),
+            reported: 0,
+            slots: Slots {
+                memory: memory.map_err(|why| why.errno())?,
+                free: (0..count).rev().collect(),
+                of: vec![Request(0); count as usize],
+            },
+            made_of,
+        })
+    }
+
+    /// Moves it to another state. From the error state all of its requests complete flushed, and
+    /// with a reset they are forgotten.
+    pub(super) fn move_to(&mut self, state: u32) {
+        self.state = state;
+        if state == IBV_QPS_RESET {
+            self.receives.clear();
+            self.reported += self.sends.len() as u64;
+            self.sends.clear();
+            self.qkey = 0;
+        }
+        self.settle();
+    }
+
+    /// Returns whether it may be dropped: its slots are memory of requests.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_gone && self.slots.free.len() == self.slots.of.len()
+    }
+
+    /// Posts a receive.
+    pub(super) fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
+        if self.state == IBV_QPS_RESET || pieces.len() > MAX_SGE {
+            return Err(Errno::EINVAL);
+        }
+        if self.receives.len() >= self.made_of.max_recv_wr as usize {
+            return Err(Errno::ENOMEM);
+        }
+        let mut kept = [Sge::default(); MAX_SGE];
+        kept[..pieces.len()].copy_from_slice(pieces);
+        self.receives.push_back(Receive {
+            wr_id,
+            pieces: kept,
+            count: pieces.len(),
+        });
+        if self.state == IBV_QPS_ERR {
+            self.settle();
+        }
+        Ok(())
+    }
+
+    /// Begins a request of the send queue.
+    pub(super) fn begin_send(&mut self, wr_id: u64, signaled: bool) -> Result<Request, Errno> {
+        match self.state {
+            IBV_QPS_RTS | IBV_QPS_ERR => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        if self.sends.len() >= self.made_of.max_send_wr as usize {
+            return Err(Errno::ENOMEM);
+        }
+        let request = Request(self.reported + self.sends.len() as u64);
+        self.sends.push_back(Sent {
+            wr_id,
+            signaled,
+            end: None,
+        });
+        Ok(request)
+    }
+
+    /// Ends a request. One that was forgotten meanwhile is none any more.
+    pub(super) fn end_send(&mut self, request: Request, status: WcStatus) {
+        let place = request.0.checked_sub(self.reported);
+        let sent = place.and_then(|place| self.sends.get_mut(place as usize));
+        if let Some(sent) = sent {
+            sent.end.get_or_insert(status);
+        }
+        if status != WcStatus::Success && self.state != IBV_QPS_RESET {
+            self.state = IBV_QPS_ERR;
+        }
+        self.settle();
+    }
+
+    /// Puts the datagram of a request into a slot, and returns the slot and its memory. Returns
+    /// `None` if none is free.
+    pub(super) fn put(&mut self, datagram: &[u8], request: Request) -> Option<(u32, Sge)> {
+        let slot = self.slots.free.pop()?;
+        self.slots.of[slot as usize] = request;
+        let at = slot as usize * SLOT;
+        // The memory is this library's own: it is there, and has room.
+        if self.slots.memory.write(at, datagram).is_err() {
+            self.slots.free.push(slot);
+            return None;
+        }
+        Some((slot, self.slots.memory.sge(at, datagram.len() as u32)))
+    }
+
+    /// Takes a slot back, and returns the request that had it.
+    pub(super) fn free(&mut self, slot: u32) -> Request {
+        self.slots.free.push(slot);
+        self.slots.of[slot as usize]
+    }
+
+    /// Takes a datagram that has come, if it is for this queue pair and there is a receive for it.
+    pub(super) fn receive(&mut self, header: &Header, payload: &[u8], from: IpAddr, to: IpAddr) {
+        let may_receive = matches!(self.state, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD);
+        if !may_receive || header.qkey != self.qkey || !self.made_of.recv_cq.has_room() {
+            return;
+        }
+        let Some(receive) = self.receives.pop_front() else {
+            return;
+        };
+        let pieces = &receive.pieces[..receive.count];
+        let grh = header::grh(from, to, header.traffic_class, payload.len());
+        let copier = &self.made_of.copier;
+        let len = GRH_LEN + payload.len();
+        let room: u64 = pieces.iter().map(|piece| u64::from(piece.length())).sum();
+        let placed = match room < len as u64 {
+            true => Err(WcStatus::LocalLengthError),
+            false => copier
+                .scatter(pieces, 0, &grh)
+                .and_then(|()| copier.scatter(pieces, GRH_LEN as u64, payload)),
+        };
+        let (wr_id, qp) = (receive.wr_id, self.made_of.qp);
+        let datagram = Datagram {
+            source: header.from,
+            immediate: header.immediate,
+            solicited: header.solicited,
+        };
+        let completion = match placed {
+            Ok(()) => Completion::of_received(wr_id, qp, len as u32, datagram),
+            Err(status) => Completion::of_failed_receive(wr_id, qp, status),
+        };
+        self.made_of.recv_cq.write(completion);
+        if placed.is_err() {
+            self.move_to(IBV_QPS_ERR);
+        }
+    }
+
+    /// Writes the completions that are due, as far as there is room for them.
+    pub(super) fn settle(&mut self) {
+        let (qp, is_flushed) = (self.made_of.qp, self.state == IBV_QPS_ERR);
+        while let Some(first) = self.sends.front() {
+            let status = match first.end {
+                Some(status) => status,
+                None if is_flushed => WcStatus::WrFlushed,
+                None => break,
+            };
+            let is_told = first.signaled || status != WcStatus::Success;
+            let completion = Completion::of_sent(first.wr_id, qp, status);
+            if is_told && !self.made_of.send_cq.write(completion) {
+                break;
+            }
+            self.sends.pop_front();
+            self.reported += 1;
+        }
+        while is_flushed && let Some(first) = self.receives.front() {
+            let flushed = Completion::of_failed_receive(first.wr_id, qp, WcStatus::WrFlushed);
+            if !self.made_of.recv_cq.write(flushed) {
+                break;
+            }
+            self.receives.pop_front();
+        }
+    }
+
+    /// Returns whether completions wait for room.
+    pub(super) fn has_more(&self) -> bool {
+        let is_flushed = self.state == IBV_QPS_ERR;
+        let is_due = |sent: &Sent| is_flushed || sent.end.is_some();
+        self.sends.front().is_some_and(is_due) || is_flushed && !self.receives.is_empty()
+    }
+
+    /// Returns whether the program waits for a notification of a completion.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.made_of.send_cq.is_armed() || self.made_of.recv_cq.is_armed()
+    }
+
+    /// Returns whether requests are refused because of the state.
+    pub(super) fn is_flushing(&self) -> bool {
+        self.state == IBV_QPS_ERR
+    }
+
+    /// Returns whether it may be named to others: it has left RESET.
+    pub(super) fn is_there(&self) -> bool {
+        !self.is_gone && self.state >= IBV_QPS_INIT
+    }
+}

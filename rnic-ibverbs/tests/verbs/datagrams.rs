@@ -1,0 +1,204 @@
+//! Datagram queue pairs.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use nix::libc;
+
+use crate::calls::*;
+use crate::end::qp_attributes;
+use crate::itself::{Side, Talk};
+
+const QKEY: u32 = 0x1111_1111;
+
+/// Octets in front of the payload of a receive.
+const GRH: usize = 40;
+
+/// Octets of a place in the memory of a side.
+const PLACE: usize = 2048;
+
+impl Side {
+    unsafe fn datagrams(&self, receives: u32) -> *mut ibv_qp {
+        let mut init = qp_attributes(self.cq);
+        init.qp_type = IBV_QPT_UD;
+        init.cap.max_recv_wr = receives;
+        let qp = made(ibv_create_qp(self.pd, &mut init));
+        for (state, mask) in [
+            (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+            (IBV_QPS_RTR, 0),
+            (IBV_QPS_RTS, IBV_QP_SQ_PSN),
+        ] {
+            let mut attr = ibv_qp_attr {
+                qp_state: state,
+                port_num: 1,
+                qkey: QKEY,
+                ..ibv_qp_attr::default()
+            };
+            ok(ibv_modify_qp(qp, &mut attr, mask | IBV_QP_STATE));
+        }
+        qp
+    }
+
+    unsafe fn handle(&self, to: usize) -> *mut ibv_ah {
+        let mut attr = ibv_ah_attr {
+            is_global: 1,
+            port_num: 1,
+            ..ibv_ah_attr::default()
+        };
+        attr.grh.dgid.raw = self.at[to].to_ipv6_mapped().octets();
+        made(ibv_create_ah(self.pd, &mut attr))
+    }
+
+    unsafe fn wait_for(&self, qp: *mut ibv_qp, place: usize, length: usize) -> i32 {
+        let mut sge = self.memory.sge(place * PLACE, length);
+        let mut wr: ibv_recv_wr = std::mem::zeroed();
+        (wr.wr_id, wr.sg_list, wr.num_sge) = (place as u64, &mut sge, 1);
+        post_recv(qp, &mut wr)
+    }
+
+    unsafe fn tell(&mut self, qp: *mut ibv_qp, to: (*mut ibv_ah, u32, u32), octets: &[u8]) -> i32 {
+        self.memory.write(9 * PLACE, octets);
+        let mut sge = self.memory.sge(9 * PLACE, octets.len());
+        let mut wr: ibv_send_wr = std::mem::zeroed();
+        (wr.wr_id, wr.opcode) = (100, IBV_WR_SEND_WITH_IMM);
+        (wr.sg_list, wr.num_sge, wr.send_flags) = (&mut sge, 1, IBV_SEND_SIGNALED);
+        wr.imm_data = 0x0403_0201;
+        let (ah, remote_qpn, remote_qkey) = to;
+        wr.wr.ud = ibv_send_wr_ud {
+            ah,
+            remote_qpn,
+            remote_qkey,
+        };
+        post_send(qp, &mut wr)
+    }
+
+    /// Waits for the completion of a request, and then for that of a receive.
+    unsafe fn sent(&self) {
+        let wc = completion(self.cq);
+        assert_eq!((wc.wr_id, wc.status), (100, IBV_WC_SUCCESS));
+    }
+}
+
+/// Checks a datagram that has come to a place.
+unsafe fn check(side: &Side, wc: &ibv_wc, (place, from): (usize, u32), octets: &[u8]) {
+    assert_eq!((wc.wr_id, wc.status), (place as u64, IBV_WC_SUCCESS));
+    assert_eq!((wc.opcode, wc.src_qp), (IBV_WC_RECV, from));
+    assert_eq!(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
+    assert_eq!(wc.imm_data, 0x0403_0201);
+    assert_eq!(wc.byte_len as usize, GRH + octets.len());
+    assert_eq!(side.memory.read(place * PLACE + GRH, octets.len()), octets);
+}
+
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + seed) as u8).collect()
+}
+
+/// What two hosts send each other, answered by the header that came with it.
+pub(crate) unsafe fn two_hosts(is_server: bool) {
+    let mut talk = Talk::of(is_server);
+    let mut side = Side::new(is_server);
+    let qp = side.datagrams(8);
+    let number = (*qp).qp_num;
+    let peer = talk.exchange(number.into()) as u32;
+    ok(side.wait_for(qp, 1, GRH + 1024));
+    ok(side.wait_for(qp, 2, GRH + 1024));
+    talk.meet();
+    let (mine, theirs) = (pattern(number as usize, 1024), pattern(peer as usize, 1024));
+    if is_server {
+        let there = side.handle(1);
+        ok(side.tell(qp, (there, peer, QKEY), &mine));
+        let mut both = [completion(side.cq), completion(side.cq)];
+        both.sort_by_key(|wc| wc.wr_id);
+        check(&side, &both[0], (1, peer), &theirs);
+        ok(ibv_destroy_ah(there));
+    } else {
+        let mut wc = completion(side.cq);
+        check(&side, &wc, (1, peer), &theirs);
+        let header = side.memory.address(PLACE) as *mut c_void;
+        let back = made(ibv_create_ah_from_wc(side.pd, &mut wc, header, 1));
+        ok(side.tell(qp, (back, peer, QKEY), &mine));
+        side.sent();
+        ok(ibv_destroy_ah(back));
+    }
+    talk.meet();
+    // What is for nobody is dropped, and does not keep what follows.
+    let there = side.handle(1);
+    for (number, qkey) in [(peer, QKEY + 1), (peer ^ 1, QKEY), (peer ^ 0x100, QKEY)] {
+        ok(side.tell(qp, (there, number, qkey), b"nobody"));
+        side.sent();
+    }
+    talk.meet();
+    ok(side.tell(qp, (there, peer, QKEY), b"you"));
+    let mut both = [completion(side.cq), completion(side.cq)];
+    both.sort_by_key(|wc| wc.wr_id);
+    check(&side, &both[0], (2, peer), b"you");
+    assert!(poll(side.cq).is_none());
+    talk.meet();
+    // There is no receive any more.
+    ok(side.tell(qp, (there, peer, QKEY), b"lost"));
+    side.sent();
+    talk.meet();
+    assert!(poll(side.cq).is_none());
+    ok(side.wait_for(qp, 3, GRH));
+    talk.meet();
+    ok(side.tell(qp, (there, peer, QKEY), b""));
+    let mut both = [completion(side.cq), completion(side.cq)];
+    both.sort_by_key(|wc| wc.wr_id);
+    check(&side, &both[0], (3, peer), b"");
+    talk.meet();
+    ok(ibv_destroy_ah(there));
+    ok(ibv_destroy_qp(qp));
+    side.close();
+}
+
+/// Queue pairs of one process, one of them its own peer; and what is refused.
+pub(crate) unsafe fn one_process() {
+    let mut side = Side::new(false);
+    let pair = [side.datagrams(4), side.datagrams(4)];
+    let here = side.handle(0);
+    let numbers = pair.map(|qp| (*qp).qp_num);
+    assert_ne!(numbers[0], numbers[1]);
+    for (from, to) in [(0, 1), (1, 0), (0, 0)] {
+        let octets = pattern(from, 500);
+        ok(side.wait_for(pair[to], to, GRH + 500));
+        ok(side.tell(pair[from], (here, numbers[to], QKEY), &octets));
+        let mut both = [completion(side.cq), completion(side.cq)];
+        both.sort_by_key(|wc| wc.wr_id);
+        check(&side, &both[0], (to, numbers[from]), &octets);
+        assert_eq!((*pair[to]).qp_num, both[0].qp_num);
+    }
+    // A receive that is too short fails, and with it its queue pair.
+    ok(side.wait_for(pair[1], 5, GRH + 1));
+    ok(side.tell(pair[0], (here, numbers[1], QKEY), b"longer"));
+    let mut both = [completion(side.cq), completion(side.cq)];
+    both.sort_by_key(|wc| wc.wr_id);
+    let told = both.map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(told, [(5, IBV_WC_LOC_LEN_ERR), (100, IBV_WC_SUCCESS)]);
+    ok(side.wait_for(pair[1], 6, GRH));
+    let wc = completion(side.cq);
+    assert_eq!((wc.wr_id, wc.status), (6, IBV_WC_WR_FLUSH_ERR));
+    ok(side.tell(pair[1], (here, numbers[0], QKEY), b"late"));
+    assert_eq!(completion(side.cq).status, IBV_WC_WR_FLUSH_ERR);
+    // Memory that is not the program's to read is no datagram.
+    let mut refused = |to, length: usize| side.tell(pair[0], to, &vec![0; length]);
+    assert_eq!(refused((null_mut(), numbers[0], QKEY), 1), libc::EINVAL);
+    assert_eq!(refused((here, 5, QKEY), 1), libc::EINVAL);
+    assert_eq!(refused((here, numbers[0], QKEY), 4097), libc::EINVAL);
+    let mut sge = side.memory.sge(0, 100);
+    sge.lkey ^= 0x100;
+    let mut wr: ibv_send_wr = std::mem::zeroed();
+    (wr.wr_id, wr.opcode, wr.sg_list, wr.num_sge) = (7, IBV_WR_SEND, &mut sge, 1);
+    wr.wr.ud = ibv_send_wr_ud {
+        ah: here,
+        remote_qpn: numbers[0],
+        remote_qkey: QKEY,
+    };
+    ok(post_send(pair[0], &mut wr));
+    let wc = completion(side.cq);
+    assert_eq!((wc.wr_id, wc.status), (7, IBV_WC_LOC_PROT_ERR));
+    for qp in pair {
+        ok(ibv_destroy_qp(qp));
+    }
+    ok(ibv_destroy_ah(here));
+    side.close();
+}
