@@ -201,10 +201,20 @@ pub(crate) fn work_completion(completion: &Completion, numbers: &Numbers) -> ibv
         wc.wc_flags |= IBV_WC_WITH_INV;
     }
     if let Some(source) = completion.source() {
-        wc.src_qp = source;
+        wc.src_qp = source.number;
+        wc.sl = header_type(source.is_ipv6);
         wc.wc_flags |= IBV_WC_GRH;
     }
     wc
+}
+
+/// Returns what adapters of RoCE v2 say in the place of a service level: how to read the header in
+/// front of a datagram. UCX drops datagrams whose header it reads in another way.
+fn header_type(is_ipv6: bool) -> u8 {
+    const ROCE_V2: u8 = 8;
+    const IPV6: u8 = 1;
+    const IPV4: u8 = 2;
+    ROCE_V2 | if is_ipv6 { IPV6 } else { IPV4 }
 }
 
 fn opcode(opcode: WcOpcode) -> u32 {

@@ -72,7 +72,7 @@ fn readers() -> ibv_cq_ex {
         read_src_qp: Some(read_src_qp),
         read_wc_flags: Some(read_wc_flags),
         read_slid: Some(zero_u32),
-        read_sl: Some(zero_u8),
+        read_sl: Some(read_sl),
         read_dlid_path_bits: Some(zero_u8),
         ..empty
     }
@@ -169,6 +169,10 @@ unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     shown(cq).wc_flags
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    shown(cq).sl
 }
 
 unsafe extern "C" fn zero_u32(_cq: *mut ibv_cq_ex) -> u32 {

@@ -21,6 +21,10 @@ use crate::operations::operations;
 use crate::query;
 use crate::watch;
 
+/// The name of the file under `/dev/infiniband` that programs look for, and do not open. One stands
+/// for all devices.
+const NODE: &str = "rnic";
+
 /// A device, which lives as long as the process.
 #[repr(C)]
 struct Device {
@@ -59,15 +63,15 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
 
 impl Device {
     fn new(adapter: &'static Adapter) -> Self {
-        let (name, uverbs) = (&adapter.name, format!("uverbs{}", adapter.index));
+        let name = &adapter.name;
         let (node_type, transport_type) = Label::chosen().types();
         let abi = ibv_device {
             _ops: [null_mut(); 2],
             node_type,
             transport_type,
             name: text(name),
-            dev_name: text(&uverbs),
-            dev_path: text(&format!("/sys/class/infiniband_verbs/{uverbs}")),
+            dev_name: text(NODE),
+            dev_path: text(&format!("/sys/class/infiniband_verbs/{NODE}")),
             ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
         };
         Self {

@@ -26,7 +26,7 @@ use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::ring::ring;
 
-pub use self::writer::{CqWriter, Datagram};
+pub use self::writer::{CqWriter, Datagram, Source};
 
 /// A completion: how a work request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -149,7 +149,7 @@ pub use binding::Binding;
 pub use config::{DeviceConfig, Driving};
 pub use connection_events::ConnectionEvents;
 pub use copier::Copier;
-pub use cq::{Completion, Cq, CqWriter, Datagram};
+pub use cq::{Completion, Cq, CqWriter, Datagram, Source};
 pub use device::Device;
 pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};

@@ -13,12 +13,14 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use rnic_manager::{NODE, make_node};
 use rnicd::config::Setting;
 use rnicd::freer::free;
 use rnicd::keeper::keep;
 use rnicd::serve::{Places, ServeError, serve};
 use rnicd::settings::Settings;
 use rnicd::unshare::unshare;
+use tracing::info;
 
 use cli::Cli;
 
@@ -79,6 +81,9 @@ fn fail(why: fmt::Arguments<'_>) -> ExitCode {
 
 fn run(cli: &Cli, places: &Places) -> Result<(), ServeError> {
     if cli.check.is_none() && !cli.show_config {
+        if let Err(why) = make_node() {
+            info!("cannot make {NODE}, without which UCX and Mooncake find no device: {why}");
+        }
         return serve(places);
     }
     let mut config = Settings::read(places)?.config;

@@ -5,12 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rnic_manager::{NODE, has_node};
 use rnic_xdp::facts::{Fact, Verdict};
 use serde_json::{Map, Value, json};
 
 use super::devices::Devices;
 use super::executable::{Loading, is_privileged, loading};
 use super::libraries;
+use super::surroundings::Label;
 use crate::doctor::{Findings, has_failures, render, to_json};
 use crate::failure::{Failure, Outcome};
 use crate::out;
@@ -89,9 +91,15 @@ pub(super) fn pass(program: &Path, facts: &[Fact]) -> Outcome {
 }
 
 /// Prints everything that matters to a program. The exit code is 1 if something stands in its way.
-pub(super) fn report(path: &Path, devices: &Outcome<Devices>, json: bool) -> Outcome<ExitCode> {
+pub(super) fn report(
+    path: &Path,
+    devices: &Outcome<Devices>,
+    label: Option<Label>,
+    json: bool,
+) -> Outcome<ExitCode> {
     let mut first = vec![own_libraries()];
     first.extend(program(path));
+    first.extend((label == Some(Label::Roce)).then(node));
     first.extend(kernel_devices());
     if let Err(failure) = devices {
         first.push(of_failure("interface", failure));
@@ -130,6 +138,24 @@ fn own_libraries() -> Fact {
             remedy: None,
         },
         Err(failure) => of_failure("libraries", &failure),
+    }
+}
+
+/// Examines the file that programs look for where devices call themselves RoCE.
+fn node() -> Fact {
+    let (verdict, found, remedy) = match has_node() {
+        true => (Verdict::Ok, NODE.to_owned(), None),
+        false => (
+            Verdict::Warn,
+            format!("there is no {NODE}; UCX and Mooncake leave devices out without it"),
+            Some("start rnicd, or the program, as root once: `rnic run --as roce true`".to_owned()),
+        ),
+    };
+    Fact {
+        name: "device file",
+        verdict,
+        found,
+        remedy,
     }
 }
 

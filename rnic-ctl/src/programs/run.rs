@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use rnic_manager::make_node;
 
 use super::devices::Devices;
 use super::surroundings::{self, Label};
@@ -46,12 +47,16 @@ pub(super) fn run(args: &RunArgs, json: bool) -> Outcome<ExitCode> {
     let program = executable::find(name)?;
     let devices = Devices::choose(&args.netdev);
     if args.check {
-        return check::report(&program, &devices, json);
+        return check::report(&program, &devices, surroundings::label(args.label), json);
     }
     let libraries = libraries::directory()?;
     let devices = devices?;
     devices.check()?;
     check::pass(&program, &check::program(&program))?;
+    if surroundings::label(args.label) == Some(Label::Roce) {
+        // Only some programs look for it, and only root can make it: `--check` tells.
+        let _ = make_node();
+    }
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
     command.envs(surroundings::variables(&libraries, &devices, args.label));

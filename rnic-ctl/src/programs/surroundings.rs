@@ -30,6 +30,12 @@ impl Label {
     }
 }
 
+/// Returns what devices call themselves, if that was chosen, here or in the environment.
+pub(super) fn label(chosen: Option<Label>) -> Option<Label> {
+    let named = || std::env::var(LABEL).ok();
+    chosen.or_else(|| Label::from_str(&named()?, false).ok())
+}
+
 /// Returns the variables with their values. A label that was not chosen is left to the environment.
 pub(super) fn variables(
     libraries: &Path,

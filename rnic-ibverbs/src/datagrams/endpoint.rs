@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rnic_verbs::{
     Access, Completion, Copier, CqWriter, Datagram, HugePages, MAX_SGE, Mr, Pd, QpNumber, Sge,
-    WcStatus,
+    Source, WcStatus,
 };
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
@@ -215,7 +215,10 @@ impl Endpoint {
         };
         let (wr_id, qp) = (receive.wr_id, self.made_of.qp);
         let datagram = Datagram {
-            source: header.from,
+            source: Source {
+                number: header.from,
+                is_ipv6: from.to_canonical().is_ipv6(),
+            },
             immediate: header.immediate,
             solicited: header.solicited,
         };

@@ -14,11 +14,23 @@ use super::{Channel, Completion, Cq, Lane};
 use crate::error::Error;
 use crate::ring::ring;
 
+/// Who sent a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The number of the queue pair, as peers know it: 24 bits.
+    pub number: u32,
+    /// It came by IPv6.
+    pub is_ipv6: bool,
+}
+
+/// The bit behind a number that stands for IPv6.
+const IPV6: u32 = 1 << 31;
+
 /// What a datagram brings besides its octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The number of the queue pair that sent it, as peers know that one.
-    pub source: u32,
+    /// Who sent it.
+    pub source: Source,
     /// Its Immediate Data.
     pub immediate: Option<[u8; 4]>,
     /// It came with Solicited Event.
@@ -41,7 +53,9 @@ impl Completion {
         let status = WcStatus::Success;
         let mut completion = wr::Completion::new(wr_id, qp, WcOpcode::Recv, status, byte_len);
         completion.flags = completion_flags::DATAGRAM;
-        completion.immediate[4..].copy_from_slice(&datagram.source.to_ne_bytes());
+        let Source { number, is_ipv6 } = datagram.source;
+        let source = number & !IPV6 | if is_ipv6 { IPV6 } else { 0 };
+        completion.immediate[4..].copy_from_slice(&source.to_ne_bytes());
         if let Some(immediate) = datagram.immediate {
             completion.flags |= completion_flags::WITH_IMMEDIATE;
             completion.immediate[..4].copy_from_slice(&immediate);
@@ -52,12 +66,15 @@ impl Completion {
         Self(completion)
     }
 
-    /// Returns the number of the queue pair that sent a datagram, as peers know it. `None` for
-    /// completions of other kinds.
+    /// Returns who sent a datagram. `None` for completions of other kinds.
     #[inline]
-    pub fn source(&self) -> Option<u32> {
+    pub fn source(&self) -> Option<Source> {
         let [_, _, _, _, source @ ..] = self.0.immediate;
-        (self.0.flags & completion_flags::DATAGRAM != 0).then_some(u32::from_ne_bytes(source))
+        let source = u32::from_ne_bytes(source);
+        (self.0.flags & completion_flags::DATAGRAM != 0).then_some(Source {
+            number: source & !IPV6,
+            is_ipv6: source & IPV6 != 0,
+        })
     }
 }
 
