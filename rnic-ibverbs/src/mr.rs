@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rnic_verbs::{Access, Error, Region, RegionError};
+use rnic_verbs::{Access, Error, Region, RegionError, Sge};
 
 use crate::abi::*;
 use crate::cancellation::PutOff;
@@ -303,6 +303,36 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> i32 {
 }
 
 /// Objects of another process or of the kernel do not exist here.
+/// `ibv_advise_mr`: the pages are there when a peer wants them. All of it is done at once, with
+/// IBV_ADVISE_MR_FLAG_FLUSH and without. What may be written is read here, so that it is not
+/// changed.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> i32 {
+    let _whole = PutOff::new();
+    let known = (
+        IBV_ADVISE_MR_ADVICE_PREFETCH..=IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+        IBV_ADVISE_MR_FLAG_FLUSH,
+    );
+    if !known.0.contains(&advice) || flags & !known.1 != 0 || count == 0 || list.is_null() {
+        return Errno::EINVAL as i32;
+    }
+    let pd = match Pd::here(pd) {
+        Ok(pd) => pd,
+        Err(errno) => return errno as i32,
+    };
+    // An ibv_sge is an Sge: see `post`.
+    let pieces = std::slice::from_raw_parts(list.cast::<Sge>(), count as usize);
+    match pd.pd.copier().prefetch(pieces) {
+        Ok(()) => 0,
+        Err(_) => Errno::EFAULT as i32,
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
     fail_ptr(Errno::EOPNOTSUPP)

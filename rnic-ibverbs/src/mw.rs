@@ -64,7 +64,8 @@ pub(crate) unsafe fn binding(
     info: &ibv_mw_bind_info,
 ) -> Result<Binding, Errno> {
     let mut rights = Access::default();
-    let mut rest = info.mw_access_flags & !IBV_ACCESS_ZERO_BASED;
+    // A window is for peers: local rights, which adapters take too, say nothing of it.
+    let mut rest = info.mw_access_flags & !(IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
     for (bit, right) in [
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
@@ -122,8 +123,9 @@ unsafe fn bind_type_1(qp: &Qp, window: &Mw, bind: &ibv_mw_bind) -> Result<(), Er
         true => None,
         false => Some(binding(window, None, &bind.bind_info)?),
     };
+    let replaces = bound.is_some_and(|(_, on)| on == qp.number());
     // Both requests have room, or none is posted.
-    if inner.send_room() < 2 {
+    if inner.send_room() < u32::from(replaces) + u32::from(!unbinds) {
         return Err(Errno::ENOMEM);
     }
     let post = |request: SendRequest<'_>, inner: &mut rnic_verbs::Qp| {

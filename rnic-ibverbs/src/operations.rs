@@ -21,6 +21,7 @@ pub(crate) fn operations() -> verbs_context {
         ..Zeros::zeros()
     };
     verbs_context {
+        advise_mr: Some(mr::advise_mr),
         reg_mr_ex: Some(mr::ibv_reg_mr_ex),
         query_port: Some(query::query_port),
         alloc_parent_domain: Some(pd::alloc_parent_domain),

@@ -150,6 +150,7 @@ unsafe fn make_datagrams(
         recv_cq: writer(init.recv_cq)?,
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
+        max_recv_sge: init.cap.max_recv_sge,
     };
     let made = DatagramQp::new(adapter, new)?;
     for cq in [init.send_cq, init.recv_cq] {

@@ -109,9 +109,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         | IBV_ODP_SUPPORT_READ
         | IBV_ODP_SUPPORT_ATOMIC
         | IBV_ODP_SUPPORT_SRQ_RECV;
+    const RELIABLE: u32 = IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
     all.odp_caps = ibv_odp_caps {
         general_caps: IBV_ODP_SUPPORT,
-        per_transport_caps: [each, 0, 0],
+        per_transport_caps: [each, each & !RELIABLE, datagrams],
     };
     all.device_cap_flags_ex = all.orig_attr.device_cap_flags.into();
     all.phys_port_cnt_ex = 1;

@@ -40,6 +40,25 @@ impl Copier {
         gather(&guard, self.pd, inner(pieces), 0, to).map_err(|_| WcStatus::LocalProtectionError)
     }
 
+    /// Has the memory of a list of pieces read once, page by page, so that none is missing when a
+    /// worker copies. Fails with [`LocalProtectionError`](WcStatus::LocalProtectionError) if any of
+    /// it may not be read or is not there.
+    pub fn prefetch(&self, pieces: &[Sge]) -> Result<(), WcStatus> {
+        const PAGE: u64 = 4096;
+        for piece in inner(pieces) {
+            let len = u64::from(piece.length);
+            // The last octet may stand in a page of its own.
+            let places = (0..len).step_by(PAGE as usize).chain(len.checked_sub(1));
+            for at in places {
+                let guard = self.worker.enter();
+                let pieces = std::slice::from_ref(piece);
+                gather(&guard, self.pd, pieces, at, &mut [0])
+                    .map_err(|_| WcStatus::LocalProtectionError)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Copies octets into a list of pieces, behind its first `offset` octets, as a receive is
     /// filled. Fails with [`LocalLengthError`](WcStatus::LocalLengthError) if they do not fit, and
     /// with [`LocalProtectionError`](WcStatus::LocalProtectionError) if any of that memory may not

@@ -368,6 +368,11 @@ impl Rdmap {
     fn handle_terminate(&mut self, octets: &[u8]) -> Result<(), RdmapError> {
         let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
         self.requester.apply_terminate(&terminate);
+        // One that quotes no segment names no request. With the semantics of RC it is about the
+        // oldest, as a NAK is.
+        if self.rc() && terminate.segment.header.is_none() {
+            self.request_status = Some(terminate.status());
+        }
         self.news = Some(Box::new(News::Terminate(terminate)));
         self.ending = Ending::Over;
         Ok(())

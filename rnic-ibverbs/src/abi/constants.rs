@@ -321,6 +321,14 @@ pub const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 0x20;
 pub const IBV_ODP_SUPPORT_FLUSH: u32 = 0x40;
 pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: u32 = 0x80;
 
+// enum ib_uverbs_advise_mr_advice
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH: u32 = 0;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: u32 = 1;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: u32 = 2;
+
+// enum ib_uverbs_advise_mr_flag
+pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
+
 // enum ibv_gid_type
 pub const IBV_GID_TYPE_IB: u32 = 0;
 pub const IBV_GID_TYPE_ROCE_V1: u32 = 1;

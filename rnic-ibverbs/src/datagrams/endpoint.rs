@@ -34,6 +34,7 @@ pub(crate) struct NewEndpoint {
     pub(crate) recv_cq: CqWriter,
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
+    pub(crate) max_recv_sge: u32,
 }
 
 /// A datagram queue pair.
@@ -123,7 +124,8 @@ impl Endpoint {
 
     /// Posts a receive.
     pub(super) fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
-        if self.state == IBV_QPS_RESET || pieces.len() > MAX_SGE {
+        let most = MAX_SGE.min(self.made_of.max_recv_sge as usize);
+        if self.state == IBV_QPS_RESET || pieces.len() > most {
             return Err(Errno::EINVAL);
         }
         if self.receives.len() >= self.made_of.max_recv_wr as usize {
