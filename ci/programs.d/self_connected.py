@@ -35,6 +35,8 @@ table(
     pingpong(", 1 MB", "ibv_rc_pingpong", "-n 100 -s 1000000", ways=(ALONE, SHARED)),
     # Its Sends find no receive.
     pingpong(", one receive", "ibv_rc_pingpong", "-n 500 -r 1"),
+    pingpong("", "ibv_srq_pingpong", "-n 500 -q 16"),
+    pingpong(", events", "ibv_srq_pingpong", "-n 200 -q 4 -e", ways=(ALONE, SHARED)),
     pingpong("", "ibv_uc_pingpong", "-n 1000"),
     pingpong("", "ibv_ud_pingpong", "-s 1000 -n 1000"),
     pingpong(", events", "ibv_ud_pingpong", "-s 1000 -n 1000 -e"),

@@ -62,6 +62,8 @@ pub(crate) enum Stage {
     Meeting,
     /// It is connected.
     Met,
+    /// The other side has left. Requests wait as if it could answer.
+    Left,
     /// Its connection is over, and it gets no other.
     Over,
 }

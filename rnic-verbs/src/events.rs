@@ -52,9 +52,10 @@ pub enum ConnectionEvent {
     /// All requests complete.
     Disconnected(EndReason),
     /// The peer of a connection [with the semantics of RC](crate::ConnectionOptions::rc) has left
-    /// it. The queue pair stays as it is until the next request is posted, which completes with
-    /// [`RetryExceeded`](crate::WcStatus::RetryExceeded); then it is `Disconnected`, at once if
-    /// requests are unfinished now.
+    /// it. The queue pair stays as it is: requests that are unfinished, and those that are posted
+    /// from now on, wait until the application [fails](crate::Qp::fail_as) the queue pair, as an
+    /// adapter does with [`RetryExceeded`](crate::WcStatus::RetryExceeded) after some time. Then it
+    /// is `Disconnected`.
     PeerLeft(EndReason),
 }
 

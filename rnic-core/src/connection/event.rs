@@ -182,8 +182,8 @@ pub enum Event {
         reason: EndReason,
     },
     /// The peer of a connection [with the semantics of RC](super::ConnectionOptions::rc) has left
-    /// it. If requests are unfinished, `Disconnected` follows; else it follows when the next one is
-    /// posted.
+    /// it. Requests that are unfinished, and those that are posted from now on, wait until the
+    /// application fails the queue pair. `Disconnected` follows then.
     PeerLeft {
         /// The queue pair.
         qp: QpNumber,

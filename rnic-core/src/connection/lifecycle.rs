@@ -35,7 +35,7 @@ impl Connection {
                 stream.settle_acked(self.tcp.acked_offset(), context);
             }
             if self.outlives_tcp() {
-                return;
+                return self.tell_departure(&end_reason(failure), context);
             }
             self.end(end_reason(failure), context);
             self.leave_stream(context);
@@ -106,6 +106,7 @@ impl Connection {
     // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed when asked
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if self.outlives_tcp() {
+            self.tell_departure(&EndReason::Peer, context);
             return self.close(context);
         }
         if let Phase::Streaming(stream) = &mut self.phase

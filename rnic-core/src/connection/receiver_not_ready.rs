@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Connection, Context, Phase};
+use super::{Connection, Context, EndReason, Phase};
 
 impl Connection {
     /// Receives what is parked, now that receives were posted to the queue pair, or are shared with
@@ -42,13 +42,21 @@ impl Connection {
 
     /// Returns whether the stream goes on without TCP, because messages are parked: to the peer's
     /// program they are sent, so they are delivered when receives are posted. It does not go on if
-    /// the application ends it, or has requests that cannot be carried out any more.
+    /// the application ends it.
     pub(super) fn outlives_tcp(&self) -> bool {
         match &self.phase {
-            Phase::Streaming(stream) => {
-                stream.is_parked() && !stream.is_closing() && !stream.user.has_requests()
-            }
+            Phase::Streaming(stream) => stream.is_parked() && !stream.is_closing(),
             _ => false,
+        }
+    }
+
+    /// Tells the application that the peer has left, as soon as requests wait for it. Without any,
+    /// that is told behind the messages that are parked.
+    pub(super) fn tell_departure(&mut self, reason: &EndReason, context: &mut Context<'_, '_>) {
+        if let Phase::Streaming(stream) = &mut self.phase
+            && stream.user.has_requests()
+        {
+            stream.tell_departure(reason, context);
         }
     }
 

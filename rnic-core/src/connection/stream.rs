@@ -106,6 +106,8 @@ pub(super) struct Stream {
     rc: bool,
     /// What waits for a receive.
     parked: Option<Box<Parked>>,
+    /// The application was told that the peer has left.
+    departure_told: bool,
 }
 
 impl Stream {
@@ -141,6 +143,7 @@ impl Stream {
             last_words: Box::default(),
             rc,
             parked: None,
+            departure_told: false,
         }
     }
 

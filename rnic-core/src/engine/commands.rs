@@ -121,11 +121,11 @@ impl Engine {
             } => self.reject(now, guard, request, &private_data),
             Command::Disconnect(qp) => {
                 self.on_qp(now, guard, qp, Connection::disconnect);
-                self.end_orphan(qp, WcStatus::WrFlushed, EndReason::Local);
+                self.end_orphan(qp);
             }
             Command::Abort(qp) => {
                 self.on_qp(now, guard, qp, Connection::abort);
-                self.end_orphan(qp, WcStatus::WrFlushed, EndReason::Local);
+                self.end_orphan(qp);
             }
             Command::Fail(qp) => self.fail(now, guard, qp, WcStatus::WrFlushed),
             Command::FailAs { qp, status } => self.fail(now, guard, qp, status),
@@ -206,19 +206,26 @@ impl Engine {
         if let Some(EndLocation::Here(end)) = qps.place(number)
             && end.state() != QpState::Error
         {
-            end.fail(status, EndReason::Local, cqs, events);
+            let reason = match end.state() {
+                // The application gives up waiting for the peer that has left.
+                QpState::Orphaned(departure) if status == WcStatus::RetryExceeded => {
+                    departure.into()
+                }
+                _ => EndReason::Local,
+            };
+            end.fail(status, reason, cqs, events);
         }
     }
 
-    /// Ends a queue pair that is orphaned. The oldest request completes with `status`.
-    fn end_orphan(&mut self, number: QpNumber, status: WcStatus, reason: EndReason) {
+    /// Ends a queue pair that is orphaned, for the application.
+    fn end_orphan(&mut self, number: QpNumber) {
         let Self {
             qps, cqs, events, ..
         } = self;
         if let Some(EndLocation::Here(end)) = qps.place(number)
             && matches!(end.state(), QpState::Orphaned(_))
         {
-            end.fail(status, reason, cqs, events);
+            end.fail(WcStatus::WrFlushed, EndReason::Local, cqs, events);
         }
     }
 
@@ -462,12 +469,7 @@ impl Engine {
     #[cold]
     fn flush_unconnected(&mut self, number: QpNumber) {
         if let Some(EndLocation::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
-            match qp.state {
-                QpState::Orphaned(departure) if !qp.sq.is_empty() => {
-                    self.end_orphan(number, WcStatus::RetryExceeded, departure.into());
-                }
-                _ => flush(qp, &mut self.cqs),
-            }
+            flush(qp, &mut self.cqs);
         }
     }
 

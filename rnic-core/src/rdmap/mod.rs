@@ -556,11 +556,6 @@ impl Rdmap {
         self.request_status = Some(status);
     }
 
-    /// Returns whether no work request is unfinished, and none has failed.
-    pub fn owes_nothing(&self, qp: &QueuePair) -> bool {
-        qp.sq.is_empty() && !self.requester.has_failure()
-    }
-
     /// Completes every work request in the queues of the queue pair, once; those that are not done
     /// get [`WcStatus::WrFlushed`]. Called again when more were posted.
     pub fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {

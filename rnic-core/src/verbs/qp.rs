@@ -15,8 +15,8 @@ pub enum QpState {
     Idle,
     /// Connected: requests flow.
     Rts,
-    /// Left by its peer while it had nothing to send, with the semantics of RC: its receives stay
-    /// posted. It is over with the next request, which has nowhere to go.
+    /// Left by its peer, with the semantics of RC: its receives stay posted, and its requests wait,
+    /// until the application fails it.
     Orphaned(Departure),
     /// Over: every request completes with `WrFlushed`.
     Error,

@@ -77,6 +77,7 @@ fn a_sender_whose_message_came_too_late_is_told() {
         sim.hosts[0].post_send(&mut active, inline_send(id, b""));
     }
     sim.run_for(SECOND * 10);
+    give_up(&mut sim, 0, &active);
     let wanted = [
         (1, Send, RetryExceeded),
         (2, Send, WrFlushed),

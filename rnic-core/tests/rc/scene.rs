@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rnic_core::connection::{ConnectionOptions, EndReason, Event};
-use rnic_core::engine::EngineConfig;
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::fast_paths::FastPaths;
 use rnic_core::ids::QpNumber;
 use rnic_core::testing::link::Impairments;
@@ -79,6 +79,16 @@ pub(crate) fn last_receives(sim: &Simulation, host: usize, number: QpNumber) -> 
 /// Checks that a queue pair is as it was before its peer left for this reason: nothing completes,
 /// and it is not disconnected.
 #[track_caller]
+/// Has the application of a host give up waiting for the peer that has left a queue pair.
+pub(crate) fn give_up(sim: &mut Simulation, host: usize, qp: &TestQp) {
+    let command = Command::FailAs {
+        qp: qp.number,
+        status: WcStatus::RetryExceeded,
+    };
+    sim.hosts[host].command(command);
+    sim.run_now();
+}
+
 pub(crate) fn assert_orphaned(sim: &Simulation, host: usize, qp: &mut TestQp, reason: &EndReason) {
     assert_eq!(departure(sim, host, qp.number).as_ref(), Some(reason));
     assert_eq!(ends(sim, host, qp), 0);

@@ -86,20 +86,55 @@ fn receive_both_alive(sim: &mut Simulation, other: &mut TestQp) {
     assert_eq!(outcomes(other), [received(7), received(8)]);
 }
 
-/// A request that the other side posts when its peer is gone fails its queue pair.
+/// A request that the other side posts when its peer is gone waits for its application.
 #[test]
-fn a_request_behind_the_end_fails_the_queue_pair() {
+fn a_request_behind_the_end_waits_and_keeps_no_message_away() {
     let (mut sim, one, mut other) = parked();
     sim.hosts[0].command(Command::Disconnect(one.number));
     sim.run_for(10 * SECOND);
-    assert!(sim.hosts[1].end_of(other.number).is_none());
     sim.hosts[1].post_send(&mut other, inline_send(5, b"late"));
-    sim.run_for(SECOND);
+    sim.run_for(10 * SECOND);
+    assert_eq!(departure(&sim, &other), Some(EndReason::Peer));
+    receive_both_alive(&mut sim, &mut other);
+    sim.run_for(10 * SECOND);
+    assert!(other.poll().is_empty());
+    give_up(&mut sim, &other);
+    let done = other.poll();
+    let done: Vec<_> = done
+        .iter()
+        .map(|done| (done.wr_id, done.status()))
+        .collect();
+    assert_eq!(done, [(5, WcStatus::RetryExceeded)]);
     assert_eq!(sim.hosts[1].end_of(other.number), Some(EndReason::Peer));
-    let done: Vec<u64> = other.poll().iter().map(|done| done.wr_id).collect();
-    assert_eq!(done, [5]);
+    assert_nothing_left(&mut sim);
+}
+
+/// It may be failed while messages are parked, too.
+#[test]
+fn a_request_behind_the_end_can_be_given_up() {
+    let (mut sim, one, mut other) = parked();
+    sim.hosts[0].command(Command::Disconnect(one.number));
+    sim.run_for(10 * SECOND);
+    sim.hosts[1].post_send(&mut other, inline_send(5, b"late"));
+    sim.run_for(10 * SECOND);
+    give_up(&mut sim, &other);
+    let done = other.poll();
+    let done: Vec<_> = done
+        .iter()
+        .map(|done| (done.wr_id, done.status()))
+        .collect();
+    assert_eq!(done, [(5, WcStatus::RetryExceeded)]);
     assert_nothing_parked(&mut sim, 1);
     assert_nothing_left(&mut sim);
+}
+
+fn give_up(sim: &mut Simulation, qp: &TestQp) {
+    let command = Command::FailAs {
+        qp: qp.number,
+        status: WcStatus::RetryExceeded,
+    };
+    sim.hosts[1].command(command);
+    sim.run_for(SECOND);
 }
 
 #[test]

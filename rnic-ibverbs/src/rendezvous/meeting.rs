@@ -154,7 +154,7 @@ fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
         Stage::Apart if has_psn(settings, hello.rq_psn) => Answer::Accept,
         Stage::Apart => Answer::Reject(Refusal::Psn),
         // The peer has begun anew: its former attempt has failed, or will.
-        Stage::Meeting | Stage::Met => Answer::Keep,
+        Stage::Meeting | Stage::Met | Stage::Left => Answer::Keep,
         Stage::Over => Answer::Reject(Refusal::OtherPeer),
     }
 }
@@ -255,7 +255,9 @@ pub(super) fn may_send(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
         Stage::Met if !has_psn(settings, meeting.expected) => give_up(qp, settings),
         Stage::Met | Stage::Over => {}
         // Requests may wait from now on.
-        Stage::Apart | Stage::Meeting => waiting.again_by(meeting.own, Instant::now()),
+        Stage::Apart | Stage::Meeting | Stage::Left => {
+            waiting.again_by(meeting.own, Instant::now())
+        }
     }
 }
 
@@ -266,7 +268,7 @@ pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: In
     let Some(meeting) = &mut settings.meeting else {
         return;
     };
-    if !matches!(meeting.stage, Stage::Apart | Stage::Meeting) {
+    if !matches!(meeting.stage, Stage::Apart | Stage::Meeting | Stage::Left) {
         return;
     }
     let waits = {
@@ -314,9 +316,19 @@ pub(super) fn follow(qp: &Qp, settings: &mut Settings, waiting: &Waiting, event:
             debug!("connecting has failed: {reason}");
             after_failure(qp, settings, waiting);
         }
-        // InfiniBand does not tell: the next request does.
-        ConnectionEvent::PeerLeft(_) => {}
+        // InfiniBand does not tell: a request does that is not answered in its time.
+        ConnectionEvent::PeerLeft(_) => leave_behind(settings, waiting),
         ConnectionEvent::Disconnected(_) => end(qp, settings),
+    }
+}
+
+/// Notes that the other side has left.
+fn leave_behind(settings: &mut Settings, waiting: &Waiting) {
+    if let Some(meeting) = &mut settings.meeting
+        && meeting.stage == Stage::Met
+    {
+        meeting.stage = Stage::Left;
+        waiting.again_by(meeting.own, Instant::now());
     }
 }
 

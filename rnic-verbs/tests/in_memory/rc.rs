@@ -76,7 +76,7 @@ fn taken(side: &mut Side) -> Option<Completion> {
 }
 
 #[test]
-fn a_queue_pair_does_not_notice_that_its_peer_leaves_until_it_sends() {
+fn a_queue_pair_whose_peer_leaves_stays_as_it_is_until_it_is_failed() {
     let mut scene = Scene::new(&rc());
     scene.srq.post_recv(50, &[]).unwrap();
     scene.near.qp.fail().unwrap();
@@ -93,6 +93,9 @@ fn a_queue_pair_does_not_notice_that_its_peer_leaves_until_it_sends() {
         let send = SendRequest::send().inline(b"lost").wr_id(wr_id);
         scene.qp.post_send(&send).unwrap();
     }
+    scene.settle();
+    assert!(taken(&mut scene.far).is_none());
+    scene.qp.fail_as(WcStatus::RetryExceeded).unwrap();
     scene.settle();
     let failed = [(); 2].map(|()| taken(&mut scene.far).unwrap());
     let failed = failed.map(|done| (done.wr_id(), done.status()));
@@ -121,6 +124,11 @@ fn a_peer_that_leaves_is_no_fatal_event() {
         scene.near.qp.fail().unwrap();
         settle(&[&scene.devices[0]]);
         scene.settle();
+        if !fatal {
+            assert!(taken(&mut scene.far).is_none());
+            scene.qp.fail_as(WcStatus::RetryExceeded).unwrap();
+            scene.settle();
+        }
         let failed = taken(&mut scene.far).map(|done| done.status());
         let status = if fatal {
             WcStatus::WrFlushed

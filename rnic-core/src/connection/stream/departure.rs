@@ -16,9 +16,10 @@ impl Stream {
         }
     }
 
-    /// Handles that the peer has left. Requests that it has acknowledged are done. If no other is
-    /// left, the queue pair is orphaned: it stays as it is for the application. Returns whether
-    /// that is so. Otherwise the caller ends the stream, and the oldest request tells why.
+    /// Handles that the peer has left. Requests that it has acknowledged are done. The queue pair is
+    /// orphaned: it stays as it is for the application, with the others, which stand in its send
+    /// queue. Returns whether that is so. Otherwise, where a request has failed or the application
+    /// ends the stream, the caller ends it.
     #[cold]
     pub(super) fn handle_departure(
         &mut self,
@@ -32,7 +33,7 @@ impl Stream {
             return false;
         }
         rdmap.acked(self.acked, qp, context.cqs);
-        let orphaned = rdmap.owes_nothing(qp) && !self.ddp.is_finishing();
+        let orphaned = !rdmap.has_failure() && !self.ddp.is_finishing();
         if orphaned {
             qp.state = QpState::Orphaned(departure);
             self.ended = true;
@@ -42,12 +43,23 @@ impl Stream {
         } else {
             rdmap.fail_oldest(WcStatus::RetryExceeded);
         }
-        context.events.push_back(Event::PeerLeft {
-            qp: qp.number,
-            reason: EndReason::from(departure),
-        });
+        self.tell_departure(&EndReason::from(departure), context);
         // Nothing is, where this goes as it should; else the device would count it for ever.
         self.forget_parked(context);
         orphaned
+    }
+
+    /// Tells the application that the peer has left, once.
+    pub(in crate::connection) fn tell_departure(
+        &mut self,
+        reason: &EndReason,
+        context: &mut Context<'_, '_>,
+    ) {
+        if !std::mem::replace(&mut self.departure_told, true) {
+            context.events.push_back(Event::PeerLeft {
+                qp: self.user.number(),
+                reason: reason.clone(),
+            });
+        }
     }
 }
