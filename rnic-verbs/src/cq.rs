@@ -1,190 +1,34 @@
-//! Completion queues and their channels.
+//! Completion queues.
 
+mod channel;
+mod completion;
 mod forgetting;
 mod writer;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Wake, Waker};
+use std::sync::atomic::Ordering;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use rnic_core::engine::{Command, WorkerGone};
-use rnic_core::ids::{CqId, QpNumber};
+use rnic_core::ids::CqId;
 use rnic_core::memory::ring::{Consumer, level::Level};
 use rnic_core::verbs::{
     cq::{Arming, CqError},
-    status::WcStatus,
-    wr::{self, WcOpcode, completion_flags},
+    wr,
 };
-use rnic_core::wire::ddp::Stag;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::ring::ring;
 
-pub use self::writer::{CqWriter, Datagram, Source};
+use self::channel::{Channel, Notifier, Wakeup};
 
-/// A completion: how a work request ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Completion(wr::Completion);
-
-impl Completion {
-    /// Returns the application's identifier of the request.
-    pub fn wr_id(&self) -> u64 {
-        self.0.wr_id
-    }
-
-    /// Returns the status: how the request ended.
-    pub fn status(&self) -> WcStatus {
-        self.0.status()
-    }
-
-    /// Returns whether the request succeeded.
-    pub fn is_success(&self) -> bool {
-        self.status() == WcStatus::Success
-    }
-
-    /// Returns the operation of the request, or [`WcOpcode::Recv`], or [`WcOpcode::RecvImmediate`].
-    pub fn opcode(&self) -> WcOpcode {
-        // The engine writes valid opcodes only.
-        self.0.opcode().unwrap_or(WcOpcode::Recv)
-    }
-
-    /// Returns the queue pair.
-    pub fn qp(&self) -> QpNumber {
-        QpNumber(self.0.qp)
-    }
-
-    /// Returns the number of octets received, read or sent. With received Immediate Data, which
-    /// leave the receive's buffer as it is, it is what was written before them: the octets of the
-    /// last Write, whatever the peer says of it, if nothing else was received since.
-    pub fn byte_len(&self) -> u32 {
-        self.0.byte_len
-    }
-
-    /// Returns whether the message came with Solicited Event.
-    pub fn is_solicited(&self) -> bool {
-        self.0.flags & completion_flags::SOLICITED != 0
-    }
-
-    /// Returns the STag that the message made invalid (Send with Invalidate).
-    pub fn invalidated(&self) -> Option<Stag> {
-        (self.0.flags & completion_flags::WITH_INVALIDATE != 0)
-            .then_some(Stag(self.0.invalidated_stag))
-    }
-
-    /// Returns the peer's Immediate Data. With [`Recv`](WcOpcode::Recv), of a Send with Immediate,
-    /// these are the first 4 octets, and the others are zero.
-    pub fn immediate(&self) -> Option<[u8; 8]> {
-        (self.0.flags & completion_flags::WITH_IMMEDIATE != 0).then_some(self.0.immediate)
-    }
-}
-
-/// How the engine notifies the application, and flags that are read without a system call.
-#[derive(Debug)]
-struct Channel {
-    way: Wakeup,
-    fired: AtomicBool,
-    /// The engine is gone: no more notifications come.
-    closed: AtomicBool,
-    /// The application has dropped the queue and wants none.
-    dropped: AtomicBool,
-}
-
-/// What a notification does.
-#[derive(Debug)]
-enum Wakeup {
-    /// It makes this eventfd readable.
-    Descriptor(EventFd),
-    /// It wakes this waker of the application's.
-    Waker(Waker),
-}
-
-impl Wakeup {
-    fn descriptor() -> Result<Self, Error> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        EventFd::from_value_and_flags(0, flags)
-            .map(Self::Descriptor)
-            .map_err(|errno| Error::Channel(errno.into()))
-    }
-}
-
-impl Channel {
-    fn new(way: Wakeup) -> Self {
-        Self {
-            way,
-            fired: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            dropped: AtomicBool::new(false),
-        }
-    }
-
-    fn tell(&self) {
-        match &self.way {
-            // Fails only if 2^64 - 2 notifications are pending.
-            Wakeup::Descriptor(fd) => drop(fd.write(1)),
-            Wakeup::Waker(_) if self.dropped.load(Ordering::Acquire) => {}
-            Wakeup::Waker(waker) => waker.wake_by_ref(),
-        }
-    }
-
-    /// Notifies the application.
-    fn notify(&self) {
-        self.tell();
-        self.fired.store(true, Ordering::Release);
-    }
-
-    fn fd(&self) -> Option<&EventFd> {
-        match &self.way {
-            Wakeup::Descriptor(fd) => Some(fd),
-            Wakeup::Waker(_) => None,
-        }
-    }
-
-    /// Consumes a notification, and returns whether there was one. One that comes at the same time
-    /// may be seen twice, but is never missed.
-    fn take(&self) -> bool {
-        // Without a notification there is no system call.
-        self.fired.load(Ordering::Relaxed) && self.acknowledge()
-    }
-
-    /// Consumes a notification that the file descriptor announced, which happens before the flag is
-    /// set. Returns whether there was one.
-    fn acknowledge(&self) -> bool {
-        let announced = self.fd().is_some_and(|fd| fd.read().is_ok());
-        self.fired.swap(false, Ordering::AcqRel) || announced
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-}
-
-/// The engine's end of a channel.
-struct Notifier(Arc<Channel>);
-
-impl Wake for Notifier {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.notify();
-    }
-}
-
-impl Drop for Notifier {
-    /// Closes the channel. As long as the application has the queue, only the end of the engine (a
-    /// panic, say) does this.
-    fn drop(&mut self) {
-        self.0.closed.store(true, Ordering::Release);
-        self.0.tell();
-    }
-}
+pub use self::completion::{Completion, Datagram, Source};
+pub use self::writer::CqWriter;
 
 /// The part of a completion queue that its queue pairs keep too. The engine's part is destroyed
 /// when the last of them drops it.
@@ -515,6 +359,37 @@ impl Cq {
         }
     }
 
+    /// Returns what writes completions to this queue beside the workers. It has as much room as
+    /// each of them. Fails if there is no memory for that.
+    pub fn writer(&mut self) -> Result<CqWriter, Error> {
+        if let Some(writer) = &self.writer {
+            return Ok(writer.clone());
+        }
+        let (producer, ring) = ring(self.capacity())?;
+        let mut lanes = std::mem::take(&mut self.lanes).into_vec();
+        lanes.push(Lane::new(ring));
+        self.lanes = lanes.into();
+        let writer = CqWriter::new(producer, self.arming.clone(), self.channel.clone());
+        self.writer = Some(writer.clone());
+        Ok(writer)
+    }
+
+    /// Changes the capacity of the writer's ring.
+    fn resize_written(&mut self, capacity: u32) -> Result<(), Error> {
+        let (Some(writer), Some(lane)) = (&self.writer, self.lanes.last_mut()) else {
+            return Ok(());
+        };
+        let (new, consumer) = ring(capacity)?;
+        let mut producer = writer.lock();
+        let (held, capacity) = (lane.held(), consumer.capacity());
+        if held > capacity as usize {
+            return Err(Error::CqHolds { held, capacity });
+        }
+        *producer = new;
+        lane.newer.push_back(consumer);
+        Ok(())
+    }
+
     /// Returns whether a worker of the device has ended, so that notifications may never come.
     pub fn has_ended(&self) -> bool {
         self.channel.is_closed()
@@ -562,19 +437,5 @@ impl AsFd for Cq {
         let fd = self.channel.fd();
         fd.expect("a completion queue that notifies a waker has no descriptor")
             .as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Between the engine's write to the file descriptor and its setting of the flag.
-    #[test]
-    fn what_the_file_descriptor_announced_can_be_acknowledged() {
-        let channel = Channel::new(Wakeup::descriptor().unwrap());
-        channel.fd().unwrap().write(1).unwrap();
-        assert!(channel.acknowledge());
-        assert!(!channel.acknowledge() && !channel.take());
     }
 }

@@ -20,9 +20,10 @@ const UNSAFE: [&str; 9] = [
 
 /// The files of rnic-ibverbs that hold the C ABI: entry points, and what follows pointers of the
 /// program or calls the C library. No other file there has `unsafe`.
-const C_ABI: [&str; 53] = [
+const C_ABI: [&str; 54] = [
     "abi/zeros",
     "absent",
+    "ah",
     "asynchronous",
     "channel",
     "children",

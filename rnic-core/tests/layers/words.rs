@@ -29,6 +29,8 @@ const LOGS: &[&str] = &[
     "rnic-ibverbs/src/cm/request",
     "rnic-ibverbs/src/cm/table",
     "rnic-ibverbs/src/connections",
+    "rnic-ibverbs/src/datagrams/links",
+    "rnic-ibverbs/src/datagrams/mod",
     "rnic-ibverbs/src/label",
     "rnic-ibverbs/src/qp",
     "rnic-ibverbs/src/rendezvous",

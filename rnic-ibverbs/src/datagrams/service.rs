@@ -9,7 +9,6 @@ use std::time::Instant;
 use rnic_verbs::{
     Access, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode, WcStatus,
 };
-use tracing::debug;
 
 use crate::adapter::Adapter;
 use crate::datagrams::endpoint::{Endpoint, Id, NewEndpoint, Request};
@@ -286,12 +285,10 @@ impl Service {
             return;
         }
         let Some((header, payload)) = Header::parse(&self.octets) else {
-            debug!("{:?} sends what is no datagram", link.peer);
             return;
         };
         // A process has the numbers of its own port only.
         if port_of(header.from) != link.peer.1 {
-            debug!("{:?} sends in the name of {:#x}", link.peer, header.from);
             return;
         }
         let Some(id) = self.numbers.get(&header.to).copied() else {
