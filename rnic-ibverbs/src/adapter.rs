@@ -10,6 +10,7 @@ use std::time::Instant;
 use rnic_verbs::{Device, DeviceConfig, Driving};
 use tracing::warn;
 
+use crate::abi::{IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096};
 use crate::dispatch::{dispatcher, quietly};
 use crate::errno::{Errno, ToErrno, lock};
 use crate::interface::Interface;
@@ -128,6 +129,11 @@ impl Adapter {
         self.interface().is_active
     }
 
+    /// Returns the MTU of the port: one of `IBV_MTU_*`.
+    pub(crate) fn mtu(&self) -> u32 {
+        mtu(Interface::mtu(&self.netdev).unwrap_or(1500))
+    }
+
     /// Registers `handler`, which the dispatcher's thread calls whenever connection, listener or
     /// asynchronous events have arrived, and once soon after this. Registering it again changes
     /// nothing.
@@ -220,5 +226,16 @@ impl Adapter {
             queue_pairs: QUEUE_PAIRS,
             ..DeviceConfig::new(&*self.netdev)
         }
+    }
+}
+
+/// Returns the largest MTU of InfiniBand that fits.
+fn mtu(octets: u32) -> u32 {
+    match octets {
+        4096.. => IBV_MTU_4096,
+        2048.. => IBV_MTU_2048,
+        1024.. => IBV_MTU_1024,
+        512.. => IBV_MTU_512,
+        _ => IBV_MTU_256,
     }
 }

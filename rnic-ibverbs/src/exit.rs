@@ -40,6 +40,11 @@ extern "C" fn at_exit() {
             let _ = inner.fail();
         }
     });
+    while Instant::now() < until && adapters().iter().any(datagrams::are_busy) {
+        for device in &devices {
+            let _ = device.barrier(Duration::from_millis(1));
+        }
+    }
     adapters().iter().for_each(datagrams::leave);
     let closing = || {
         let mut closing = false;

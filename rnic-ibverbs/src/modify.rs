@@ -17,7 +17,7 @@ use crate::errno::{Errno, ToErrno, lock, result};
 use crate::label::Label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
-use crate::qp::{init_of, make_mirror, renew};
+use crate::qp::{forget_completions, init_of, make_mirror, renew};
 use crate::rendezvous;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
 use crate::states;
@@ -96,6 +96,10 @@ unsafe fn move_datagrams(
     }
     keep(&mut settings.attr, attr, mask);
     datagrams.move_to(wanted, settings.attr.qkey)?;
+    drop(settings);
+    if wanted == IBV_QPS_RESET {
+        forget_completions(object.adapter, object.number(), &*qp);
+    }
     (*qp).state = wanted;
     Ok(())
 }

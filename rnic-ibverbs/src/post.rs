@@ -231,7 +231,8 @@ pub(crate) unsafe fn post_list(
     }
 }
 
-/// Posts a list of requests to a datagram queue pair. Returns which one failed, and why; those before it are posted.
+/// Posts a list of requests to a datagram queue pair. Returns which one failed, and why; those
+/// before it are posted.
 ///
 /// # Safety
 /// The list is one that `ibv_post_send` takes, or NULL.
@@ -240,22 +241,51 @@ unsafe fn post_datagrams(
     signal_all: bool,
     mut wr: *mut ibv_send_wr,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
+    let mut posting = qp.begin();
     let mut room = [MaybeUninit::uninit(); MAX_INLINE];
     while !wr.is_null() {
-        post_datagram(qp, signal_all, &*wr, &mut room).map_err(|errno| (wr, errno))?;
+        let sent = datagram(&*wr, signal_all, &mut room).and_then(|new| posting.send(&new));
+        sent.map_err(|errno| (wr, errno))?;
         wr = (*wr).next;
     }
     Ok(())
 }
 
+/// Posts all requests of a list to a datagram queue pair, or none.
+///
 /// # Safety
 /// As of [`post_datagrams`].
-unsafe fn post_datagram(
+unsafe fn post_whole_datagrams(
     qp: &DatagramQp,
     signal_all: bool,
-    wr: &ibv_send_wr,
-    room: &mut [MaybeUninit<u8>; MAX_INLINE],
+    first: *mut ibv_send_wr,
 ) -> Result<(), Errno> {
+    let mut posting = qp.begin();
+    let mut room = [MaybeUninit::uninit(); MAX_INLINE];
+    let (mut count, mut wr) = (0, first);
+    while !wr.is_null() {
+        posting.check_length(&datagram(&*wr, signal_all, &mut room)?.payload)?;
+        count += 1;
+        wr = (*wr).next;
+    }
+    posting.check(count)?;
+    wr = first;
+    while !wr.is_null() {
+        posting.send(&datagram(&*wr, signal_all, &mut room)?)?;
+        wr = (*wr).next;
+    }
+    Ok(())
+}
+
+/// Makes a datagram of a request. `room` holds what is sent inline.
+///
+/// # Safety
+/// What the request names is what `ibv_post_send` asks for.
+unsafe fn datagram<'a>(
+    wr: &ibv_send_wr,
+    signal_all: bool,
+    room: &'a mut [MaybeUninit<u8>; MAX_INLINE],
+) -> Result<ToSend<'a>, Errno> {
     let immediate = match wr.opcode {
         IBV_WR_SEND => None,
         IBV_WR_SEND_WITH_IMM => Some(wr.imm_data.to_ne_bytes()),
@@ -270,7 +300,7 @@ unsafe fn post_datagram(
         }
     };
     let to = wr.wr.ud;
-    qp.send(&ToSend {
+    Ok(ToSend {
         wr_id: wr.wr_id,
         signaled: signal_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
         solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
@@ -300,8 +330,7 @@ impl From<PostError> for Unposted {
 /// As of [`post_list`].
 pub(crate) unsafe fn post_whole(object: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
     if let Some(datagrams) = &object.datagrams {
-        let posted = post_datagrams(datagrams, object.signal_all, wr);
-        return posted.map_err(|(_, errno)| errno);
+        return post_whole_datagrams(datagrams, object.signal_all, wr);
     }
     let mut scratch = Scratch::new(object);
     let scratch = &raw mut scratch;

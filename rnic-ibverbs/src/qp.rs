@@ -15,7 +15,7 @@ use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
-use crate::datagrams::{DatagramQp, NewEndpoint};
+use crate::datagrams::{DatagramQp, MOST_SENDS, NewEndpoint};
 use crate::errno::{Errno, ToErrno, pointer};
 use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
@@ -151,6 +151,7 @@ unsafe fn make_datagrams(
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
         max_recv_sge: init.cap.max_recv_sge,
+        mtu: 128 << adapter.mtu(),
     };
     let made = DatagramQp::new(adapter, new)?;
     for cq in [init.send_cq, init.recv_cq] {
@@ -184,6 +185,9 @@ unsafe fn create(
     let is_datagram = init.qp_type == IBV_QPT_UD;
     if is_datagram && !init.srq.is_null() {
         return Err(Errno::EOPNOTSUPP);
+    }
+    if is_datagram && init.cap.max_send_wr > MOST_SENDS {
+        return Err(Errno::EINVAL);
     }
     let inner = make(pd, init)?;
     let real = inner.caps();
@@ -378,7 +382,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
 ///
 /// # Safety
 /// The objects that it used exist.
-unsafe fn forget_completions(
+pub(crate) unsafe fn forget_completions(
     adapter: &'static Adapter,
     number: rnic_verbs::QpNumber,
     base: &ibv_qp,

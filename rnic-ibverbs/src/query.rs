@@ -11,7 +11,7 @@ use crate::adapter::{Adapter, QUEUE_PAIRS, STAGS};
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
 use crate::errno::{Errno, fail};
-use crate::interface::{Interface, gid_of};
+use crate::interface::gid_of;
 use crate::label::Label;
 use crate::qp::MAX_WR;
 use crate::settings::MAX_READS;
@@ -142,7 +142,7 @@ fn port_attr(adapter: &Adapter) -> ibv_port_attr {
     ibv_port_attr {
         state,
         max_mtu: IBV_MTU_4096,
-        active_mtu: mtu(Interface::mtu(&adapter.netdev).unwrap_or(1500)),
+        active_mtu: adapter.mtu(),
         gid_tbl_len: interface.addresses.len().max(1) as i32,
         max_msg_sz: u32::MAX,
         pkey_tbl_len: 1,
@@ -153,17 +153,6 @@ fn port_attr(adapter: &Adapter) -> ibv_port_attr {
         phys_state,
         link_layer: IBV_LINK_LAYER_ETHERNET,
         ..ibv_port_attr::default()
-    }
-}
-
-/// Returns the largest MTU of InfiniBand that fits.
-fn mtu(octets: u32) -> u32 {
-    match octets {
-        4096.. => IBV_MTU_4096,
-        2048.. => IBV_MTU_2048,
-        1024.. => IBV_MTU_1024,
-        512.. => IBV_MTU_512,
-        _ => IBV_MTU_256,
     }
 }
 

@@ -86,7 +86,7 @@ const CHANGES: [Change; 9] = [
 const OF_DATAGRAMS: i32 = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 
 /// The changes of a datagram queue pair.
-const DATAGRAM_CHANGES: [Change; 9] = [
+const DATAGRAM_CHANGES: [Change; 10] = [
     change(
         IBV_QPS_RESET,
         IBV_QPS_INIT,
@@ -107,6 +107,8 @@ const DATAGRAM_CHANGES: [Change; 9] = [
     ),
     change(IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, OF_DATAGRAMS),
     change(IBV_QPS_RTS, IBV_QPS_RTS, 0, OF_DATAGRAMS),
+    // A request has failed.
+    change(IBV_QPS_SQE, IBV_QPS_RTS, 0, OF_DATAGRAMS),
     change(IBV_QPS_RTS, IBV_QPS_SQD, 0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
     change(IBV_QPS_SQD, IBV_QPS_RTS, 0, OF_DATAGRAMS),
     change(IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
@@ -121,7 +123,7 @@ pub(crate) fn check(qp_type: u32, from: u32, to: u32, mask: i32) -> Result<(), E
             .then_some(())
             .ok_or(Errno::EINVAL);
     }
-    let changes = match qp_type {
+    let changes: &[Change] = match qp_type {
         IBV_QPT_UD => &DATAGRAM_CHANGES,
         _ => &CHANGES,
     };

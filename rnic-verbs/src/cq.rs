@@ -323,10 +323,12 @@ impl Cq {
     /// queue needs an entry for each request that can be posted to their send, receive and shared
     /// receive queues at once (RFC 5042 section 6.4.3.2).
     pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
+        // First, as it changes nothing if it fails.
+        self.resize_written(capacity)?;
         for worker in 0..self.handle.device.workers() {
             self.resize_lane(worker, capacity)?;
         }
-        self.resize_written(capacity)
+        Ok(())
     }
 
     fn resize_lane(&mut self, worker: usize, capacity: u32) -> Result<(), Error> {

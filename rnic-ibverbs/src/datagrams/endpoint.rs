@@ -1,6 +1,6 @@
 //! The queues of a datagram queue pair. Whoever calls has locked the service.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,12 +9,14 @@ use rnic_verbs::{
     Source, WcStatus,
 };
 
-use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
+use crate::abi::{
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
+};
 use crate::datagrams::header::{self, GRH_LEN, Header, MOST};
 use crate::errno::{Errno, ToErrno};
 
-/// The most datagrams of a queue pair that are on their way at once.
-const MOST_SLOTS: u32 = 4096;
+/// The most requests of the send queue.
+pub(crate) const MOST_SENDS: u32 = 4096;
 
 /// Octets of a slot: a whole datagram, and the next one in another cache line.
 const SLOT: usize = (header::LEN + MOST).next_multiple_of(64);
@@ -35,6 +37,8 @@ pub(crate) struct NewEndpoint {
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
     pub(crate) max_recv_sge: u32,
+    /// The most octets of a datagram: the MTU of the port.
+    pub(crate) mtu: usize,
 }
 
 /// A datagram queue pair.
@@ -59,6 +63,14 @@ struct Receive {
     count: usize,
 }
 
+impl Receive {
+    /// Returns how many octets fit.
+    fn room(&self) -> u64 {
+        let pieces = &self.pieces[..self.count];
+        pieces.iter().map(|piece| u64::from(piece.length())).sum()
+    }
+}
+
 /// A request of the send queue. They complete in their order.
 struct Sent {
     wr_id: u64,
@@ -69,11 +81,55 @@ struct Sent {
 
 /// Registered memory for datagrams on their way: the program may change its own once a request is
 /// complete, and a connection may send them again later than that.
+///
+/// There are twice as many as requests, and a link has at most half of them: one whose peer does not
+/// answer leaves the others enough.
 struct Slots {
     memory: Mr,
     free: Vec<u32>,
-    /// For which request each is in use, or was last.
-    of: Vec<Request>,
+    /// The link that has each.
+    links: Vec<Option<QpNumber>>,
+    /// How many each link has.
+    of_link: HashMap<u32, usize>,
+}
+
+impl Slots {
+    fn new(pd: &Pd, sends: u32) -> Result<Self, Errno> {
+        let count = 2 * sends.max(1);
+        let region = pd.device().allocate(SLOT * count as usize, HugePages::None);
+        let region = Arc::new(region.map_err(|_| Errno::ENOMEM)?);
+        let memory = pd.register(&region, Access::LOCAL_WRITE);
+        Ok(Self {
+            memory: memory.map_err(|why| why.errno())?,
+            free: (0..count).rev().collect(),
+            links: vec![None; count as usize],
+            of_link: HashMap::new(),
+        })
+    }
+
+    fn take(&mut self, link: QpNumber) -> Option<u32> {
+        let used = self.of_link.entry(link.0).or_default();
+        if *used >= self.links.len() / 2 {
+            return None;
+        }
+        let slot = self.free.pop()?;
+        *used += 1;
+        self.links[slot as usize] = Some(link);
+        Some(slot)
+    }
+
+    fn give_back(&mut self, slot: u32) {
+        let Some(link) = self.links.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        self.free.push(slot);
+        if let Some(used) = self.of_link.get_mut(&link.0) {
+            *used -= 1;
+            if *used == 0 {
+                self.of_link.remove(&link.0);
+            }
+        }
+    }
 }
 
 /// A request of the send queue, by its place among all since the queue pair was made.
@@ -83,11 +139,6 @@ pub(super) struct Request(u64);
 impl Endpoint {
     /// Makes it. `pd` is that of the connections which carry its datagrams.
     pub(super) fn new(made_of: NewEndpoint, pd: &Pd) -> Result<Self, Errno> {
-        let count = made_of.max_send_wr.clamp(1, MOST_SLOTS);
-        let len = SLOT * count as usize;
-        let region = pd.device().allocate(len, HugePages::None);
-        let region = Arc::new(region.map_err(|_| Errno::ENOMEM)?);
-        let memory = pd.register(&region, Access::LOCAL_WRITE);
         Ok(Self {
             state: IBV_QPS_RESET,
             qkey: 0,
@@ -95,11 +146,7 @@ impl Endpoint {
             receives: VecDeque::with_capacity(made_of.max_recv_wr as usize),
             sends: VecDeque::with_capacity(made_of.max_send_wr as usize),
             reported: 0,
-            slots: Slots {
-                memory: memory.map_err(|why| why.errno())?,
-                free: (0..count).rev().collect(),
-                of: vec![Request(0); count as usize],
-            },
+            slots: Slots::new(pd, made_of.max_send_wr)?,
             made_of,
         })
     }
@@ -119,7 +166,7 @@ impl Endpoint {
 
     /// Returns whether it may be dropped: its slots are memory of requests.
     pub(super) fn is_over(&self) -> bool {
-        self.is_gone && self.slots.free.len() == self.slots.of.len()
+        self.is_gone && self.slots.of_link.is_empty()
     }
 
     /// Posts a receive.
@@ -144,15 +191,21 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins a request of the send queue.
-    pub(super) fn begin_send(&mut self, wr_id: u64, signaled: bool) -> Result<Request, Errno> {
+    /// Fails unless so many requests of the send queue can be posted.
+    pub(super) fn check_sends(&self, count: usize) -> Result<(), Errno> {
         match self.state {
-            IBV_QPS_RTS | IBV_QPS_ERR => {}
+            IBV_QPS_RTS | IBV_QPS_SQE | IBV_QPS_ERR => {}
             _ => return Err(Errno::EINVAL),
         }
-        if self.sends.len() >= self.made_of.max_send_wr as usize {
-            return Err(Errno::ENOMEM);
+        match self.sends.len() + count <= self.made_of.max_send_wr as usize {
+            true => Ok(()),
+            false => Err(Errno::ENOMEM),
         }
+    }
+
+    /// Begins a request of the send queue.
+    pub(super) fn begin_send(&mut self, wr_id: u64, signaled: bool) -> Result<Request, Errno> {
+        self.check_sends(1)?;
         let request = Request(self.reported + self.sends.len() as u64);
         self.sends.push_back(Sent {
             wr_id,
@@ -162,59 +215,74 @@ impl Endpoint {
         Ok(request)
     }
 
-    /// Ends a request. One that was forgotten meanwhile is none any more.
+    /// Ends a request. One that has ended, or was forgotten, is none any more. After one that fails
+    /// the queue pair sends nothing until the program moves it to RTS again.
     pub(super) fn end_send(&mut self, request: Request, status: WcStatus) {
         let place = request.0.checked_sub(self.reported);
         let sent = place.and_then(|place| self.sends.get_mut(place as usize));
         if let Some(sent) = sent {
             sent.end.get_or_insert(status);
         }
-        if status != WcStatus::Success && self.state != IBV_QPS_RESET {
-            self.state = IBV_QPS_ERR;
+        if status != WcStatus::Success && self.state == IBV_QPS_RTS {
+            self.state = IBV_QPS_SQE;
         }
         self.settle();
     }
 
-    /// Puts the datagram of a request into a slot, and returns the slot and its memory. Returns
-    /// `None` if none is free.
-    pub(super) fn put(&mut self, datagram: &[u8], request: Request) -> Option<(u32, Sge)> {
-        let slot = self.slots.free.pop()?;
-        self.slots.of[slot as usize] = request;
+    /// Puts a datagram into a slot, for a link, and returns the slot and its memory. Returns `None`
+    /// if the link has its share already.
+    pub(super) fn put(&mut self, datagram: &[u8], link: QpNumber) -> Option<(u32, Sge)> {
+        let slot = self.slots.take(link)?;
         let at = slot as usize * SLOT;
         // The memory is this library's own: it is there, and has room.
         if self.slots.memory.write(at, datagram).is_err() {
-            self.slots.free.push(slot);
+            self.slots.give_back(slot);
             return None;
         }
         Some((slot, self.slots.memory.sge(at, datagram.len() as u32)))
     }
 
-    /// Takes a slot back, and returns the request that had it.
-    pub(super) fn free(&mut self, slot: u32) -> Request {
-        self.slots.free.push(slot);
-        self.slots.of[slot as usize]
+    /// Takes a slot back.
+    pub(super) fn free(&mut self, slot: u32) {
+        self.slots.give_back(slot);
     }
 
-    /// Takes a datagram that has come, if it is for this queue pair and there is a receive for it.
-    pub(super) fn receive(&mut self, header: &Header, payload: &[u8], from: IpAddr, to: IpAddr) {
-        let may_receive = matches!(self.state, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD);
-        if !may_receive || header.qkey != self.qkey || !self.made_of.recv_cq.has_room() {
-            return;
+    /// Takes a datagram that has come, if there is a receive for it that is long enough. Returns
+    /// whether it is for this queue pair.
+    pub(super) fn receive(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        from: IpAddr,
+        to: IpAddr,
+    ) -> bool {
+        let may_receive = matches!(
+            self.state,
+            IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE
+        );
+        if !may_receive || header.qkey != self.qkey {
+            return false;
         }
+        let len = GRH_LEN + payload.len();
+        let fits = |receive: &Receive| receive.room() >= len as u64;
+        if self.made_of.recv_cq.has_room() && self.receives.front().is_some_and(fits) {
+            self.place(header, payload, (from, to));
+        }
+        true
+    }
+
+    /// Places a datagram into the first receive, which is long enough.
+    fn place(&mut self, header: &Header, payload: &[u8], (from, to): (IpAddr, IpAddr)) {
         let Some(receive) = self.receives.pop_front() else {
             return;
         };
+        let len = GRH_LEN + payload.len();
         let pieces = &receive.pieces[..receive.count];
         let grh = header::grh(from, to, header.traffic_class, payload.len());
         let copier = &self.made_of.copier;
-        let len = GRH_LEN + payload.len();
-        let room: u64 = pieces.iter().map(|piece| u64::from(piece.length())).sum();
-        let placed = match room < len as u64 {
-            true => Err(WcStatus::LocalLengthError),
-            false => copier
-                .scatter(pieces, 0, &grh)
-                .and_then(|()| copier.scatter(pieces, GRH_LEN as u64, payload)),
-        };
+        let placed = copier
+            .scatter(pieces, 0, &grh)
+            .and_then(|()| copier.scatter(pieces, GRH_LEN as u64, payload));
         let (wr_id, qp) = (receive.wr_id, self.made_of.qp);
         let datagram = Datagram {
             source: Source {
@@ -272,9 +340,14 @@ impl Endpoint {
         self.made_of.send_cq.is_armed() || self.made_of.recv_cq.is_armed()
     }
 
-    /// Returns whether requests are refused because of the state.
+    /// Returns whether requests are flushed because of the state.
     pub(super) fn is_flushing(&self) -> bool {
-        self.state == IBV_QPS_ERR
+        matches!(self.state, IBV_QPS_ERR | IBV_QPS_SQE)
+    }
+
+    /// Returns whether so many datagrams find receives.
+    pub(super) fn has_receives(&self, count: usize) -> bool {
+        self.receives.len() >= count
     }
 
     /// Returns whether it may be named to others: it has left RESET.

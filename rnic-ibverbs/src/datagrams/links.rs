@@ -1,7 +1,8 @@
-//! The connections that carry datagrams: one to each process that datagrams go to or come from.
-//! Whoever calls has locked the service.
+//! The connections that carry datagrams. A process sends by those that it has opened itself, each
+//! to the port of another process: so nobody else gets what it sends. By those that it has accepted
+//! it only receives. Whoever calls has locked the service.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -17,25 +18,28 @@ use crate::hello::{Hello, Kind};
 use crate::interface::gid_of;
 use crate::numbers::port_of;
 
-/// Datagrams of a link that the engine has not taken yet.
-const MOST_POSTED: u32 = 1024;
+/// Datagrams of a link that are posted at most. More wait.
+const MOST_POSTED: usize = 1024;
 
-/// The most links, and the most with one address.
-const MOST_LINKS: usize = 1024;
+/// The most links that this process opens, that it accepts, and that it accepts from one address.
+const MOST_OPENED: usize = 1024;
+const MOST_ACCEPTED: usize = 1024;
 const MOST_OF_ADDRESS: usize = 256;
 
-/// How long an attempt to connect lasts. Datagrams wait for it.
+/// How long an attempt to connect lasts.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
 
-/// How long a program waits for an attempt. Then its requests complete, and datagrams that find no
-/// slot are lost: others that it sends are not to wait for a host that is away.
+/// How long a request waits for its datagram to be acknowledged. Then it completes all the same: a
+/// program sends to several peers, and one that does not answer is not to hold up the others. If
+/// the link does not stand by then, the datagram is lost.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// How long a peer may leave datagrams unacknowledged.
+/// How long a peer may leave a datagram unacknowledged.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How long a link that carries nothing stays.
-pub(super) const LONGEST_IDLE: Duration = Duration::from_secs(60);
+/// How long a link that carries nothing stays, and one by which nothing has come yet.
+const LONGEST_IDLE: Duration = Duration::from_secs(60);
+const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 
 /// How long datagrams to a process that could not be reached are dropped, before another attempt.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -47,45 +51,69 @@ const PROBES: Keepalive = Keepalive {
     count: u8::MAX,
 };
 
-/// A process on another host, or on this one: an address, and the port at which it listens.
-pub(super) type Peer = (IpAddr, u16);
+/// Two addresses, and the TCP port of the process at the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ends {
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
+    pub(super) port: u16,
+}
+
+/// Who has begun a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Opened,
+    Accepted,
+}
 
 /// A connection.
 pub(super) struct Link {
     qp: Qp,
-    pub(super) peer: Peer,
-    pub(super) local: IpAddr,
-    pub(super) stage: Stage,
-    /// Datagrams that were posted and are not complete.
-    posted: u32,
-    /// Requests that wait for the attempt to connect.
-    waiting: Vec<(Id, Request)>,
-    /// Since when it connects.
+    pub(super) ends: Ends,
+    side: Side,
+    stage: Stage,
+    /// Datagrams that are not posted yet: there is no connection, or its send queue is full.
+    waiting: VecDeque<Outbound>,
+    /// Datagrams that were posted. They complete in their order.
+    posted: VecDeque<Outbound>,
+    /// A datagram was not acknowledged for some time, and none since.
+    is_stalled: bool,
+    /// A datagram for a queue pair of this process has come by it.
+    has_carried: bool,
+    /// Since when it exists, and when it carried something last.
     since: Instant,
-    /// When it carried something last.
     used: Instant,
 }
 
 /// How far a link has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+enum Stage {
     Connecting,
     Open,
     /// It is over, and here only until what was posted is complete.
     Over,
 }
 
-/// What became of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Posted {
-    /// The request completes with the datagram.
-    Waits,
-    /// So it does if the link stands soon; [overdue](Links::overdue) requests do not wait.
-    WaitsForLink,
-    /// The datagram is on its way, and the request does not wait for that.
-    Left,
-    /// The link cannot take it.
-    Refused,
+/// A datagram on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outbound {
+    /// The queue pair that sends it, its slot there, and its request.
+    pub(super) id: Id,
+    pub(super) slot: u32,
+    pub(super) request: Request,
+    pub(super) datagram: Sge,
+    pub(super) since: Instant,
+}
+
+/// What a look at the links has found.
+#[derive(Default)]
+pub(super) struct Overdue {
+    /// Their requests complete, and they stay on their way.
+    pub(super) late: Vec<Outbound>,
+    /// They are lost.
+    pub(super) lost: Vec<Outbound>,
+    /// When to look again.
+    pub(super) next: Option<Instant>,
 }
 
 /// The links of an adapter.
@@ -93,9 +121,9 @@ pub(super) enum Posted {
 pub(super) struct Links {
     by_qp: HashMap<u32, Link>,
     /// The link by which datagrams go to a process.
-    to: HashMap<Peer, QpNumber>,
+    to: HashMap<Ends, QpNumber>,
     /// Processes that could not be reached, and until when none tries.
-    paused: HashMap<Peer, Instant>,
+    paused: HashMap<Ends, Instant>,
 }
 
 /// What makes the queue pairs of links.
@@ -109,7 +137,7 @@ pub(super) struct Maker<'a> {
 impl Maker<'_> {
     fn qp(self) -> Result<Qp, Errno> {
         let caps = QpCaps {
-            max_send_wr: MOST_POSTED,
+            max_send_wr: MOST_POSTED as u32,
             max_sge: 1,
             signal_all: true,
             ..QpCaps::default()
@@ -150,9 +178,89 @@ pub(crate) struct Destination {
     pub(crate) is_here: bool,
 }
 
+impl Destination {
+    fn ends(&self) -> Ends {
+        Ends {
+            local: self.local.ip(),
+            remote: self.remote.ip(),
+            port: self.remote.port(),
+        }
+    }
+}
+
+impl Link {
+    fn new(qp: Qp, ends: Ends, side: Side) -> Self {
+        let now = Instant::now();
+        Self {
+            qp,
+            ends,
+            side,
+            stage: Stage::Connecting,
+            waiting: VecDeque::new(),
+            posted: VecDeque::new(),
+            is_stalled: false,
+            has_carried: false,
+            since: now,
+            used: now,
+        }
+    }
+
+    /// Posts what waits, as far as there is room.
+    fn pump(&mut self) {
+        while self.stage == Stage::Open
+            && self.posted.len() < MOST_POSTED
+            && let Some(next) = self.waiting.front().copied()
+        {
+            let send = SendRequest::send();
+            if self.qp.post_send(&send.memory(&[next.datagram])).is_err() {
+                break;
+            }
+            self.waiting.pop_front();
+            self.posted.push_back(next);
+        }
+    }
+
+    /// Returns until when it stays if nothing happens.
+    fn ends_at(&self) -> Instant {
+        let oldest = self.posted.front().map(|oldest| oldest.since + PATIENCE);
+        let idle = match self.side == Side::Accepted && !self.has_carried {
+            true => self.since + LONGEST_SILENCE,
+            false => self.used + LONGEST_IDLE,
+        };
+        oldest.map_or(idle, |oldest| oldest.min(idle))
+    }
+
+    /// Finds the requests that have waited too long.
+    fn find_overdue(&mut self, now: Instant, into: &mut Overdue) {
+        let is_late = |one: &&Outbound| now >= one.since + LONGEST_WAIT;
+        let late = self.waiting.iter().take_while(is_late).count();
+        match self.stage {
+            Stage::Connecting => into.lost.extend(self.waiting.drain(..late)),
+            _ => into.late.extend(self.waiting.range(..late)),
+        }
+        into.late.extend(self.posted.iter().take_while(is_late));
+        self.is_stalled |= self.posted.front().as_ref().is_some_and(is_late);
+        if !self.waiting.is_empty() || !self.posted.is_empty() {
+            into.add(now + LONGEST_WAIT);
+        }
+    }
+}
+
+impl Overdue {
+    fn add(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+}
+
 impl Links {
-    pub(super) fn get(&self, qp: QpNumber) -> Option<&Link> {
-        self.by_qp.get(&qp.0)
+    /// Returns whether a queue pair is that of a link, and whether this process has opened it.
+    pub(super) fn has_opened(&self, qp: QpNumber) -> Option<bool> {
+        let link = self.by_qp.get(&qp.0)?;
+        Some(link.side == Side::Opened)
+    }
+
+    pub(super) fn ends_of(&self, qp: QpNumber) -> Option<Ends> {
+        Some(self.by_qp.get(&qp.0)?.ends)
     }
 
     /// Returns the link to a process, which begins to connect if there is none. `from` is the number
@@ -163,23 +271,20 @@ impl Links {
         from: u32,
         make: Maker<'_>,
     ) -> Option<QpNumber> {
-        let peer = (destination.remote.ip(), destination.remote.port());
-        if let Some(known) = self.to.get(&peer) {
+        let ends = destination.ends();
+        if let Some(known) = self.to.get(&ends) {
             return Some(*known);
         }
         let now = Instant::now();
-        if self.paused.get(&peer).is_some_and(|until| now < *until) {
+        if self.paused.get(&ends).is_some_and(|until| now < *until) {
             return None;
         }
-        self.paused.remove(&peer);
-        match self.connect(destination, from, make, now) {
+        self.paused.remove(&ends);
+        match self.connect(destination, from, make) {
             Ok(qp) => Some(qp),
             Err(errno) => {
-                debug!(
-                    "no connection for datagrams to {}: {errno}",
-                    destination.remote
-                );
-                self.pause(peer, now);
+                debug!("no connection for datagrams to {ends:?}: {errno}");
+                self.pause(ends, now);
                 None
             }
         }
@@ -190,149 +295,131 @@ impl Links {
         destination: &Destination,
         from: u32,
         make: Maker<'_>,
-        now: Instant,
     ) -> Result<QpNumber, Errno> {
-        let Destination {
-            local,
-            remote,
-            traffic_class,
-            number,
-            ..
-        } = *destination;
-        let peer = (remote.ip(), remote.port());
-        self.check_room(peer.0)?;
+        let opened = self.by_qp.values().filter(|link| link.side == Side::Opened);
+        if opened.count() >= MOST_OPENED {
+            return Err(Errno::ENOMEM);
+        }
+        let Destination { local, remote, .. } = *destination;
         let mut qp = make.qp()?;
         let hello = Hello {
             kind: Kind::Datagrams,
             own: from,
-            peer: number,
+            peer: destination.number,
             rq_psn: 0,
             gid: gid_of(local.ip()),
         };
-        qp.open_sends(true);
-        let begun = qp.connect(remote, Some(local), options(&hello, traffic_class));
+        let options = options(&hello, destination.traffic_class);
+        let begun = qp.connect(remote, Some(local), options);
         begun.map_err(|why| why.errno())?;
-        let of = qp.number();
-        debug!("{of} connects to {remote} for datagrams");
-        let stage = Stage::Connecting;
-        self.add(qp, peer, local.ip(), stage, now);
-        Ok(of)
-    }
-
-    fn add(&mut self, qp: Qp, peer: Peer, local: IpAddr, stage: Stage, now: Instant) {
-        let number = qp.number();
-        self.to.entry(peer).or_insert(number);
-        let link = Link {
-            qp,
-            peer,
-            local,
-            stage,
-            posted: 0,
-            waiting: Vec::new(),
-            since: now,
-            used: now,
-        };
+        let (number, ends) = (qp.number(), destination.ends());
+        debug!("{number} connects for datagrams: {ends:?}");
+        self.to.insert(ends, number);
+        let link = Link::new(qp, ends, Side::Opened);
         self.by_qp.insert(number.0, link);
+        Ok(number)
     }
 
-    fn check_room(&self, address: IpAddr) -> Result<(), Errno> {
-        let links = self.by_qp.values();
-        let of_address = links.filter(|link| link.peer.0 == address).count();
-        let has_room = self.by_qp.len() < MOST_LINKS && of_address < MOST_OF_ADDRESS;
-        has_room.then_some(()).ok_or(Errno::ENOMEM)
-    }
-
-    fn pause(&mut self, peer: Peer, now: Instant) {
+    fn pause(&mut self, ends: Ends, now: Instant) {
         self.paused.retain(|_, until| now < *until);
-        self.paused.insert(peer, now + PAUSE);
+        self.paused.insert(ends, now + PAUSE);
     }
 
     /// Accepts the link that a process asks for, or returns the request if there is no room for it.
+    /// Links by which nothing has come make room.
     pub(super) fn accept(
         &mut self,
         request: ConnectRequest,
         hello: &Hello,
         make: Maker<'_>,
     ) -> Result<(), ConnectRequest> {
-        let peer = (request.peer().ip(), port_of(hello.own));
-        let made = self.check_room(peer.0).and_then(|()| make.qp());
-        let Ok(mut qp) = made else {
+        let ends = Ends {
+            local: request.local().ip(),
+            remote: request.peer().ip(),
+            port: port_of(hello.own),
+        };
+        if !self.make_room(ends.remote) {
+            return Err(request);
+        }
+        let Ok(mut qp) = make.qp() else {
             return Err(request);
         };
-        let local = request.local().ip();
         let answer = Hello {
             own: hello.peer,
             peer: hello.own,
-            gid: gid_of(local),
+            gid: gid_of(ends.local),
             ..*hello
         };
-        qp.open_sends(true);
         match request.accept(&mut qp, options(&answer, 0)) {
             Ok(()) => {
-                debug!("{} accepts {:?} for datagrams", qp.number(), peer);
-                self.add(qp, peer, local, Stage::Connecting, Instant::now());
+                let number = qp.number();
+                debug!("{number} accepts for datagrams: {ends:?}");
+                let link = Link::new(qp, ends, Side::Accepted);
+                self.by_qp.insert(number.0, link);
             }
             // The peer was rejected, and may ask again.
-            Err(why) => debug!("cannot accept {peer:?} for datagrams: {why}"),
+            Err(why) => debug!("cannot accept for datagrams: {ends:?}: {why}"),
         }
         Ok(())
     }
 
-    /// Posts the datagram of a request. If the link takes it, `wr_id` completes.
-    pub(super) fn post(
-        &mut self,
-        qp: QpNumber,
-        request: (Id, Request),
-        wr_id: u64,
-        datagram: Sge,
-    ) -> Posted {
-        let Some(link) = self.by_qp.get_mut(&qp.0) else {
-            return Posted::Refused;
+    /// Makes room for one more link that is accepted. Returns false if there is none.
+    fn make_room(&mut self, from: IpAddr) -> bool {
+        let accepted = |link: &&Link| link.side == Side::Accepted && link.stage != Stage::Over;
+        let mut counts = HashMap::<IpAddr, usize>::new();
+        for link in self.by_qp.values().filter(accepted) {
+            *counts.entry(link.ends.remote).or_default() += 1;
+        }
+        let of_address = counts.get(&from).copied().unwrap_or(0);
+        let is_full = counts.values().sum::<usize>() >= MOST_ACCEPTED;
+        if of_address < MOST_OF_ADDRESS && !is_full {
+            return true;
+        }
+        let greediest = match of_address >= MOST_OF_ADDRESS {
+            true => Some(from),
+            false => counts
+                .iter()
+                .max_by_key(|(_, count)| **count)
+                .map(|(at, _)| *at),
         };
-        let now = Instant::now();
-        link.used = now;
-        let send = SendRequest::send().wr_id(wr_id);
-        if link.qp.post_send(&send.memory(&[datagram])).is_err() {
-            return Posted::Refused;
-        }
-        link.posted += 1;
-        match link.stage {
-            Stage::Open => Posted::Waits,
-            Stage::Connecting if now < link.since + LONGEST_WAIT => {
-                link.waiting.push(request);
-                Posted::WaitsForLink
-            }
-            Stage::Connecting | Stage::Over => Posted::Left,
-        }
+        let silent = self.by_qp.values().filter(accepted);
+        let silent = silent.filter(|link| !link.has_carried && Some(link.ends.remote) == greediest);
+        let Some(oldest) = silent.min_by_key(|link| link.since) else {
+            return false;
+        };
+        let oldest = oldest.qp.number();
+        // Nothing is sent by it.
+        self.end(oldest);
+        true
     }
 
-    /// Returns the requests that have waited too long for an attempt, and when the next have.
-    pub(super) fn overdue(&mut self, now: Instant) -> (Vec<(Id, Request)>, Option<Instant>) {
-        let waiting = |link: &&mut Link| !link.waiting.is_empty();
-        let (mut overdue, mut next) = (Vec::new(), None);
-        for link in self.by_qp.values_mut().filter(waiting) {
-            let until = link.since + LONGEST_WAIT;
-            match now >= until {
-                true => overdue.append(&mut link.waiting),
-                false => next = Some(next.map_or(until, |next: Instant| next.min(until))),
-            }
-        }
-        (overdue, next)
+    /// Sends a datagram by a link. Returns whether its request waits for it.
+    pub(super) fn send(&mut self, qp: QpNumber, outbound: Outbound) -> bool {
+        let Some(link) = self.by_qp.get_mut(&qp.0) else {
+            return false;
+        };
+        link.used = outbound.since;
+        link.waiting.push_back(outbound);
+        link.pump();
+        !link.is_stalled
     }
 
-    /// Notes that a datagram that was posted is complete.
-    pub(super) fn completed(&mut self, qp: QpNumber) {
-        if let Some(link) = self.by_qp.get_mut(&qp.0) {
-            link.posted = link.posted.saturating_sub(1);
-        }
-        self.remove_if_over(qp);
-    }
-
-    /// Notes that a datagram has come by a link, which is returned.
-    pub(super) fn carried(&mut self, qp: QpNumber) -> Option<&Link> {
+    /// Notes that the oldest datagram of a link is complete, and returns it.
+    pub(super) fn completed(&mut self, qp: QpNumber) -> Option<Outbound> {
         let link = self.by_qp.get_mut(&qp.0)?;
-        link.used = Instant::now();
-        Some(link)
+        let outbound = link.posted.pop_front();
+        link.is_stalled = false;
+        link.pump();
+        self.remove_if_over(qp);
+        outbound
+    }
+
+    /// Notes that a datagram for a queue pair of this process has come by a link.
+    pub(super) fn carried(&mut self, qp: QpNumber) {
+        if let Some(link) = self.by_qp.get_mut(&qp.0) {
+            link.used = Instant::now();
+            link.has_carried = true;
+        }
     }
 
     /// Notes that a link is connected.
@@ -341,62 +428,63 @@ impl Links {
             && link.stage == Stage::Connecting
         {
             link.stage = Stage::Open;
-            // Each completes now once the peer has it.
-            link.waiting.clear();
+            link.pump();
         }
     }
 
-    /// Ends a link. What was posted there completes, and is lost.
-    pub(super) fn end(&mut self, qp: QpNumber) {
+    /// Ends a link. What was posted there completes, and is lost; so is what is returned.
+    pub(super) fn end(&mut self, qp: QpNumber) -> VecDeque<Outbound> {
         let Some(link) = self.by_qp.get_mut(&qp.0) else {
-            return;
+            return VecDeque::new();
         };
-        let (peer, before) = (link.peer, link.stage);
+        let (ends, before) = (link.ends, link.stage);
         link.stage = Stage::Over;
         // Fails only where there is no engine any more.
         let _ = link.qp.fail();
-        if self.to.get(&peer) == Some(&qp) {
-            self.to.remove(&peer);
-            if let Some(other) = self.other_to(peer) {
-                self.to.insert(peer, other);
+        let lost = std::mem::take(&mut link.waiting);
+        if self.to.get(&ends) == Some(&qp) {
+            self.to.remove(&ends);
+            if before == Stage::Connecting {
+                self.pause(ends, Instant::now());
             }
         }
-        if before == Stage::Connecting {
-            self.pause(peer, Instant::now());
-        }
         self.remove_if_over(qp);
-    }
-
-    /// Returns another link with a process: both sides may have connected at once.
-    fn other_to(&self, peer: Peer) -> Option<QpNumber> {
-        let usable = |link: &&Link| link.peer == peer && link.stage != Stage::Over;
-        let other = self.by_qp.values().find(usable)?;
-        Some(other.qp.number())
+        lost
     }
 
     fn remove_if_over(&mut self, qp: QpNumber) {
-        let is_over = |link: &Link| link.stage == Stage::Over && link.posted == 0;
+        let is_over = |link: &Link| link.stage == Stage::Over && link.posted.is_empty();
         if self.by_qp.get(&qp.0).is_some_and(is_over) {
             self.by_qp.remove(&qp.0);
         }
     }
 
-    /// Ends the links that have carried nothing for a while, and returns when the next of them is to
-    /// be looked at.
-    pub(super) fn end_idle(&mut self, now: Instant) -> Option<Instant> {
-        let live = |link: &&Link| link.stage == Stage::Open;
-        let idle: Vec<_> = self
-            .by_qp
-            .values()
-            .filter(live)
-            .filter(|link| now >= link.used + LONGEST_IDLE)
-            .map(|link| link.qp.number())
-            .collect();
-        for qp in idle {
-            self.end(qp);
+    /// Finds what has waited too long, and ends links that carry nothing, or whose peers do not
+    /// answer.
+    pub(super) fn tend(&mut self, now: Instant) -> Overdue {
+        let mut found = Overdue::default();
+        let mut over = Vec::new();
+        for link in self.by_qp.values_mut() {
+            if link.stage == Stage::Over {
+                continue;
+            }
+            link.find_overdue(now, &mut found);
+            let ends_at = link.ends_at();
+            match now >= ends_at && link.stage == Stage::Open {
+                true => over.push(link.qp.number()),
+                false => found.add(ends_at.max(now + LONGEST_WAIT)),
+            }
         }
-        let used = self.by_qp.values().filter(live).map(|link| link.used);
-        used.min().map(|used| used + LONGEST_IDLE)
+        for qp in over {
+            found.lost.extend(self.end(qp));
+        }
+        found
+    }
+
+    /// Returns whether datagrams are on their way.
+    pub(super) fn are_busy(&self) -> bool {
+        let is_busy = |link: &Link| !link.waiting.is_empty() || !link.posted.is_empty();
+        self.by_qp.values().any(is_busy)
     }
 
     /// Tells all peers that this process ends.

@@ -1,9 +1,9 @@
 //! Datagrams: queue pairs of type UD.
 //!
 //! iWARP has none. They travel over connections between the processes that use them, which no
-//! program sees: one to each process that datagrams go to or come from. A datagram is a Send there.
-//! It is dropped where its destination cannot be reached, is not there or has another Q_Key, and
-//! where no receive waits for it; between processes it is neither lost nor overtaken.
+//! program sees: one to each process that datagrams go to, and one from each that they come from. A
+//! datagram is a Send there. It is dropped where its destination cannot be reached, is not there or
+//! has another Q_Key, and where no receive waits for it; on a link it is neither lost nor overtaken.
 //!
 //! Whoever polls a completion queue of such a queue pair looks at what has come. If nobody polls,
 //! the dispatcher does, at once where a program waits for a notification, and else after a while:
@@ -33,7 +33,7 @@ use endpoint::Id;
 use header::Header;
 use service::{Outgoing, Service};
 
-pub(crate) use endpoint::NewEndpoint;
+pub(crate) use endpoint::{MOST_SENDS, NewEndpoint};
 pub(crate) use header::GRH_LEN;
 pub(crate) use links::Destination;
 pub(crate) use service::Payload;
@@ -127,7 +127,7 @@ impl Datagrams {
     /// Looks at what has come, for a program that polls, unless another thread does.
     pub(crate) fn progress(&self) {
         if let Some(mut service) = self.try_lock() {
-            service.progress();
+            service.poll();
         }
     }
 
@@ -175,31 +175,53 @@ impl DatagramQp {
 
     /// Moves it to another state, with its Q_Key.
     pub(crate) fn move_to(&self, state: u32, qkey: u32) -> Result<(), Errno> {
-        let mut service = self.datagrams.lock();
-        let endpoint = service.endpoint(self.id)?;
-        endpoint.qkey = qkey;
-        endpoint.move_to(state);
-        Ok(())
+        self.datagrams.lock().move_to(self.id, state, qkey)
     }
 
     /// Returns its state: a request that fails moves it as well.
     pub(crate) fn state(&self) -> Option<u32> {
-        let mut service = self.datagrams.lock();
+        let service = self.datagrams.lock();
         Some(service.endpoint(self.id).ok()?.state)
     }
 
     /// Posts a receive.
     pub(crate) fn post_recv(&self, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
-        let mut service = self.datagrams.lock();
-        service.endpoint(self.id)?.post_recv(wr_id, pieces)
+        self.datagrams.lock().post_recv(self.id, wr_id, pieces)
+    }
+
+    /// Begins to post requests. No other thread posts meanwhile.
+    pub(crate) fn begin(&self) -> Posting<'_> {
+        Posting {
+            service: self.datagrams.lock(),
+            id: self.id,
+        }
+    }
+}
+
+/// Requests that are being posted.
+pub(crate) struct Posting<'a> {
+    service: MutexGuard<'a, Service>,
+    id: Id,
+}
+
+impl Posting<'_> {
+    /// Fails unless so many requests can be posted.
+    pub(crate) fn check(&self, count: usize) -> Result<(), Errno> {
+        self.service.endpoint(self.id)?.check_sends(count)
+    }
+
+    /// Fails if a datagram is longer than the MTU of the port.
+    pub(crate) fn check_length(&self, payload: &Payload<'_>) -> Result<(), Errno> {
+        let mtu = self.service.endpoint(self.id)?.made_of.mtu as u64;
+        (payload.len() <= mtu).then_some(()).ok_or(Errno::EINVAL)
     }
 
     /// Sends a datagram.
-    pub(crate) fn send(&self, new: &ToSend<'_>) -> Result<(), Errno> {
+    pub(crate) fn send(&mut self, new: &ToSend<'_>) -> Result<(), Errno> {
         /// A Q_Key with this bit stands for that of the queue pair.
         const OWN_QKEY: u32 = 1 << 31;
-        let mut service = self.datagrams.lock();
-        let endpoint = service.endpoint(self.id)?;
+        self.check_length(&new.payload)?;
+        let endpoint = self.service.endpoint(self.id)?;
         let header = Header {
             traffic_class: new.to.traffic_class,
             to: new.to.number,
@@ -218,7 +240,7 @@ impl DatagramQp {
             header,
             payload: new.payload,
         };
-        service.send(self.id, &outgoing)
+        self.service.send(self.id, &outgoing)
     }
 }
 
@@ -234,7 +256,8 @@ pub(crate) fn accept(
     };
     let mut service = datagrams.lock();
     let is_sender = hello.gid == gid_of(request.peer().ip());
-    if !is_sender || !service.has(hello.peer) {
+    // The queue pair may be gone that it asks for: others are behind the port.
+    if !is_sender || !service.listens_at(port_of(hello.peer)) {
         return Err(request);
     }
     let (links, make) = service.linking();
@@ -251,17 +274,20 @@ fn take(
         return Some(event);
     };
     let mut service = datagrams.lock();
-    let links = &mut service.links;
-    let Some(peer) = links.get(queue_pair).map(|link| link.peer) else {
+    let links = &service.links;
+    let (Some(is_opened), Some(ends)) = (links.has_opened(queue_pair), links.ends_of(queue_pair))
+    else {
         return Some(event);
     };
+    // The side that accepts has no answer to look at.
+    let is_peer = |answer: &[u8]| !is_opened || is_answer(answer, ends.port);
     match event {
-        ConnectionEvent::Established(with) if is_peer(&with.private_data, peer.1) => {
-            links.open(queue_pair);
+        ConnectionEvent::Established(with) if is_peer(&with.private_data) => {
+            service.links.open(queue_pair);
         }
         other => {
-            debug!("{queue_pair} carries no datagrams to {peer:?} any more: {other:?}");
-            links.end(queue_pair);
+            debug!("{queue_pair} carries no datagrams any more, {ends:?}: {other:?}");
+            service.end_link(queue_pair);
         }
     }
     // What was posted there completes.
@@ -269,12 +295,10 @@ fn take(
     None
 }
 
-/// Returns whether the answer of a peer is that of the process which was asked for. There is none
-/// at the side that has accepted.
-fn is_peer(answer: &[u8], port: u16) -> bool {
+/// Returns whether the answer of a peer is that of the process which was asked for.
+fn is_answer(answer: &[u8], port: u16) -> bool {
     let hello = Hello::parse(answer);
-    let is_its = |hello: Hello| hello.kind == Kind::Datagrams && port_of(hello.own) == port;
-    answer.is_empty() || hello.is_some_and(is_its)
+    hello.is_some_and(|hello| hello.kind == Kind::Datagrams && port_of(hello.own) == port)
 }
 
 /// Looks at what has come where no program does: a handler of the dispatcher.
@@ -294,22 +318,32 @@ fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
     if due.is_some_and(|at| now >= at || service.is_waited_for()) {
         // What comes behind the last look wakes.
         service.arm();
-        let any = service.progress();
-        *due = (any || service.is_unsettled()).then(|| now + LONGEST_UNSEEN);
+        let is_more = service.catch_up(now);
+        *due = is_more.then(|| now + LONGEST_UNSEEN);
     }
     let links = service.tend_links(now);
     due.into_iter().chain(links).min()
 }
 
-/// Tells all peers that this process ends. Other threads may still run: one that has the service
-/// keeps it.
-pub(crate) fn leave(adapter: &Adapter) {
-    let Ok(all) = DATAGRAMS.try_lock() else {
-        return;
+/// Calls `what` with the service of an adapter as the process ends. Other threads may still run: one
+/// that has the service keeps it.
+fn at_exit<R>(adapter: &Adapter, what: impl FnOnce(&mut Service) -> R) -> Option<R> {
+    let all = DATAGRAMS.try_lock().ok()?;
+    let datagrams = find(&all, adapter)?;
+    let mut service = datagrams.try_lock()?;
+    Some(what(&mut service))
+}
+
+/// Returns whether datagrams are on their way, as the process ends.
+pub(crate) fn are_busy(adapter: &Adapter) -> bool {
+    let is_busy = |service: &mut Service| {
+        service.progress();
+        service.links.are_busy()
     };
-    if let Some(datagrams) = find(&all, adapter)
-        && let Some(mut service) = datagrams.try_lock()
-    {
-        service.links.fail_all();
-    }
+    at_exit(adapter, is_busy).unwrap_or(false)
+}
+
+/// Tells all peers that this process ends.
+pub(crate) fn leave(adapter: &Adapter) {
+    at_exit(adapter, |service| service.links.fail_all());
 }

@@ -4,16 +4,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rnic_verbs::{
     Access, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode, WcStatus,
 };
 
+use crate::abi::IBV_QPS_RESET;
 use crate::adapter::Adapter;
 use crate::datagrams::endpoint::{Endpoint, Id, NewEndpoint, Request};
 use crate::datagrams::header::{self, Header, MOST};
-use crate::datagrams::links::{Destination, Links, Maker, Posted};
+use crate::datagrams::links::{Destination, Links, Maker, Outbound};
 use crate::errno::{Errno, ToErrno};
 use crate::numbers::port_of;
 
@@ -28,6 +29,13 @@ const COMPLETIONS: u32 = 8192;
 
 /// What is looked at in one go. The program posts receives anew between two looks.
 const BATCH: usize = 16;
+
+/// The goes in which all is looked at that has come.
+const ALL: usize = RECEIVES as usize / BATCH + 1;
+
+/// How long a program that polls may do something else before what has come is dropped where there
+/// is no receive for it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The datagrams of an adapter.
 pub(super) struct Service {
@@ -46,6 +54,10 @@ pub(super) struct Service {
     receives: Mr,
     /// Has the dispatcher look at the links.
     dispatcher: Waker,
+    /// When it does so next, as far as it knows.
+    tends_at: Option<Instant>,
+    /// When a program has polled last.
+    polled: Instant,
 }
 
 /// A datagram that the program sends.
@@ -65,7 +77,7 @@ pub(crate) enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Memory(pieces) => pieces.iter().map(|piece| u64::from(piece.length())).sum(),
             Self::Inline(octets) => octets.len() as u64,
@@ -100,6 +112,8 @@ impl Service {
             receives: receives.map_err(|why| why.errno())?,
             pd,
             dispatcher: arrived,
+            tends_at: None,
+            polled: Instant::now(),
         };
         for slot in 0..RECEIVES {
             new.post(slot);
@@ -131,7 +145,7 @@ impl Service {
             return;
         };
         self.numbers.remove(&endpoint.made_of.number);
-        endpoint.move_to(crate::abi::IBV_QPS_RESET);
+        endpoint.move_to(IBV_QPS_RESET);
         endpoint.is_gone = true;
         self.drop_if_over(id);
     }
@@ -142,22 +156,39 @@ impl Service {
         }
     }
 
-    pub(super) fn endpoint(&mut self, id: Id) -> Result<&mut Endpoint, Errno> {
+    pub(super) fn endpoint(&self, id: Id) -> Result<&Endpoint, Errno> {
+        self.endpoints.get(&id.0).ok_or(Errno::EINVAL)
+    }
+
+    fn endpoint_mut(&mut self, id: Id) -> Result<&mut Endpoint, Errno> {
         self.endpoints.get_mut(&id.0).ok_or(Errno::EINVAL)
     }
 
-    /// Returns whether peers can send to a queue pair of this number.
-    pub(super) fn has(&self, number: u32) -> bool {
-        let id = self.numbers.get(&number);
-        id.and_then(|id| self.endpoints.get(&id.0))
-            .is_some_and(Endpoint::is_there)
+    /// Returns whether peers can send to a queue pair with this port in its number.
+    pub(super) fn listens_at(&self, port: u16) -> bool {
+        let first = u32::from(port) << 8;
+        let mut behind = self.numbers.range(first..=first | 0xff);
+        behind.any(|(_, id)| self.endpoints.get(&id.0).is_some_and(Endpoint::is_there))
+    }
+
+    /// Moves a queue pair to another state, with its Q_Key.
+    pub(super) fn move_to(&mut self, id: Id, state: u32, qkey: u32) -> Result<(), Errno> {
+        let endpoint = self.endpoint_mut(id)?;
+        endpoint.qkey = qkey;
+        endpoint.move_to(state);
+        self.note_unsettled(id);
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub(super) fn post_recv(&mut self, id: Id, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
+        self.endpoint_mut(id)?.post_recv(wr_id, pieces)?;
+        self.note_unsettled(id);
+        Ok(())
     }
 
     /// Sends a datagram.
     pub(super) fn send(&mut self, id: Id, outgoing: &Outgoing<'_>) -> Result<(), Errno> {
-        if outgoing.payload.len() > MOST as u64 {
-            return Err(Errno::EINVAL);
-        }
         let endpoint = self.endpoints.get_mut(&id.0).ok_or(Errno::EINVAL)?;
         let request = endpoint.begin_send(outgoing.wr_id, outgoing.signaled)?;
         let status = match endpoint.is_flushing() {
@@ -200,8 +231,8 @@ impl Service {
         }
     }
 
-    /// Hands a datagram to the link that carries it. Returns false if the request is complete by
-    /// that. A datagram that nobody can carry is lost.
+    /// Hands a datagram to the link that carries it. Returns whether the request waits for it. A
+    /// datagram that nobody can carry is lost.
     fn hand_over(&mut self, id: Id, request: Request, outgoing: &Outgoing<'_>) -> bool {
         let make = Maker {
             pd: &self.pd,
@@ -215,36 +246,84 @@ impl Service {
         let Some(endpoint) = self.endpoints.get_mut(&id.0) else {
             return false;
         };
-        let Some((slot, datagram)) = endpoint.put(&self.octets, request) else {
+        let Some((slot, datagram)) = endpoint.put(&self.octets, link) else {
             return false;
         };
-        match self
-            .links
-            .post(link, (id, request), wr_id_of(id, slot), datagram)
-        {
-            Posted::Waits => true,
-            Posted::WaitsForLink => {
-                self.dispatcher.wake_by_ref();
-                true
+        let since = Instant::now();
+        if self.tends_at.is_none() {
+            self.tends_at = Some(since);
+            self.dispatcher.wake_by_ref();
+        }
+        let outbound = Outbound {
+            id,
+            slot,
+            request,
+            datagram,
+            since,
+        };
+        self.links.send(link, outbound)
+    }
+
+    /// Completes requests that have waited too long, and ends links that carry nothing. Returns when
+    /// to call it again.
+    pub(super) fn tend_links(&mut self, now: Instant) -> Option<Instant> {
+        let found = self.links.tend(now);
+        for late in &found.late {
+            self.end(late.id, late.request);
+            self.note_unsettled(late.id);
+        }
+        found.lost.iter().for_each(|lost| self.drop_outbound(lost));
+        self.tends_at = found.next;
+        found.next
+    }
+
+    /// Ends a link. What has come by it is looked at before.
+    pub(super) fn end_link(&mut self, qp: QpNumber) {
+        for _ in 0..ALL {
+            if !self.progress() {
+                break;
             }
-            Posted::Left => false,
-            Posted::Refused => {
-                endpoint.free(slot);
-                false
-            }
+        }
+        let lost = self.links.end(qp);
+        lost.iter().for_each(|lost| self.drop_outbound(lost));
+    }
+
+    /// Handles that a datagram is on its way no more. If it was lost, the program does not learn of
+    /// it.
+    fn drop_outbound(&mut self, outbound: &Outbound) {
+        let Outbound {
+            id, slot, request, ..
+        } = *outbound;
+        if let Some(endpoint) = self.endpoints.get_mut(&id.0) {
+            endpoint.free(slot);
+            endpoint.end_send(request, WcStatus::Success);
+            self.note_unsettled(id);
+            self.drop_if_over(id);
         }
     }
 
-    /// Completes requests that have waited too long for a link, and ends links that carry nothing.
-    /// Returns when to call it again.
-    pub(super) fn tend_links(&mut self, now: Instant) -> Option<Instant> {
-        let (overdue, next) = self.links.overdue(now);
-        for (id, request) in overdue {
-            self.end(id, request);
-            self.note_unsettled(id);
+    /// Looks at some of what has come, for a program that polls.
+    pub(super) fn poll(&mut self) {
+        self.polled = Instant::now();
+        self.progress();
+    }
+
+    /// Looks at what has come where no program does. A program that does other things finds its
+    /// receives filled and nothing dropped, if it polls again soon: only where one waits for a
+    /// notification, or none has polled for long, more is looked at than there are receives for.
+    /// Returns whether there is more.
+    pub(super) fn catch_up(&mut self, now: Instant) -> bool {
+        let is_left = now >= self.polled + LONGEST_PAUSE;
+        for _ in 0..ALL {
+            if !self.progress() {
+                return !self.unsettled.is_empty();
+            }
+            let has_receives = |endpoint: &Endpoint| endpoint.has_receives(BATCH);
+            if !is_left && !self.is_waited_for() && !self.endpoints.values().all(has_receives) {
+                break;
+            }
         }
-        let idle = self.links.end_idle(now);
-        next.into_iter().chain(idle).min()
+        true
     }
 
     /// Looks at some of what has come by the links. Returns whether there was anything.
@@ -253,8 +332,8 @@ impl Service {
         let taken = self.cq.take(&mut batch);
         for completion in &batch[..taken] {
             match completion.opcode() {
-                WcOpcode::Recv => self.arrived(completion),
-                _ => self.sent(completion),
+                WcOpcode::Send => self.sent(completion.qp()),
+                _ => self.arrived(completion),
             }
         }
         self.settle();
@@ -264,8 +343,16 @@ impl Service {
     /// Handles a receive of the links.
     fn arrived(&mut self, completion: &Completion) {
         let slot = completion.wr_id() as u32;
-        if completion.is_success() {
-            self.deliver(completion.qp(), slot, completion.byte_len() as usize);
+        match completion.opcode() {
+            WcOpcode::Recv if completion.is_success() => {
+                self.deliver(completion.qp(), slot, completion.byte_len() as usize);
+            }
+            // Who sends anything else than datagrams is no rnic.
+            _ if completion.is_success() => {
+                let lost = self.links.end(completion.qp());
+                lost.iter().for_each(|lost| self.drop_outbound(lost));
+            }
+            _ => {}
         }
         // Those of a link that has ended come back flushed.
         self.post(slot);
@@ -273,48 +360,46 @@ impl Service {
 
     /// Gives a datagram that has come to its queue pair.
     fn deliver(&mut self, by: QpNumber, slot: u32, len: usize) {
-        let Some(link) = self.links.carried(by) else {
+        let Some(ends) = self.links.ends_of(by) else {
             return;
         };
         self.octets.resize(len.min(RECEIVE), 0);
-        if self
-            .receives
-            .read(slot as usize * RECEIVE, &mut self.octets)
-            .is_err()
-        {
+        let at = slot as usize * RECEIVE;
+        if self.receives.read(at, &mut self.octets).is_err() {
             return;
         }
-        let Some((header, payload)) = Header::parse(&self.octets) else {
+        // A process has the numbers of its own port only.
+        let parsed = Header::parse(&self.octets);
+        let Some((header, payload)) =
+            parsed.filter(|(header, _)| port_of(header.from) == ends.port)
+        else {
             return;
         };
-        // A process has the numbers of its own port only.
-        if port_of(header.from) != link.peer.1 {
-            return;
-        }
         let Some(id) = self.numbers.get(&header.to).copied() else {
             return;
         };
-        if let Some(endpoint) = self.endpoints.get_mut(&id.0) {
-            endpoint.receive(&header, payload, link.peer.0, link.local);
+        if let Some(endpoint) = self.endpoints.get_mut(&id.0)
+            && endpoint.receive(&header, payload, ends.remote, ends.local)
+        {
+            self.links.carried(by);
             self.note_unsettled(id);
         }
     }
 
-    /// Handles the end of a datagram on a link. If it was lost, the program does not learn of it.
-    fn sent(&mut self, completion: &Completion) {
-        let (id, slot) = parts_of(completion.wr_id());
-        if let Some(endpoint) = self.endpoints.get_mut(&id.0) {
-            let request = endpoint.free(slot);
-            endpoint.end_send(request, WcStatus::Success);
-            self.note_unsettled(id);
-            self.drop_if_over(id);
+    /// Handles the end of the oldest datagram on a link.
+    fn sent(&mut self, by: QpNumber) {
+        if let Some(outbound) = self.links.completed(by) {
+            self.drop_outbound(&outbound);
         }
-        self.links.completed(completion.qp());
     }
 
     fn note_unsettled(&mut self, id: Id) {
         let has_more = self.endpoints.get(&id.0).is_some_and(Endpoint::has_more);
         if has_more && !self.unsettled.contains(&id) {
+            if self.unsettled.is_empty() {
+                // It may be that nobody polls any more.
+                self.dispatcher.wake_by_ref();
+            }
             self.unsettled.push(id);
         }
     }
@@ -324,14 +409,11 @@ impl Service {
         for id in std::mem::take(&mut self.unsettled) {
             if let Some(endpoint) = self.endpoints.get_mut(&id.0) {
                 endpoint.settle();
+                if endpoint.has_more() {
+                    self.unsettled.push(id);
+                }
             }
-            self.note_unsettled(id);
         }
-    }
-
-    /// Returns whether completions wait for room.
-    pub(super) fn is_unsettled(&self) -> bool {
-        !self.unsettled.is_empty()
     }
 
     /// Asks to be woken by the next completion of the links. Look once more behind it.
@@ -372,13 +454,4 @@ fn gather(
         }
     }
     Ok(())
-}
-
-/// Returns what names a slot of a queue pair in the requests of the links.
-fn wr_id_of(id: Id, slot: u32) -> u64 {
-    u64::from(id.0) << 32 | u64::from(slot)
-}
-
-fn parts_of(wr_id: u64) -> (Id, u32) {
-    (Id((wr_id >> 32) as u32), wr_id as u32)
 }

@@ -1,13 +1,15 @@
 //! Datagram queue pairs.
 
 use std::ffi::c_void;
+use std::io::Write;
+use std::net::TcpStream;
 use std::ptr::null_mut;
 
 use nix::libc;
 
 use crate::calls::*;
 use crate::end::qp_attributes;
-use crate::itself::{Side, Talk};
+use crate::itself::{Side, Talk, ask, hello};
 
 const QKEY: u32 = 0x1111_1111;
 
@@ -28,13 +30,7 @@ impl Side {
             (IBV_QPS_RTR, 0),
             (IBV_QPS_RTS, IBV_QP_SQ_PSN),
         ] {
-            let mut attr = ibv_qp_attr {
-                qp_state: state,
-                port_num: 1,
-                qkey: QKEY,
-                ..ibv_qp_attr::default()
-            };
-            ok(ibv_modify_qp(qp, &mut attr, mask | IBV_QP_STATE));
+            move_to(qp, state, mask);
         }
         qp
     }
@@ -77,6 +73,16 @@ impl Side {
         let wc = completion(self.cq);
         assert_eq!((wc.wr_id, wc.status), (100, IBV_WC_SUCCESS));
     }
+}
+
+unsafe fn move_to(qp: *mut ibv_qp, state: u32, mask: i32) {
+    let mut attr = ibv_qp_attr {
+        qp_state: state,
+        port_num: 1,
+        qkey: QKEY,
+        ..ibv_qp_attr::default()
+    };
+    ok(ibv_modify_qp(qp, &mut attr, mask | IBV_QP_STATE));
 }
 
 /// Checks a datagram that has come to a place.
@@ -167,23 +173,30 @@ pub(crate) unsafe fn one_process() {
         check(&side, &both[0], (to, numbers[from]), &octets);
         assert_eq!((*pair[to]).qp_num, both[0].qp_num);
     }
-    // A receive that is too short fails, and with it its queue pair.
+    // A datagram for which the receive is too short is dropped, and does not take it.
     ok(side.wait_for(pair[1], 5, GRH + 1));
     ok(side.tell(pair[0], (here, numbers[1], QKEY), b"longer"));
+    side.sent();
+    ok(side.tell(pair[0], (here, numbers[1], QKEY), b"1"));
     let mut both = [completion(side.cq), completion(side.cq)];
     both.sort_by_key(|wc| wc.wr_id);
-    let told = both.map(|wc| (wc.wr_id, wc.status));
-    assert_eq!(told, [(5, IBV_WC_LOC_LEN_ERR), (100, IBV_WC_SUCCESS)]);
+    check(&side, &both[0], (5, numbers[0]), b"1");
+    // In the error state all is flushed.
     ok(side.wait_for(pair[1], 6, GRH));
+    move_to(pair[1], IBV_QPS_ERR, 0);
     let wc = completion(side.cq);
     assert_eq!((wc.wr_id, wc.status), (6, IBV_WC_WR_FLUSH_ERR));
     ok(side.tell(pair[1], (here, numbers[0], QKEY), b"late"));
     assert_eq!(completion(side.cq).status, IBV_WC_WR_FLUSH_ERR);
+    ok(side.wait_for(pair[1], 6, GRH));
+    // And after a reset nothing of it is left.
+    move_to(pair[1], IBV_QPS_RESET, 0);
+    assert!(poll(side.cq).is_none());
     // Memory that is not the program's to read is no datagram.
     let mut refused = |to, length: usize| side.tell(pair[0], to, &vec![0; length]);
     assert_eq!(refused((null_mut(), numbers[0], QKEY), 1), libc::EINVAL);
     assert_eq!(refused((here, 5, QKEY), 1), libc::EINVAL);
-    assert_eq!(refused((here, numbers[0], QKEY), 4097), libc::EINVAL);
+    assert_eq!(refused((here, numbers[0], QKEY), 1025), libc::EINVAL);
     let mut sge = side.memory.sge(0, 100);
     sge.lkey ^= 0x100;
     let mut wr: ibv_send_wr = std::mem::zeroed();
@@ -196,9 +209,114 @@ pub(crate) unsafe fn one_process() {
     ok(post_send(pair[0], &mut wr));
     let wc = completion(side.cq);
     assert_eq!((wc.wr_id, wc.status), (7, IBV_WC_LOC_PROT_ERR));
+    // It receives, and sends nothing until it is moved to RTS again.
+    ok(side.tell(pair[0], (here, numbers[0], QKEY), b"later"));
+    assert_eq!(completion(side.cq).status, IBV_WC_WR_FLUSH_ERR);
+    move_to(pair[0], IBV_QPS_RTS, 0);
+    ok(side.wait_for(pair[0], 1, GRH + 3));
+    ok(side.tell(pair[0], (here, numbers[0], QKEY), b"now"));
+    let mut both = [completion(side.cq), completion(side.cq)];
+    both.sort_by_key(|wc| wc.wr_id);
+    check(&side, &both[0], (1, numbers[0]), b"now");
     for qp in pair {
         ok(ibv_destroy_qp(qp));
     }
     ok(ibv_destroy_ah(here));
+    side.close();
+}
+
+/// Returns an FPDU (RFC 5044 section 4) of a whole untagged message for queue 0 (RFC 5041 section
+/// 4.3).
+fn message(opcode: u8, msn: u32, payload: &[u8]) -> Vec<u8> {
+    let mut fpdu = (18 + payload.len() as u16).to_be_bytes().to_vec();
+    fpdu.extend([0x41, 0x40 | opcode, 0, 0, 0, 0, 0, 0, 0, 0]);
+    fpdu.extend(msn.to_be_bytes());
+    fpdu.extend([0; 4]);
+    fpdu.extend(payload);
+    fpdu.resize(fpdu.len().next_multiple_of(4), 0);
+    let crc = crc32c::crc32c(&fpdu);
+    fpdu.extend(crc.to_le_bytes());
+    fpdu
+}
+
+/// Asks for a link, by a socket of the kernel.
+fn link(own: u32, number: u32) -> TcpStream {
+    let mut private_data = hello(own, number);
+    private_data[6] = 1;
+    ask((number >> 8) as u16, &private_data)
+}
+
+/// Returns what stands in front of a datagram.
+fn header(to: u32, from: u32) -> Vec<u8> {
+    let words = [0x0100_0000, to, from, QKEY, 0, 0];
+    words.into_iter().flat_map(u32::to_be_bytes).collect()
+}
+
+/// What a hostile process does that knows a number: links without a word, messages that are no
+/// datagrams, datagrams in the name of others. None of it keeps an honest peer away.
+pub(crate) unsafe fn hostile(is_server: bool) {
+    let mut talk = Talk::of(is_server);
+    let mut side = Side::new(is_server);
+    let qp = side.datagrams(64);
+    let mut links = Vec::new();
+    let there = side.handle(1);
+    if is_server {
+        let number = talk.number() as u32;
+        let own = 0x0050_0001;
+        links.extend((0..300).map(|at| link(own + at, number)));
+        const SEND: u8 = 3;
+        const IMMEDIATE: u8 = 8;
+        let right = header(number, own);
+        let mut wrong_version = right.clone();
+        wrong_version[0] = 9;
+        let in_others_name = header(number, 0x0060_0001);
+        for payload in [&b""[..], &right[..23], &wrong_version, &in_others_name] {
+            let mut socket = link(own, number);
+            socket.write_all(&message(SEND, 1, payload)).unwrap();
+            links.push(socket);
+        }
+        let mut socket = link(own, number);
+        socket.write_all(&message(SEND, 1, &right)).unwrap();
+        for msn in 2..60 {
+            // The other side ends the link.
+            if socket.write_all(&message(IMMEDIATE, msn, &[0; 8])).is_err() {
+                break;
+            }
+        }
+        talk.meet();
+        // One of them was a datagram.
+        let peer = talk.exchange((*qp).qp_num.into()) as u32;
+        for at in 0..20 {
+            ok(side.tell(qp, (there, peer, QKEY), &pattern(at, 700)));
+            side.sent();
+        }
+        ok(side.wait_for(qp, 1, GRH + 5));
+        talk.meet();
+        let wc = completion(side.cq);
+        check(&side, &wc, (1, peer), b"still");
+    } else {
+        for _ in 0..50 {
+            ok(side.wait_for(qp, 2, GRH + 700));
+        }
+        talk.say(&(*qp).qp_num.to_string());
+        // What is hostile comes while it polls.
+        let wc = completion(side.cq);
+        assert_eq!((wc.byte_len as usize, wc.src_qp), (GRH, 0x0050_0001));
+        talk.meet();
+        assert!(poll(side.cq).is_none());
+        let peer = talk.exchange((*qp).qp_num.into()) as u32;
+        for at in 0..20 {
+            let mut wc = completion(side.cq);
+            wc.wr_id = 2;
+            check(&side, &wc, (2, peer), &pattern(at, 700));
+        }
+        talk.meet();
+        ok(side.tell(qp, (there, peer, QKEY), b"still"));
+        side.sent();
+    }
+    talk.meet();
+    drop(links);
+    ok(ibv_destroy_ah(there));
+    ok(ibv_destroy_qp(qp));
     side.close();
 }

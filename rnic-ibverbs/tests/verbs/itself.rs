@@ -47,7 +47,7 @@ impl Talk {
         Self::new(TcpStream::connect((SERVER, PORT)).unwrap())
     }
 
-    fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.lines.get_mut(), "{line}").unwrap();
     }
 
@@ -57,7 +57,7 @@ impl Talk {
         line.trim().to_owned()
     }
 
-    fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.hear().parse().unwrap()
     }
 
@@ -333,7 +333,7 @@ pub(crate) unsafe fn strangers(is_server: bool) {
 
 /// Connects by the kernel's TCP, and sends an MPA Request (RFC 5044 section 7.1.1) with these
 /// private data.
-fn ask(port: u16, private_data: &[u8]) -> TcpStream {
+pub(crate) fn ask(port: u16, private_data: &[u8]) -> TcpStream {
     let mut socket = TcpStream::connect((CLIENT, port)).unwrap();
     let mut frame = b"MPA ID Req Frame\x40\x01".to_vec();
     frame.extend((private_data.len() as u16).to_be_bytes());
@@ -343,7 +343,7 @@ fn ask(port: u16, private_data: &[u8]) -> TcpStream {
 }
 
 /// What a peer says of itself: its number and GID, and whom it means.
-fn hello(own: u32, peer: u32) -> Vec<u8> {
+pub(crate) fn hello(own: u32, peer: u32) -> Vec<u8> {
     let mut octets = b"RNRC\x01\0\0\0".to_vec();
     octets.extend(own.to_be_bytes());
     octets.extend(peer.to_be_bytes());

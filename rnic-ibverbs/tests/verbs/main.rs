@@ -169,3 +169,9 @@ fn datagrams_go_between_hosts() {
 fn datagrams_stay_in_a_process() {
     play("udproc", pair::IDLE, "datagrams-of-one-process");
 }
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagrams_come_in_spite_of_hostile_processes() {
+    play("udhost", "hostile-datagrams-server", "hostile-datagrams");
+}

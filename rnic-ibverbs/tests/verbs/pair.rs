@@ -53,6 +53,8 @@ pub(crate) fn play(role: &str) {
             "refusals" => itself::refusals(),
             "datagrams-server" => datagrams::two_hosts(true),
             "datagrams" => datagrams::two_hosts(false),
+            "hostile-datagrams-server" => datagrams::hostile(true),
+            "hostile-datagrams" => datagrams::hostile(false),
             "datagrams-of-one-process" => datagrams::one_process(),
             unknown => panic!("no role {unknown}"),
         }
