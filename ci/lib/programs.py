@@ -39,6 +39,10 @@ class Failed(Exception):
     """A case failed: the text says what it expected and what it saw."""
 
 
+class NotRun(Exception):
+    """A case cannot be run here: the text says why."""
+
+
 def expect(holds, what, *seen):
     if not holds:
         raise Failed("\n".join([what, *map(str, seen)]))
@@ -170,6 +174,18 @@ class Hosts:
         found = subprocess.run([ROOT / "ci/rdma-headers"], stdout=subprocess.PIPE, text=True)
         expect(found.returncode == 0, "ci/rdma-headers failed: what it said is above")
         return self._compiled("newest", "-isystem", found.stdout.strip())
+
+    @functools.cached_property
+    def mooncake(self):
+        """The directory of Mooncake, which is fetched when a case first wants it."""
+        found = subprocess.run([ROOT / "ci/mooncake"], capture_output=True, text=True)
+        if found.returncode == 3:
+            raise NotRun(found.stderr.strip())
+        expect(found.returncode == 0, "ci/mooncake failed:", found.stderr)
+        directory = self.directory / "mooncake"
+        shutil.copytree(found.stdout.strip(), directory)
+        shutil.copy(ROOT / "ci/programs.d/mooncake/contents", directory)
+        return directory
 
     def _compiled(self, name, *headers):
         directory = self.directory / name
