@@ -81,6 +81,7 @@ static void killed_reading(int serves)
     }
     struct ibv_wc done;
     uint64_t posted = 0, read = 0;
+    double answered = now();
     for (double last = now() + 30;;) {
         while (posted - read < 4)
             post(&end, 0, IBV_WR_RDMA_READ, posted++, MEGABYTE, MEGABYTE, 0);
@@ -89,9 +90,10 @@ static void killed_reading(int serves)
         if (done.status != IBV_WC_SUCCESS)
             break;
         read++;
+        answered = now();
         must(now() < last, "a peer that is gone answers no Read");
     }
-    printf("%d Reads, then status %d\n", (int)read, done.status);
+    printf("%d Reads, then status %d after %.3f s\n", (int)read, done.status, now() - answered);
     must(read > 0, "a Read completed before the server was killed");
     must(done.status == IBV_WC_RETRY_EXC_ERR, "the oldest Read gets status 12");
     while (++read < posted)
