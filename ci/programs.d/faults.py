@@ -24,7 +24,7 @@ table(
     fault("a receive comes after 5 s", "late"),
     fault("requests wait behind a Send for 5 s", "behind"),
     fault("a receive never comes", "never", says=(r"has status 13 after ",)),
-    fault("nothing is sent for 12 s", "idle"),
+    fault("24 queue pairs are idle for 12 s", "idle"),
 )
 
 # The loss is that of both directions.

@@ -166,20 +166,20 @@ static void reads_late(int serves)
  * seconds later. */
 static void dry(int serves)
 {
-    enum { EACH = 5, ALL = EACH * QUEUE_PAIRS, FIRST = 2 };
-    struct end end = begin(serves, QUEUE_PAIRS, serves, 2 * ALL * SMALL);
+    enum { EACH = 5, SHARERS = 3, ALL = EACH * SHARERS, FIRST = 2 };
+    struct end end = begin(serves, SHARERS, serves, 2 * ALL * SMALL);
     for (int i = 0; serves && i < FIRST; i++)
         post_receive(&end, i, i * SMALL, SMALL);
     join(&end, FOREVER);
     if (!serves) {
         for (int i = 0; i < ALL; i++) {
             write_message(&end, i, i * SMALL, SMALL);
-            post(&end, i % QUEUE_PAIRS, IBV_WR_SEND, i, i * SMALL, SMALL, 0);
+            post(&end, i % SHARERS, IBV_WR_SEND, i, i * SMALL, SMALL, 0);
         }
         for (int i = 0; i < ALL; i++)
             must(next(end.sends, 30, "a Send completes").status == IBV_WC_SUCCESS, "a Send that waits for a receive fails");
     }
-    int of[QUEUE_PAIRS] = {0};
+    int of[SHARERS] = {0};
     double waited = 0;
     for (int i = 0; serves && i < ALL; i++) {
         if (i == FIRST) {
@@ -192,10 +192,10 @@ static void dry(int serves)
         struct ibv_wc done = next(end.receives, 20, "a message comes");
         must(done.status == IBV_WC_SUCCESS && done.byte_len == SMALL, "a message comes as it was sent");
         int which = 0;
-        while (which < QUEUE_PAIRS && end.qp[which]->qp_num != done.qp_num)
+        while (which < SHARERS && end.qp[which]->qp_num != done.qp_num)
             which++;
-        must(which < QUEUE_PAIRS, "the completion names a queue pair");
-        check_message(&end, of[which]++ * QUEUE_PAIRS + which, done.wr_id * SMALL, SMALL);
+        must(which < SHARERS, "the completion names a queue pair");
+        check_message(&end, of[which]++ * SHARERS + which, done.wr_id * SMALL, SMALL);
     }
     if (serves)
         printf("%d messages; dry for %.1f s\n", ALL, waited);
@@ -249,21 +249,30 @@ static void behind(int serves)
     release(&end);
 }
 
-/* Neither end does anything for 12 seconds. */
+/* Neither end does anything for 12 seconds. Then each queue pair has a message for the other end, as
+ * it had at first. */
 static void idle(int serves)
 {
-    struct end end = begin(serves, 1, 0, 4 * SMALL);
-    for (int i = 1; i <= 2; i++)
-        post_receive(&end, i, i * SMALL, SMALL);
+    struct end end = begin(serves, QUEUE_PAIRS, 0, 2 * QUEUE_PAIRS * SMALL);
+    for (int i = 0; i < QUEUE_PAIRS; i++)
+        for (int time = 0; time < 2; time++)
+            post_receive_at(&end, i, i, (QUEUE_PAIRS + i) * SMALL, SMALL);
     join(&end, FOREVER);
-    greet(&end);
-    sleep(12);
-    meet(&end);
-    write_message(&end, 7, 0, SMALL);
-    post(&end, 0, IBV_WR_SEND, 200, 0, SMALL, 0);
-    expect(end.sends, IBV_WC_SUCCESS, 200, 10, "a Send after 12 s completes");
-    expect(end.receives, IBV_WC_SUCCESS, 2, 10, "a message comes after 12 s");
-    check_message(&end, 7, 2 * SMALL, SMALL);
+    for (int time = 0; time < 2; time++) {
+        for (int i = 0; i < QUEUE_PAIRS; i++) {
+            write_message(&end, i + time, i * SMALL, SMALL);
+            post(&end, i, IBV_WR_SEND, i, i * SMALL, SMALL, 0);
+            expect(end.sends, IBV_WC_SUCCESS, i, 10, time ? "a Send after 12 s completes" : "a Send completes");
+            expect(end.receives, IBV_WC_SUCCESS, i, 10, time ? "a message comes after 12 s" : "a message comes");
+            check_message(&end, i + time, (QUEUE_PAIRS + i) * SMALL, SMALL);
+            /* Else their timers would go off together. */
+            if (time == 0)
+                usleep(20000);
+        }
+        meet(&end);
+        if (time == 0)
+            sleep(12);
+    }
     release(&end);
 }
 

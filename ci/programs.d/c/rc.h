@@ -17,7 +17,7 @@
 
 #include <infiniband/verbs.h>
 
-enum { QUEUE_PAIRS = 3, DEPTH = 32 };
+enum { QUEUE_PAIRS = 24, DEPTH = 32 };
 
 /* What an end has to know of the other. */
 struct card {
@@ -165,12 +165,18 @@ static struct ibv_sge piece(struct end *end, size_t offset, uint32_t length)
     return (struct ibv_sge){(uintptr_t)end->memory + offset, length, end->mr->lkey};
 }
 
-static void post_receive(struct end *end, uint64_t wr_id, size_t offset, uint32_t length)
+static void post_receive_at(struct end *end, int which, uint64_t wr_id, size_t offset, uint32_t length)
 {
     struct ibv_sge sge = piece(end, offset, length);
     struct ibv_recv_wr *bad, request = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1};
-    int code = end->srq ? ibv_post_srq_recv(end->srq, &request, &bad) : ibv_post_recv(end->qp[0], &request, &bad);
+    int code = end->srq ? ibv_post_srq_recv(end->srq, &request, &bad) : ibv_post_recv(end->qp[which], &request, &bad);
     must(code == 0, "ibv_post_recv");
+}
+
+/* The same at the only queue pair, or the shared queue. */
+static void post_receive(struct end *end, uint64_t wr_id, size_t offset, uint32_t length)
+{
+    post_receive_at(end, 0, wr_id, offset, length);
 }
 
 static void post(struct end *end, int which, enum ibv_wr_opcode opcode, uint64_t wr_id, size_t offset, uint32_t length,
