@@ -39,6 +39,10 @@ class Failed(Exception):
     """A case failed: the text says what it expected and what it saw."""
 
 
+class NotRun(Exception):
+    """A case cannot be run here: the text says why."""
+
+
 def expect(holds, what, *seen):
     if not holds:
         raise Failed("\n".join([what, *map(str, seen)]))
@@ -72,6 +76,9 @@ class Case:
     # A signal that ends the client after this many seconds.
     stopped_after: int = 0
     tags: tuple = field(default=())
+    # Whether the path between the hosts loses one frame in a hundred, both ways. So many must be
+    # lost, or it tells nothing.
+    lost: int = 0
 
 
 def table(*cases):
@@ -119,8 +126,10 @@ class Process:
 class Hosts:
     """Both namespaces. Everything is gone when the `with` ends."""
 
-    def __init__(self, way):
+    def __init__(self, way, lossy=False):
+        """`lossy`: something stands between the hosts that loses frames."""
         self.way = way
+        self.lossy = lossy
 
     def __enter__(self):
         self._things = contextlib.ExitStack()
@@ -166,6 +175,18 @@ class Hosts:
         expect(found.returncode == 0, "ci/rdma-headers failed: what it said is above")
         return self._compiled("newest", "-isystem", found.stdout.strip())
 
+    @functools.cached_property
+    def mooncake(self):
+        """The directory of Mooncake, which is fetched when a case first wants it."""
+        found = subprocess.run([ROOT / "ci/mooncake"], capture_output=True, text=True)
+        if found.returncode == 3:
+            raise NotRun(found.stderr.strip())
+        expect(found.returncode == 0, "ci/mooncake failed:", found.stderr)
+        directory = self.directory / "mooncake"
+        shutil.copytree(found.stdout.strip(), directory)
+        shutil.copy(ROOT / "ci/programs.d/mooncake/contents", directory)
+        return directory
+
     def _compiled(self, name, *headers):
         directory = self.directory / name
         directory.mkdir()
@@ -186,9 +207,10 @@ class Hosts:
         for side in SIDES:
             call("ip", "netns", "add", self.namespace(side))
             self._things.callback(call, "ip", "netns", "delete", self.namespace(side), check=False)
-        west, east = SIDES
-        call("ip", "link", "add", west, "netns", self.namespace(west), "type", "veth", "peer", "name", east, "netns",
-             self.namespace(east))
+        if self.lossy:
+            self._stand_between()
+        else:
+            self._cable(*SIDES, *map(self.namespace, SIDES))
         for side, (address, address6) in SIDES.items():
             ip = ("ip", "-n", self.namespace(side))
             call(*ip, "address", "add", f"{address}/24", "dev", side)
@@ -201,10 +223,40 @@ class Hosts:
             # The kernel tells of a carrier a little later.
             while "state UP" not in call("ip", "-n", self.namespace(side), "link", "show", side):
                 time.sleep(0.02)
+        if self.lossy:
+            self._begin_to_lose()
         for side in SIDES:
             # Until the link-local address is the host's, it asks for no neighbour over IPv6.
             while call("ip", "-n", self.namespace(side), "address", "show", side, "tentative"):
                 time.sleep(0.1)
+
+    @staticmethod
+    def _cable(one, other, namespace, other_namespace):
+        call("ip", "link", "add", one, "netns", namespace, "type", "veth", "peer", "name", other, "netns", other_namespace)
+
+    def _stand_between(self):
+        """Makes a namespace between both, with a cable to each."""
+        middle = self.namespace("middle")
+        call("ip", "netns", "add", middle)
+        self._things.callback(call, "ip", "netns", "delete", middle, check=False)
+        for side in SIDES:
+            self._cable(side, f"to-{side}", self.namespace(side), middle)
+            call("ip", "-n", middle, "link", "set", f"to-{side}", "addrgenmode", "none", "up")
+            # It takes frames that XDP programs redirect to it, and makes no longer ones of them.
+            call("ip", "-n", middle, "link", "set", f"to-{side}", "gro_max_size", 1000)
+            call("nsenter", f"--net=/run/netns/{middle}", "ethtool", "-K", f"to-{side}", "gro", "on")
+            # The kernel's frames pass as they are on a wire, with their checksum.
+            call(*self.inside(side, "ethtool", "-K", side, "tx", "off"))
+
+    def _begin_to_lose(self):
+        command = ["python3", ROOT / "ci/lib/lossy.py", "0.01", *(f"to-{side}" for side in SIDES)]
+        self._box = Process(self.directory, "box", self.inside("middle", *command), {})
+        self._things.callback(self._box.stop)
+        self.wait("frames are passed on", lambda: "forwarding" in self._box.said(), self._box)
+
+    def number_lost(self):
+        """Returns how many frames were lost, in tens."""
+        return max(map(int, re.findall(r"^(\d+)\n", self._box.said(), re.MULTILINE)), default=0)
 
     def _share(self):
         bpf = self.directory / "bpf"
@@ -280,6 +332,7 @@ class Hosts:
 
         for path in self.place.iterdir():
             path.unlink()
+        before = self.number_lost() if case.lost else 0
         with contextlib.ExitStack() as running:
             server = None
             if case.server:
@@ -292,6 +345,9 @@ class Hosts:
             client = self.start("client", east, filled(case.client, east))
             running.callback(client.stop)
             self._judge(case, client, server)
+        if case.lost:
+            lost = self.number_lost() - before
+            expect(lost >= case.lost, f"{lost} frames were lost, not {case.lost} at least")
 
     @staticmethod
     def _judge(case, client, server):
