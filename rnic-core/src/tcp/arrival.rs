@@ -246,6 +246,9 @@ impl Tcp {
         frames: &mut F,
     ) {
         self.ack_unacceptable(now, start, len);
+        if self.is_probe(header, start, len) {
+            self.liveness.on_segment(now);
+        }
         let end = start.saturating_add_unsigned(len);
         let recent = self.recv.is_recent(end) && self.state != State::SynReceived;
         if !recent
@@ -259,6 +262,15 @@ impl Tcp {
         if again && self.state == State::TimeWait {
             self.time_wait_ends = Some(now + self.time_wait);
         }
+    }
+
+    /// Returns whether a segment is a keepalive probe of the peer: right in front of the window, with
+    /// a true acknowledgment. It is as good a sign of life as an answer.
+    fn is_probe(&self, header: &TcpHeader, start: i64, len: u64) -> bool {
+        let is_there = start == self.recv.nxt().cast_signed() - 1 && len <= 1;
+        let ack = u64::try_from(self.send.offset_of(header.ack));
+        let is_true = ack.is_ok_and(|ack| (self.send.una()..=self.send.nxt()).contains(&ack));
+        is_there && header.flags.ack() && is_true && self.state != State::SynReceived
     }
 
     fn ack_unacceptable(&mut self, now: Instant, start: i64, len: u64) {

@@ -49,11 +49,12 @@ impl Tcp {
         if self.syn_due {
             return Some(self.syn(now));
         }
-        if let Some(probe) = self.keepalive_probe(now) {
-            return Some(probe);
-        }
+        // In front of a probe: the peer takes a probe for no answer to its own.
         if self.recv.due(now) == Due::Segment {
             return Some(self.pure_ack(now));
+        }
+        if let Some(probe) = self.keepalive_probe(now) {
+            return Some(probe);
         }
         if self.state.may_send() {
             let segment = self

@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// When a silent peer is probed.
 const PROBES: Keepalive = Keepalive {
     idle: Duration::from_secs(5),
-    interval: Duration::from_secs(5),
+    interval: Duration::from_secs(1),
     count: u8::MAX,
 };
 

@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// When a silent peer is probed: nobody else tells that its host was started anew.
 const PROBES: Keepalive = Keepalive {
     idle: Duration::from_secs(5),
-    interval: Duration::from_secs(5),
+    interval: Duration::from_secs(1),
     count: u8::MAX,
 };
 

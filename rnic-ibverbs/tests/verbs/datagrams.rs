@@ -1,7 +1,7 @@
 //! Datagram queue pairs.
 
 use std::ffi::c_void;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::ptr::null_mut;
 
@@ -243,7 +243,13 @@ fn message(opcode: u8, msn: u32, payload: &[u8]) -> Vec<u8> {
 fn link(own: u32, number: u32) -> TcpStream {
     let mut private_data = hello(own, number);
     private_data[6] = 1;
-    ask((number >> 8) as u16, &private_data)
+    let mut socket = ask((number >> 8) as u16, &private_data);
+    // Nothing may follow before the Reply, which accepts.
+    let mut reply = [0; 20 + 40];
+    socket.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply[..16], b"MPA ID Rep Frame");
+    assert_eq!(reply[16] & 0x20, 0);
+    socket
 }
 
 /// Returns what stands in front of a datagram.
