@@ -104,10 +104,10 @@ pub(super) struct Stream {
     last_words: Box<[u8]>,
     /// Both sides have agreed on the semantics of RC.
     rc: bool,
-    /// What waits for a receive.
-    parked: Option<Box<Parked>>,
     /// The application was told that the peer has left.
     departure_told: bool,
+    /// What waits for a receive.
+    parked: Option<Box<Parked>>,
 }
 
 impl Stream {

@@ -76,9 +76,6 @@ impl Tcp {
             self.abort();
             self.failure = Some(TcpFailure::TimedOut);
         } else {
-            if liveness.probes == 0 {
-                liveness.probed_since = now;
-            }
             liveness.probes = liveness.probes.saturating_add(1);
             liveness.probed_at = now;
             liveness.keepalive_due = true;

@@ -17,9 +17,8 @@ pub(super) struct Liveness {
     /// Since when the peer has acknowledged nothing, if anything is outstanding.
     pub(super) unacked_since: Option<Instant>,
     pub(super) keepalive_due: bool,
-    /// Keepalive probes since the last segment, and the times of the first and of the last one.
+    /// Keepalive probes since the last segment, and the time of the last one.
     pub(super) probes: u8,
-    pub(super) probed_since: Instant,
     pub(super) probed_at: Instant,
     pub(super) user_timeout: Option<Duration>,
     pub(super) keepalive: Option<Keepalive>,
@@ -34,7 +33,6 @@ impl Liveness {
             fin_wait: config.fin_wait,
             last_received_at: now,
             probes: 0,
-            probed_since: now,
             probed_at: now,
             keepalive_due: false,
             unacked_since: None,
@@ -95,9 +93,11 @@ impl Liveness {
     /// to answer several, of which the first may be sent behind the user timeout: each may be lost.
     fn silence_ends(&self, timeout: Duration, keepalive: Keepalive) -> Instant {
         const PROBES: u32 = 4;
-        let probing = timeout.min(keepalive.interval.saturating_mul(PROBES));
+        let after = |probes: u32| keepalive.interval.saturating_mul(probes);
+        let since_first = after(u32::from(self.probes.saturating_sub(1)));
+        let left = timeout.min(after(PROBES)).saturating_sub(since_first);
         let end = self.last_received_at + timeout;
-        end.max(self.probed_since + probing)
+        end.max(self.probed_at + left)
     }
 
     /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise

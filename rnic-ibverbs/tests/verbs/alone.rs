@@ -173,7 +173,7 @@ pub(crate) unsafe fn wrong() {
         libc::EINVAL,
     );
 
-    for kind in [IBV_QPT_UD, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND] {
+    for kind in [IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND] {
         let mut attr = qp_attributes(cq);
         attr.qp_type = kind;
         refused(ibv_create_qp(pd, &mut attr), libc::EOPNOTSUPP);

@@ -182,7 +182,7 @@ fn essence(tcp: &Tcp) -> String {
 }
 
 /// Returns whether the sender of a segment may have guessed blindly: the segment does not show
-/// where both streams stand.
+/// where both streams stand. A keepalive probe does, right in front of the window.
 fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
     let header = &segment.header;
     let len = segment.payload.len() as u64 + u64::from(header.flags.fin());
@@ -191,7 +191,10 @@ fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
     let (una, nxt) = (tcp.send.una().cast_signed(), tcp.send.nxt().cast_signed());
     let known = una.saturating_sub_unsigned(tcp.send.window.max_snd_wnd)..=nxt;
     let end = start.saturating_add_unsigned(len);
-    let inside = tcp.recv.acceptable(start, len) || tcp.recv.is_recent(end);
+    let probes = start == tcp.recv.nxt().cast_signed() - 1 && len <= 1;
+    let inside = tcp.recv.acceptable(start, len)
+        || tcp.recv.is_recent(end)
+        || probes && (una..=nxt).contains(&ack);
     !inside || !header.flags.ack() || !known.contains(&ack)
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rnic_core::connection::{EndReason, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::fast_paths::FastPaths;
+use rnic_core::ids::QpNumber;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::host::PD;
 use rnic_core::time::Instant;
@@ -31,6 +32,8 @@ pub(crate) struct World {
     requests: u64,
     tagged: bool,
     unfinished: bool,
+    /// Hosts and their queue pairs, whose peers have left them.
+    left: Vec<(usize, QpNumber)>,
     reached: Reached,
 }
 
@@ -48,6 +51,7 @@ impl World {
             requests: 0,
             tagged: terms.tagged,
             unfinished: terms.unfinished,
+            left: Vec::new(),
             reached: Reached::default(),
         };
         world.sides[1].host.listen(PORT);
@@ -105,6 +109,9 @@ impl World {
                 );
                 self.reached.ended +=
                     u64::from(matches!(event, Event::Disconnected { .. }) && !orderly);
+                if let Event::PeerLeft { qp, .. } = &event {
+                    self.left.push((host, *qp));
+                }
                 self.log.push(Seen::Told { host, event });
             }
         }
@@ -268,10 +275,20 @@ impl World {
         }
     }
 
+    /// Applications give up those who have left them.
+    fn give_up(&mut self) {
+        for (host, qp) in std::mem::take(&mut self.left) {
+            let status = WcStatus::RetryExceeded;
+            let command = Command::FailAs { qp, status };
+            self.sides[host].host.command(command);
+        }
+    }
+
     /// Time passes until the next alarm, devices give frames back, applications take completions,
     /// and all that comes of it happens. Returns whether there was an alarm to wait for, or frames
     /// are on their way.
     pub(crate) fn come_to_rest(&mut self, alarm: Option<Instant>) -> bool {
+        self.give_up();
         for host in 0..2 {
             let device = self.sides[host].host.device();
             device.complete();
