@@ -77,13 +77,11 @@ impl Segmenter {
         }
     }
 
-    /// Ends segments of a tagged message at multiples of a [line](LINE) of its Tagged Offset, where
-    /// a segment has room for one.
-    pub fn keeping_lines(self) -> Self {
-        Self {
-            whole_lines: true,
-            ..self
-        }
+    /// Decides whether segments of a tagged message end at multiples of a [line](LINE) of its Tagged
+    /// Offset, where a segment has room for one.
+    #[inline]
+    pub fn keep_lines(&mut self, whole: bool) {
+        self.whole_lines = whole;
     }
 
     /// Returns how many of `room` octets a segment has that is not the last.

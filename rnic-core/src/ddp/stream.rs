@@ -288,11 +288,9 @@ impl DdpStream {
             let Some(message) = ulp.next_message(guard)? else {
                 return Ok(false);
             };
-            let segmenter = self.start_message(&message);
-            self.sending = Some(match self.whole_lines {
-                false => segmenter,
-                true => segmenter.keeping_lines(),
-            });
+            let mut segmenter = self.start_message(&message);
+            segmenter.keep_lines(self.whole_lines);
+            self.sending = Some(segmenter);
         }
         Ok(true)
     }

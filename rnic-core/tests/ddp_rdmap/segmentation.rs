@@ -116,7 +116,8 @@ fn a_series_is_what_would_be_cut_one_by_one() {
 
 /// Segments of a message whose lines are kept whole.
 fn lines(header: DdpHeader, length: u32, mulpdu: usize) -> Vec<(u64, usize, bool)> {
-    let mut segmenter = Segmenter::new(header, length).keeping_lines();
+    let mut segmenter = Segmenter::new(header, length);
+    segmenter.keep_lines(true);
     let cuts = std::iter::from_fn(|| segmenter.next(mulpdu));
     cuts.map(|cut| (place(&cut.header), cut.len, cut.last))
         .collect()
@@ -158,7 +159,8 @@ fn where_lines_are_kept_whole_segments_end_between_two() {
 fn a_series_that_keeps_lines_is_what_would_be_cut_one_by_one() {
     for mulpdu in [60, 77, 78, 100, 154, 300] {
         for (length, start) in (0..900).flat_map(|length| [(length, 0), (length, 33)]) {
-            let mut singly = Segmenter::new(tagged(start), length).keeping_lines();
+            let mut singly = Segmenter::new(tagged(start), length);
+            singly.keep_lines(true);
             loop {
                 let mut together = singly;
                 if let Some(mut full) = together.full_segments(mulpdu) {
