@@ -32,7 +32,7 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
 /// How long a request waits for its datagram to be acknowledged. Then it completes all the same: a
 /// program sends to several peers, and one that does not answer is not to hold up the others. If
 /// the link does not stand by then, the datagram is lost.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// How long a peer may leave a datagram unacknowledged.
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -14,7 +14,7 @@ use crate::abi::IBV_QPS_RESET;
 use crate::adapter::Adapter;
 use crate::datagrams::endpoint::{Endpoint, Id, NewEndpoint, Request};
 use crate::datagrams::header::{self, Header, MOST};
-use crate::datagrams::links::{Destination, Links, Maker, Outbound};
+use crate::datagrams::links::{Destination, LONGEST_WAIT, Links, Maker, Outbound};
 use crate::errno::{Errno, ToErrno};
 use crate::numbers::port_of;
 
@@ -250,7 +250,7 @@ impl Service {
             return false;
         };
         let since = Instant::now();
-        if self.tends_at.is_none() {
+        if self.tends_at.is_none_or(|at| at > since + LONGEST_WAIT) {
             self.tends_at = Some(since);
             self.dispatcher.wake_by_ref();
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::ptr::null_mut;
 
 use nix::libc;
@@ -36,12 +36,16 @@ impl Side {
     }
 
     unsafe fn handle(&self, to: usize) -> *mut ibv_ah {
+        self.handle_to(self.at[to])
+    }
+
+    unsafe fn handle_to(&self, to: Ipv4Addr) -> *mut ibv_ah {
         let mut attr = ibv_ah_attr {
             is_global: 1,
             port_num: 1,
             ..ibv_ah_attr::default()
         };
-        attr.grh.dgid.raw = self.at[to].to_ipv6_mapped().octets();
+        attr.grh.dgid.raw = to.to_ipv6_mapped().octets();
         made(ibv_create_ah(self.pd, &mut attr))
     }
 
@@ -151,7 +155,24 @@ pub(crate) unsafe fn two_hosts(is_server: bool) {
     let mut both = [completion(side.cq), completion(side.cq)];
     both.sort_by_key(|wc| wc.wr_id);
     check(&side, &both[0], (3, peer), b"");
+    // A host that is away holds up nobody.
+    let away = side.handle_to(Ipv4Addr::new(10, 78, 0, 77));
+    for place in 4..8 {
+        ok(side.wait_for(qp, place, GRH + 3));
+    }
     talk.meet();
+    for _ in 0..4 {
+        ok(side.tell(qp, (away, peer, QKEY), b"you"));
+        ok(side.tell(qp, (there, peer, QKEY), b"you"));
+    }
+    let mut count = [0; 2];
+    while count != [8, 4] {
+        let wc = completion(side.cq);
+        assert_eq!(wc.status, IBV_WC_SUCCESS);
+        count[usize::from(wc.opcode == IBV_WC_RECV)] += 1;
+    }
+    talk.meet();
+    ok(ibv_destroy_ah(away));
     ok(ibv_destroy_ah(there));
     ok(ibv_destroy_qp(qp));
     side.close();
