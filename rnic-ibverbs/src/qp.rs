@@ -15,7 +15,7 @@ use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
-use crate::datagrams::{DatagramQp, MOST_SENDS, NewEndpoint};
+use crate::datagrams::{DatagramQp, NewEndpoint};
 use crate::errno::{Errno, ToErrno, pointer};
 use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
@@ -185,9 +185,6 @@ unsafe fn create(
     let is_datagram = init.qp_type == IBV_QPT_UD;
     if is_datagram && !init.srq.is_null() {
         return Err(Errno::EOPNOTSUPP);
-    }
-    if is_datagram && init.cap.max_send_wr > MOST_SENDS {
-        return Err(Errno::EINVAL);
     }
     let inner = make(pd, init)?;
     let real = inner.caps();

@@ -15,8 +15,9 @@ use crate::abi::{
 use crate::datagrams::header::{self, GRH_LEN, Header, MOST};
 use crate::errno::{Errno, ToErrno};
 
-/// The most requests of the send queue.
-pub(crate) const MOST_SENDS: u32 = 4096;
+/// The most requests that have their slots, which are pinned memory (34 MB for these). A longer send
+/// queue is taken too.
+const MOST_WITH_SLOTS: u32 = 4096;
 
 /// Octets of a slot: a whole datagram, and the next one in another cache line.
 const SLOT: usize = (header::LEN + MOST).next_multiple_of(64);
@@ -82,8 +83,8 @@ struct Sent {
 /// Registered memory for datagrams on their way: the program may change its own once a request is
 /// complete, and a connection may send them again later than that.
 ///
-/// There are twice as many as requests, and a link has at most half of them: one whose peer does not
-/// answer leaves the others enough.
+/// There are twice as many as requests, up to a limit, and a link has at most half of them: one
+/// whose peer does not answer leaves the others enough.
 struct Slots {
     memory: Mr,
     free: Vec<u32>,
@@ -95,7 +96,7 @@ struct Slots {
 
 impl Slots {
     fn new(pd: &Pd, sends: u32) -> Result<Self, Errno> {
-        let count = 2 * sends.max(1);
+        let count = 2 * sends.clamp(1, MOST_WITH_SLOTS);
         let region = pd.device().allocate(SLOT * count as usize, HugePages::None);
         let region = Arc::new(region.map_err(|_| Errno::ENOMEM)?);
         let memory = pd.register(&region, Access::LOCAL_WRITE);

@@ -33,7 +33,7 @@ use endpoint::Id;
 use header::Header;
 use service::{Outgoing, Service};
 
-pub(crate) use endpoint::{MOST_SENDS, NewEndpoint};
+pub(crate) use endpoint::NewEndpoint;
 pub(crate) use header::GRH_LEN;
 pub(crate) use links::Destination;
 pub(crate) use service::Payload;

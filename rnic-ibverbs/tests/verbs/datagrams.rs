@@ -21,9 +21,14 @@ const PLACE: usize = 2048;
 
 impl Side {
     unsafe fn datagrams(&self, receives: u32) -> *mut ibv_qp {
+        self.datagrams_with(receives, 64)
+    }
+
+    unsafe fn datagrams_with(&self, receives: u32, sends: u32) -> *mut ibv_qp {
         let mut init = qp_attributes(self.cq);
         init.qp_type = IBV_QPT_UD;
         init.cap.max_recv_wr = receives;
+        init.cap.max_send_wr = sends;
         let qp = made(ibv_create_qp(self.pd, &mut init));
         for (state, mask) in [
             (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
@@ -181,7 +186,11 @@ pub(crate) unsafe fn two_hosts(is_server: bool) {
 /// Queue pairs of one process, one of them its own peer; and what is refused.
 pub(crate) unsafe fn one_process() {
     let mut side = Side::new(false);
-    let pair = [side.datagrams(4), side.datagrams(4)];
+    // A send queue as long as the device says is taken.
+    let mut device: ibv_device_attr = std::mem::zeroed();
+    ok(ibv_query_device((*side.pd).context, &mut device));
+    let longest = device.max_qp_wr as u32;
+    let pair = [side.datagrams_with(4, longest), side.datagrams(4)];
     let here = side.handle(0);
     let numbers = pair.map(|qp| (*qp).qp_num);
     assert_ne!(numbers[0], numbers[1]);
