@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Unmodified RDMA programs over rnic: perftest beside rnic-ctl perf, and qperf beside its own tests
-of the kernel's TCP.
+"""Unmodified RDMA programs over rnic: perftest beside rnic-ctl perf, perftest that connects its
+queue pairs itself beside perftest over rdma_cm, and qperf beside its own tests of the kernel's TCP.
 
     ci/bench programs                      some minutes
     ci/bench programs --repetitions N      N rounds (5)
@@ -27,7 +27,8 @@ from programs import ALONE, SIDES, Failed, Process, expect  # noqa: E402
 
 WEST, EAST = SIDES
 SERVER = SIDES[WEST][0]
-PERF_PORT, PERFTEST_PORT, QPERF_PORT = 18515, 18515, 19765
+# Where perftest connects its queue pairs itself, its port is the kernel's, which keeps it in TIME-WAIT.
+PERF_PORT, PERFTEST_PORT, EXCHANGE_PORT, QPERF_PORT = 18515, 18515, 18600, 19765
 # The most that perftest may take of what rnic-ctl perf takes, and that it may give less; the most
 # that a round trip by RDMA may take of one by the kernel's TCP.
 WITHIN, LATENCY = 1.1, 0.6
@@ -76,11 +77,22 @@ class Measurements:
         return result["t_typical"] if kind == "lat" else bandwidth(result["MsgRate"], size)
 
     def perftest(self, test, size):
-        """The program of perftest of that name, whose table has one row."""
+        """The program of perftest of that name, over rdma_cm."""
+        return self.perftest_row(f"ib_{test} -R", test, size, PERFTEST_PORT)
+
+    def exchanging(self, test, size):
+        """The same, which connects its queue pairs itself. Its Sends run where the device calls itself
+        RoCE."""
+        label = "--as roce " if test.startswith("send") else ""
+        return self.perftest_row(f"ib_{test} -p {EXCHANGE_PORT}", test, size, EXCHANGE_PORT, label, kernel=True)
+
+    def perftest_row(self, program, test, size, port, label="", **how):
+        """Returns what the one row of the program's table says."""
         kind = test.rsplit("_", 1)[1]
         count = self.latencies if kind == "lat" else self.messages
-        program = f"ib_{test} -R -F -s {size} -n {count}"
-        said = self.ends(self.run("server", WEST, program), lambda: self.run("client", EAST, f"{program} {SERVER}"), PERFTEST_PORT)
+        program = f"{program} -F -s {size} -n {count}"
+        said = self.ends(self.run("server", WEST, program, label),
+                         lambda: self.run("client", EAST, f"{program} {SERVER}", label), port, **how)
         row = re.search(rf"^ *{size} +\d+ +(.*)$", said, re.MULTILINE)
         expect(row, f"ib_{test} prints no row of {size} octets:", said)
         numbers = [float(word) for word in row[1].split()]
@@ -95,8 +107,8 @@ class Measurements:
         expect(found, f"qperf {test} prints no result:", said)
         return float(found[1].replace(",", "")) * UNITS[found[2]]
 
-    def run(self, name, side, command):
-        return self.hosts.start(name, side, " ".join(self.pinned(side, command)))
+    def run(self, name, side, command, label=""):
+        return self.hosts.start(name, side, label + " ".join(self.pinned(side, command)))
 
 
 def bandwidth(millions, size):
@@ -112,6 +124,7 @@ def rows():
             test = f"{operation}_{kind}"
             limit = ("at most", WITHIN) if kind == "lat" else ("at least", 1 / WITHIN)
             yield f"ib_{test} -s {size}", "rnic-ctl perf", ("perftest", test, size), ("perf", test, size), limit
+            yield f"ib_{test}, self-connected", "over rdma_cm", ("exchanging", test, size), ("perftest", test, size), limit
     for test, kernel in (("rc_lat", "tcp_lat"), ("rc_rdma_write_lat", "tcp_lat")):
         yield f"qperf {test}", f"qperf {kernel}", ("qperf", test), ("qperf", kernel), ("at most", LATENCY)
     # Both ends wait by reading their memory, so that the thread that stands by has to share their
@@ -128,7 +141,7 @@ def show(title, beside, ours, theirs, limit):
         word, bound = limit
         holds = ratio <= bound if word == "at most" else ratio >= bound
         verdict = f"{word} {bound:.2f}: {'holds' if holds else 'MISSED'}"
-    print(f"{title:28} {statistics.median(ours):9.2f} {unit:6}  {beside:14} {statistics.median(theirs):9.2f} {unit:6}  "
+    print(f"{title:29} {statistics.median(ours):9.2f} {unit:6}  {beside:14} {statistics.median(theirs):9.2f} {unit:6}  "
           f"ratio {ratio:5.2f}  {verdict}", flush=True)
 
 
