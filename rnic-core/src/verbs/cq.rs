@@ -54,8 +54,8 @@ impl Arming {
         self.0.load(Ordering::SeqCst) != NONE
     }
 
-    /// Returns whether to notify; disarms if so. Called by the engine after the pushes of a batch,
-    /// and by whoever else writes completions.
+    /// Returns whether to notify; disarms if so. The engine calls it after the pushes of a batch. A
+    /// library that writes completions of its own calls it after each.
     pub fn fire(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         self.0

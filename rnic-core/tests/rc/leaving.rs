@@ -5,6 +5,7 @@ use std::time::Duration;
 use rnic_core::connection::EndReason;
 use rnic_core::engine::Command;
 use rnic_core::ids::QpNumber;
+use rnic_core::testing::simulation::{Simulation, TestQp};
 use rnic_core::verbs::status::WcStatus::{RetryExceeded, Success, WrFlushed};
 use rnic_core::verbs::wr::WcOpcode::{Recv, Send};
 
@@ -14,24 +15,34 @@ use crate::scene::*;
 /// Each way of leaving that is no Terminate.
 const WAYS: [fn(QpNumber) -> Command; 3] = [Command::DestroyQp, Command::Fail, Command::Abort];
 
+/// Two messages are delivered, and their receiver leaves in the same turn.
+fn deliver_and_leave(
+    sim: &mut Simulation,
+    active: &mut TestQp,
+    passive: &mut TestQp,
+    leave: fn(QpNumber) -> Command,
+) {
+    for id in 1..=2 {
+        sim.hosts[1].post_recv(passive, empty_recv(id));
+    }
+    sim.hosts[0].post_recv(active, empty_recv(50));
+    sim.hosts[0].post_send(active, inline_send(1, b""));
+    sim.hosts[0].post_send(active, inline_send(2, b""));
+    let mut received = Vec::new();
+    assert!(sim.run_until(SECOND, |_| {
+        received.extend(outcomes(passive));
+        received.len() == 2
+    }));
+    sim.hosts[1].command(leave(passive.number));
+    sim.run_for(SECOND);
+}
+
 /// The receiver takes a message and leaves in the same turn: before its ACK.
 #[test]
 fn a_message_that_was_delivered_succeeds_although_the_receiver_leaves() {
     for leave in WAYS {
         let (mut sim, mut active, mut passive) = connected();
-        for id in 1..=2 {
-            sim.hosts[1].post_recv(&mut passive, empty_recv(id));
-        }
-        sim.hosts[0].post_recv(&mut active, empty_recv(50));
-        sim.hosts[0].post_send(&mut active, inline_send(1, b""));
-        sim.hosts[0].post_send(&mut active, inline_send(2, b""));
-        let mut received = Vec::new();
-        assert!(sim.run_until(SECOND, |_| {
-            received.extend(outcomes(&mut passive));
-            received.len() == 2
-        }));
-        sim.hosts[1].command(leave(passive.number));
-        sim.run_for(SECOND);
+        deliver_and_leave(&mut sim, &mut active, &mut passive, leave);
         let sent = [(1, Send, Success), (2, Send, Success)];
         assert_eq!(outcomes(&mut active), sent);
         assert_orphaned(&sim, 0, &mut active, &EndReason::Peer);
@@ -149,19 +160,7 @@ fn a_message_that_a_reset_acknowledges_succeeds_without_rc_too() {
     for leave in WAYS {
         let mut sim = rc_hosts();
         let (mut active, mut passive) = sim.connect(&Default::default()).unwrap();
-        for id in 1..=2 {
-            sim.hosts[1].post_recv(&mut passive, empty_recv(id));
-        }
-        sim.hosts[0].post_recv(&mut active, empty_recv(50));
-        sim.hosts[0].post_send(&mut active, inline_send(1, b""));
-        sim.hosts[0].post_send(&mut active, inline_send(2, b""));
-        let mut received = Vec::new();
-        assert!(sim.run_until(SECOND, |_| {
-            received.extend(outcomes(&mut passive));
-            received.len() == 2
-        }));
-        sim.hosts[1].command(leave(passive.number));
-        sim.run_for(SECOND);
+        deliver_and_leave(&mut sim, &mut active, &mut passive, leave);
         let wanted = [
             (1, Send, Success),
             (2, Send, Success),

@@ -98,13 +98,7 @@ fn a_request_behind_the_end_waits_and_keeps_no_message_away() {
     receive_both_alive(&mut sim, &mut other);
     sim.run_for(10 * SECOND);
     assert!(other.poll().is_empty());
-    give_up(&mut sim, &other);
-    let done = other.poll();
-    let done: Vec<_> = done
-        .iter()
-        .map(|done| (done.wr_id, done.status()))
-        .collect();
-    assert_eq!(done, [(5, WcStatus::RetryExceeded)]);
+    assert_given_up(&mut sim, &mut other);
     assert_eq!(sim.hosts[1].end_of(other.number), Some(EndReason::Peer));
     assert_nothing_left(&mut sim);
 }
@@ -117,24 +111,25 @@ fn a_request_behind_the_end_can_be_given_up() {
     sim.run_for(10 * SECOND);
     sim.hosts[1].post_send(&mut other, inline_send(5, b"late"));
     sim.run_for(10 * SECOND);
-    give_up(&mut sim, &other);
-    let done = other.poll();
-    let done: Vec<_> = done
-        .iter()
-        .map(|done| (done.wr_id, done.status()))
-        .collect();
-    assert_eq!(done, [(5, WcStatus::RetryExceeded)]);
+    assert_given_up(&mut sim, &mut other);
     assert_nothing_parked(&mut sim, 1);
     assert_nothing_left(&mut sim);
 }
 
-fn give_up(sim: &mut Simulation, qp: &TestQp) {
+/// Gives up the request behind the end: it and nothing else completes.
+fn assert_given_up(sim: &mut Simulation, qp: &mut TestQp) {
     let command = Command::FailAs {
         qp: qp.number,
         status: WcStatus::RetryExceeded,
     };
     sim.hosts[1].command(command);
     sim.run_for(SECOND);
+    let done = qp.poll();
+    let done: Vec<_> = done
+        .iter()
+        .map(|done| (done.wr_id, done.status()))
+        .collect();
+    assert_eq!(done, [(5, WcStatus::RetryExceeded)]);
 }
 
 #[test]
