@@ -1,5 +1,7 @@
 //! What the values of a message must be. Senders are not trusted.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 
 use crate::device::Mode;
@@ -58,6 +60,12 @@ fn rule(holds: bool, text: impl FnOnce() -> String) -> Result<(), String> {
 fn device(name: &str) -> Result<(), String> {
     rule(is_device_name(name), || {
         format!("{name:?} is no name of a network device")
+    })
+}
+
+fn peer(remote: SocketAddr) -> Result<(), String> {
+    rule(remote.port() != 0, || {
+        format!("no peer has TCP port 0: {remote}")
     })
 }
 
@@ -128,6 +136,7 @@ impl Message for Request {
         "adopt",
         "listen",
         "connect",
+        "locate",
         "release",
         "admit",
         "follow",
@@ -181,11 +190,9 @@ impl Message for Request {
                 let limits = peers.limits().unwrap_or_default();
                 list("peers", limits.len())
             }
-            Ask::Connect { remote, .. } | Ask::Admit { remote, .. } => {
-                rule(remote.port() != 0, || {
-                    format!("no peer has TCP port 0: {remote}")
-                })
-            }
+            Ask::Connect { remote, .. }
+            | Ask::Admit { remote, .. }
+            | Ask::Locate { remote, .. } => peer(*remote),
             Ask::AddDevice { netdev, changes }
             | Ask::SetDevice {
                 netdev, changes, ..
@@ -218,6 +225,7 @@ impl Message for FromDaemon {
         "port",
         "adopted",
         "lease",
+        "located",
         "released",
         "devices",
         "ports",
@@ -245,6 +253,7 @@ impl Message for FromDaemon {
                 Answer::Welcome { .. }
                 | Answer::Adopted
                 | Answer::Lease { .. }
+                | Answer::Located { .. }
                 | Answer::Released
                 | Answer::Devices(_)
                 | Answer::Ports(_)
@@ -296,6 +305,7 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         }
         Answer::Port(grant) => check_grant(grant),
         Answer::Refused(refused) => check_refused(refused),
+        Answer::Located { remote } => peer(*remote),
         Answer::Devices(page) => list("list", page.list.len()),
         Answer::Ports(page) => list("list", page.list.len()),
         Answer::Leases(page) => list("list", page.list.len()),

@@ -169,6 +169,10 @@ pub enum Ask {
         /// The peers that may connect: a list of prefixes, or null (the default) for all.
         #[serde(default, with = "peers")]
         peers: Peers,
+        /// Whether a TCP socket has that TCP port, so that rnicd is to choose another, and tell it
+        /// to the port mappers of peers that ask for this one.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        mapped: bool,
     },
     /// A TCP port to connect from, answered by `Lease`.
     Connect {
@@ -178,6 +182,17 @@ pub enum Ask {
         remote: SocketAddr,
         /// From where; without it, rnicd chooses the address that routes to the peer, and a TCP
         /// port.
+        local: Option<SocketAddr>,
+    },
+    /// Where the listener at an address really is, which the port mapper of its host knows. Answered
+    /// by `Located`.
+    Locate {
+        /// The port that will connect.
+        port: u32,
+        /// The listener.
+        remote: SocketAddr,
+        /// From where the port will connect; without it, rnicd chooses the address.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         local: Option<SocketAddr>,
     },
     /// The end of a lease, answered by `Released`.
@@ -383,6 +398,11 @@ pub enum Answer {
     Lease {
         /// The local address and TCP port, by which the lease is known from here on.
         local: SocketAddr,
+    },
+    /// To `Locate`.
+    Located {
+        /// Where to connect to: what was asked for, unless a port mapper says otherwise.
+        remote: SocketAddr,
     },
     /// To `Release`.
     Released,

@@ -186,5 +186,5 @@ pub use rnic_core::wire::rdmap::{ReadRequest, TerminateControl};
 pub use rnic_xdp::steering::{Mode, ModeChoice};
 pub use rnic_xdp::{
     BusyPoll, InterfaceConfig, InterfaceReport, InterfaceStatistics, Private, QueueStatistics,
-    TxChecksum, TxOffload, ZeroCopy, ZeroCopyChoice, take_private,
+    TxChecksum, TxOffload, ZeroCopy, ZeroCopyChoice, take_private, users_listening,
 };

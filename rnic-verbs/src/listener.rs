@@ -39,8 +39,31 @@ impl Device {
     /// firewall does not apply. Fails as [`listen`](Self::listen) does.
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
         let addressed = self.inner.reserve(local, &peers);
-        let (local, reservation) =
+        let addressed = addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
+        self.listen_at(addressed, &peers)
+    }
+
+    /// Listens at another TCP port than at that of `local`, which a TCP socket has, and tells it to
+    /// peers that ask the port mapper of this host for the listener at `local`, as
+    /// [`find_listener`](Self::find_listener) does. Otherwise it does what
+    /// [`listen_to`](Self::listen_to) does. Fails if what has the TCP port may be for RDMA, or is
+    /// another user's, or if no port mapper can tell peers.
+    pub fn listen_mapped(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
+        let addressed = self.inner.net.listen_mapped(local, &peers);
+        let (mapped, reservation) =
             addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
+        debug!("who asks the port mapper for {local} is sent to {mapped}");
+        let ports = &self.inner.ports;
+        ports.keep(mapped, peers.clone(), &reservation);
+        self.listen_at((mapped, reservation), &peers)
+    }
+
+    /// Listens at a port that is reserved.
+    fn listen_at(
+        &self,
+        (local, reservation): (SocketAddr, PortReservation),
+        peers: &Peers,
+    ) -> Result<Listener, Error> {
         let id = ListenerId(self.inner.new_listener());
         self.inner
             .router
@@ -99,6 +122,21 @@ impl Device {
                 request => return Ok(request),
             }
         }
+    }
+}
+
+impl Device {
+    /// Asks the port mapper of a peer's host (UDP port 3935) where the listener at `remote` really
+    /// is, and calls `found` with that: with `remote` itself if there is no mapper, or it does not
+    /// know the listener. It is called within some seconds, by any thread, and must not wait. If the
+    /// device is closed, it is dropped.
+    pub fn find_listener(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        found: impl FnOnce(SocketAddr) + Send + 'static,
+    ) {
+        self.inner.net.find_listener(remote, local, Box::new(found));
     }
 }
 

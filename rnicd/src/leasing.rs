@@ -8,6 +8,8 @@ use rnic_core::connection::AddressPair;
 use rnic_core::engine::{NetError, Peers};
 use rnic_manager::protocol::{Answer, Reason, Refused};
 use rnic_manager::states::Event;
+use rnic_xdp::Mapping;
+use tracing::debug;
 
 use crate::administration::{Answered, release};
 use crate::client::now;
@@ -54,17 +56,17 @@ impl Server {
         &mut self,
         key: ClientKey,
         number: u32,
-        local: SocketAddr,
+        (wanted, mapped): (SocketAddr, bool),
         peers: &Peers,
     ) -> Answered {
         let limits = self.limits(key);
         let (uid, account) = (self.clients[key].peer.uid, self.owner_of(key, number));
-        if local.port() != 0 && !limits.listen.value.contains(local.port()) {
+        if wanted.port() != 0 && !limits.listen.value.contains(wanted.port()) {
             let setting = &limits.listen;
             let why = format!(
                 "uid {uid} may listen on {}, not on {}; {} says so",
                 setting.value,
-                local.port(),
+                wanted.port(),
                 setting.origin
             );
             return Err(Refused::new(Reason::NotPermitted, why));
@@ -79,14 +81,35 @@ impl Server {
         let held = quotas
             .try_take(account, Resource::Listeners, 1, &limits)
             .map_err(over)?;
+        let mut local = wanted;
+        if mapped {
+            let checked = shared.device.check_number(wanted, uid);
+            checked.map_err(|error| self.refusal(error, number))?;
+            local.set_port(0);
+        }
+        let shared = self.port_of(key, number)?;
         let reserved = shared.device.listen(number, local, peers);
         if local.port() == 0 {
             self.check_chosen(number, &reserved)?;
         }
+        let mut mapping = None;
         if let Ok((local, _)) = &reserved {
-            self.port_of(key, number)?.note_listener(number, *local);
+            let shared = self.port_of(key, number)?;
+            match known(shared, number, (wanted, mapped), *local) {
+                Ok(known) => mapping = known,
+                Err(error) => {
+                    let released = shared.device.release(number, *local);
+                    released.map_err(|error| Refused::new(Reason::Other, error.to_string()))?;
+                    return Err(self.refusal(error, number));
+                }
+            }
         }
-        self.lease(number, reserved, held)
+        self.lease(number, reserved, (held, mapping))
+    }
+
+    /// Puts into words why the client of a port does not get an address.
+    fn refusal(&self, error: NetError, number: u32) -> Refused {
+        self.name_holder(error, number).into()
     }
 
     pub(crate) fn connect(
@@ -107,18 +130,9 @@ impl Server {
             );
             return Err(Refused::new(Reason::NotPermitted, why));
         }
+        self.check_peer(key, number, remote)?;
         let quotas = self.quotas.clone();
         let shared = self.port_of(key, number)?;
-        let is_on_link = shared.device.is_on_link(remote.ip());
-        let peers = &limits.peers.value;
-        if !peers.0.contain(remote.ip(), is_on_link) {
-            let why = format!(
-                "uid {uid} may not connect to {}: peers = {peers}; {} says so",
-                remote.ip(),
-                limits.peers.origin
-            );
-            return Err(Refused::new(Reason::NotPermitted, why));
-        }
         let held = quotas
             .try_take(account, Resource::Connections, 1, &limits)
             .map_err(over)?;
@@ -126,7 +140,28 @@ impl Server {
         if wanted == 0 {
             self.check_chosen(number, &reserved)?;
         }
-        self.lease(number, reserved, held)
+        self.lease(number, reserved, (held, None))
+    }
+
+    /// Fails if the client of a port may not connect to a peer.
+    pub(crate) fn check_peer(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        remote: SocketAddr,
+    ) -> Result<(), Refused> {
+        let (limits, uid) = (self.limits(key), self.clients[key].peer.uid);
+        let is_on_link = self.port_of(key, number)?.device.is_on_link(remote.ip());
+        let peers = &limits.peers.value;
+        if peers.0.contain(remote.ip(), is_on_link) {
+            return Ok(());
+        }
+        let why = format!(
+            "uid {uid} may not connect to {}: peers = {peers}; {} says so",
+            remote.ip(),
+            limits.peers.origin
+        );
+        Err(Refused::new(Reason::NotPermitted, why))
     }
 
     /// Keeps a lease, and answers with it.
@@ -134,15 +169,15 @@ impl Server {
         &mut self,
         number: u32,
         reserved: Result<(SocketAddr, OwnedFd), NetError>,
-        held: Charge,
+        (held, mapping): (Charge, Option<Mapping>),
     ) -> Answered {
-        let named = |error| self.name_holder(error, number);
-        let (local, socket) = reserved.map_err(|error| Refused::from(named(error)))?;
+        let (local, socket) = reserved.map_err(|error| self.refusal(error, number))?;
         let mut devices = self.devices.iter_mut();
         if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&number)) {
             let netdev = shared.device.netdev();
             let reservation = self.keeper.keep(lease_key(netdev, number, local), socket);
             let lease = Lease {
+                _mapping: mapping,
                 reservation,
                 _held: held,
                 since: Some(now()),
@@ -245,6 +280,23 @@ pub(crate) fn path(source: Option<IpAddr>, destination: IpAddr) -> AddressPair {
         local: source.unwrap_or(unspecified),
         remote: destination,
     }
+}
+
+/// Notes a listener, and makes it known to the port mappers of peers. One that has the number it
+/// wanted is found without that.
+fn known(
+    shared: &mut Shared,
+    number: u32,
+    (wanted, mapped): (SocketAddr, bool),
+    local: SocketAddr,
+) -> Result<Option<Mapping>, NetError> {
+    let wanted = if mapped { wanted } else { local };
+    let mapping = match shared.device.map(number, wanted, local.port()) {
+        Err(error) if mapped => return Err(error),
+        mapping => mapping.inspect_err(|error| debug!("port mappers do not know {local}: {error}")),
+    };
+    shared.note_listener(number, local, wanted);
+    Ok(mapping.ok())
 }
 
 /// Fails if a listener names too many prefixes.

@@ -25,6 +25,7 @@ mod kept;
 mod kernel_settings;
 mod leasing;
 mod listeners;
+mod locating;
 mod made;
 mod memory;
 pub mod notify;

@@ -157,7 +157,11 @@ pub(crate) fn open(
             true => Resource::Listeners,
             false => Resource::Connections,
         };
+        let wanted = port.record.mapped.get(&local).copied().unwrap_or(local);
+        let is_listener = port.record.listeners.contains(&local);
+        let mapping = is_listener.then(|| device.map(number, wanted, local.port()));
         let lease = Lease {
+            _mapping: mapping.and_then(|mapping| found(name, mapping)),
             reservation,
             _held: held.quotas.adopt(port.record.account(), resource, 1),
             since: None,

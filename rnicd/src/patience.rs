@@ -103,7 +103,8 @@ impl Server {
         ports.any(|port| port.client.is_none() && port.record.account() == account)
     }
 
-    fn refuse(&mut self, key: ClientKey, id: u64, refused: Refused) {
+    /// Refuses what a client has asked for.
+    pub(crate) fn refuse(&mut self, key: ClientKey, id: u64, refused: Refused) {
         let answer = Answer::Refused(refused);
         self.answer(key, Reply { id, answer }, Vec::new());
     }

@@ -1,7 +1,7 @@
 //! What must be known of a port when rnicd starts again: whose it is. It lies in a file that only
 //! root can read, as long as the port exists.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -45,6 +45,9 @@ pub(crate) struct Record {
     /// Those of its leases that listen.
     #[serde(default)]
     pub(crate) listeners: BTreeSet<SocketAddr>,
+    /// Where their client wanted to listen, of those that it asked to be mapped.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) mapped: BTreeMap<SocketAddr, SocketAddr>,
     /// What is still there of it, if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended: Option<Ended>,

@@ -32,6 +32,12 @@ const MAX_PORTS: u32 = 1023;
 impl Server {
     /// Carries out a request of a client, and answers it.
     pub(crate) fn handle(&mut self, key: ClientKey, request: Request) {
+        if matches!(request.ask, Ask::Locate { .. }) {
+            if let Err(refused) = self.locate(key, &request) {
+                self.refuse(key, request.id, refused);
+            }
+            return;
+        }
         let silent = matches!(request.ask, Ask::Follow { .. } | Ask::Forget { .. });
         let answered = self.carry_out(key, request.ask.clone());
         if !(silent && answered.is_ok()) {
@@ -103,12 +109,19 @@ impl Server {
                 token,
                 leases,
             } => self.adopt(key, port, token, &leases),
-            Ask::Listen { port, local, peers } => self.listen(key, port, local, &peers),
+            Ask::Listen {
+                port,
+                local,
+                peers,
+                mapped,
+            } => self.listen(key, port, (local, mapped), &peers),
             Ask::Connect {
                 port,
                 remote,
                 local,
             } => self.connect(key, port, remote, local),
+            // Answered when the answer has come.
+            Ask::Locate { .. } => nothing(),
             Ask::Release { port, local } => self.release(key, port, local),
             Ask::Admit {
                 port,
@@ -251,6 +264,7 @@ impl Server {
             queue: made.queue.clone(),
             ended: None,
             listeners: Default::default(),
+            mapped: Default::default(),
         };
         let memory = shared.records.keep(&record).and_then(|()| made.memory());
         let memory = match memory {

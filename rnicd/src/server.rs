@@ -24,6 +24,7 @@ use crate::client::{Client, Received, event, now};
 use crate::ending::Endings;
 use crate::kept::Keeper;
 use crate::listeners::Listener;
+use crate::locating::Questions;
 use crate::memory::Memory;
 use crate::places::Places;
 use crate::quota::Quotas;
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     /// What users have done of late, and whose turn was last.
     pub(crate) users: Users,
     pub(crate) served: u32,
+    /// What clients want to know of listeners.
+    pub(crate) questions: Questions,
     pub(crate) quotas: Quotas,
     /// Who holds for the next rnicd what this one holds.
     pub(crate) keeper: Keeper,
@@ -116,6 +119,7 @@ impl Server {
             clients: Slab::new(),
             users: Users::default(),
             served: 0,
+            questions: Questions::default(),
             quotas,
             keeper,
             found,
@@ -157,6 +161,7 @@ impl Server {
         }
         self.endings.poll_freeing();
         self.serve_clients(asking, began + TURN);
+        self.say_located();
         self.serve_waiting(began);
         self.restore_keeper();
         let keys: Vec<_> = self.clients.iter().map(|(key, _)| key).collect();
@@ -445,6 +450,7 @@ impl Server {
             }
         }
         client.close();
+        self.questions.forget(key);
         self.users.forget_idle();
         for shared in &mut self.devices {
             let ports = shared.ports.iter_mut();

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_manager::states::KernelLink;
+use rnic_xdp::Mapping;
 use rnic_xdp::shared::PoliceCounters;
 use rnic_xdp::shared::SharedDevice;
 use rnic_xdp::steering::ModeChoice;
@@ -26,6 +27,9 @@ pub(crate) struct Lease {
     /// The socket that reserves its TCP port: closed when nothing is steered there any more, and
     /// before that is said.
     pub(crate) reservation: Kept,
+    /// Makes a listener known to the port mappers of peers: its port is another's once the
+    /// reservation ends.
+    pub(crate) _mapping: Option<Mapping>,
     /// Its part of the quota.
     pub(crate) _held: Charge,
     /// When it was leased, in seconds since 1970-01-01 UTC, unless a former rnicd did it.
@@ -152,10 +156,14 @@ impl Shared {
         followed.ports.clone()
     }
 
-    /// Notes that a lease listens, for the next rnicd, which counts it as that.
-    pub(crate) fn note_listener(&mut self, number: u32, local: SocketAddr) {
+    /// Notes that a lease listens, and at which address and TCP port its client wanted to, for the
+    /// next rnicd.
+    pub(crate) fn note_listener(&mut self, number: u32, local: SocketAddr, wanted: SocketAddr) {
         if let Some(port) = self.ports.get_mut(&number) {
             port.record.listeners.insert(local);
+            if wanted != local {
+                port.record.mapped.insert(local, wanted);
+            }
             self.keep_record(number);
         }
     }
@@ -163,7 +171,11 @@ impl Shared {
     /// Forgets that a lease listened.
     pub(crate) fn forget_listener(&mut self, number: u32, local: SocketAddr) {
         let port = self.ports.get_mut(&number);
-        if port.is_some_and(|port| port.record.listeners.remove(&local)) {
+        let forget = |record: &mut Record| {
+            record.mapped.remove(&local);
+            record.listeners.remove(&local)
+        };
+        if port.is_some_and(|port| forget(&mut port.record)) {
             self.keep_record(number);
         }
     }

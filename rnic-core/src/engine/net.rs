@@ -79,6 +79,9 @@ pub enum NetError {
     },
 }
 
+/// Is told where a listener is.
+pub type Found = Box<dyn FnOnce(SocketAddr) + Send>;
+
 /// Address services of a network: reserves local ports and steers them to the engine.
 pub trait Net: Send + Sync {
     /// Runs `make`, which allocates memory for the device, so that the memory lies on the device's
@@ -98,6 +101,26 @@ pub trait Net: Send + Sync {
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, PortReservation), NetError>;
+
+    /// Reserves a port for a listener whose own number a TCP socket has, and makes it known by that
+    /// number: peers ask the port mapper of this host. Returns where it listens.
+    fn listen_mapped(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let _ = peers;
+        Err(NetError::InUse(local.into()))
+    }
+
+    /// Asks the port mapper of a peer's host where the listener at `remote` really is, and calls
+    /// `found` with that: with `remote` itself if there is no mapper, or it does not know the
+    /// listener. It is called within some seconds, by any thread, and must not wait. If the network
+    /// ends, it is dropped.
+    fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
+        let _ = local;
+        found(remote);
+    }
 
     /// Returns whether the host's policy allows a connection that a peer opened.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {

@@ -17,6 +17,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod mpa;
 pub mod packet;
+pub mod port_mapper;
 pub mod prediction;
 pub mod rdmap;
 pub mod segment_template;

@@ -16,6 +16,7 @@ use rnic_verbs::PortReservation;
 
 use crate::abi::rdma_sockaddr;
 use crate::adapter::{self, Adapter, adapters};
+use crate::cm::mapping::{self, Use};
 use crate::errno::Errno;
 
 /// How long a TCP port is waited for that belongs to a process which has ended, one that this
@@ -126,6 +127,8 @@ pub(super) enum Reserved {
     Socket { _bound: OwnedFd },
     /// What earlier connections of this process keep reserved.
     Shared(PortReservation),
+    /// Nothing: a TCP socket has it, or is to have it.
+    Mapped,
 }
 
 impl Reserved {
@@ -133,18 +136,22 @@ impl Reserved {
     /// as long as this is held.
     pub(super) fn free(self) -> Option<PortReservation> {
         match self {
-            Self::Socket { .. } => None,
+            Self::Socket { .. } | Self::Mapped => None,
             Self::Shared(lease) => Some(lease),
         }
     }
 }
 
 /// Reserves a TCP port as [`reserve`] does. One that earlier connections of this process have,
-/// until their TIME-WAIT ends, is shared with them. That no id has it any more, the caller knows.
+/// until their TIME-WAIT ends, is shared with them. That no id has it any more, the caller knows. One
+/// at which a TCP socket listens is not reserved: who listens gets another one.
 pub(super) fn reserve_again(
     wanted: SocketAddr,
     reuse: bool,
 ) -> Result<(Reserved, SocketAddr), Errno> {
+    if mapping::choice() == Use::Always && wanted.port() != 0 {
+        return Ok((Reserved::Mapped, wanted));
+    }
     let began = Instant::now();
     let (soon, until) = (began + RELEASED_WITHIN, began + PATIENCE);
     let mut is_last = false;
@@ -156,6 +163,9 @@ pub(super) fn reserve_again(
         }
         if let Some(lease) = in_use(plain(wanted)) {
             return Ok((Reserved::Shared(lease), wanted));
+        }
+        if mapping::choice() == Use::Needed && mapping::tcp_listens(plain(wanted)) {
+            return Ok((Reserved::Mapped, wanted));
         }
         // With the kernel alone a port is free once its id is destroyed or its process has ended.
         // rnicd frees it a moment later.

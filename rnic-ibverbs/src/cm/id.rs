@@ -85,6 +85,8 @@ pub(super) enum Phase {
     /// It waits for the way to its peer.
     Resolving,
     AddressResolved,
+    /// It waits for the port mapper of its peer.
+    ResolvingRoute,
     RouteResolved,
     Listening,
     /// A peer has asked, and has no answer yet.
@@ -263,12 +265,15 @@ impl Id {
         self.public.0
     }
 
-    /// Shows the program the local port that the id has now.
+    /// Shows the program the local port from which the id has connected.
     ///
     /// # Safety
     /// An event of the id is not acknowledged, or the program is in a call with the id.
     pub(super) unsafe fn show_port(&self) {
-        let local = self.state().local;
+        let local = {
+            let state = self.state();
+            state.local.filter(|_| !state.is_passive)
+        };
         if let Some(local) = local {
             // It lies at the same place in both families.
             (*self.public()).route.addr.src_addr.sin.sin_port = local.port().to_be();

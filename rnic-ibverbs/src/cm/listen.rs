@@ -1,12 +1,12 @@
 //! Listening, and what is done with those who ask.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_verbs::{Device, Error, Listener, Peers, Prefix};
+use rnic_verbs::{Peers, Prefix};
 
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
@@ -15,6 +15,7 @@ use crate::cm::address::{self, Reserved};
 use crate::cm::deliver::next_of;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime;
+use crate::cm::mapping;
 use crate::cm::qp::rdma_create_qp;
 use crate::cm::table;
 use crate::cm::verbs::errno_of;
@@ -50,7 +51,7 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
             return Err(Errno::last());
         }
     }
-    let (local, adapter, _shared, one_family) = {
+    let (local, adapter, _shared, options) = {
         let mut state = this.state();
         if state.phase != Phase::Bound {
             return Err(Errno::EINVAL);
@@ -63,13 +64,15 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
         };
         // The engine reserves the port for itself.
         let shared = state.reserved.take().and_then(Reserved::free);
-        (local, state.adapter, shared, state.options.one_family)
+        let options = (state.any_port, state.options.one_family);
+        (local, state.adapter, shared, options)
     };
     let shown = address::read(&raw const (*id).route.addr.src_addr.addr);
     let is_loopback = shown.is_some_and(|shown| shown.ip().to_canonical().is_loopback());
+    let (any_port, one_family) = options;
     let listening = match adapter {
-        Some(adapter) => listen_on(adapter, local, this, is_loopback),
-        None => listen_on_all(local, this, one_family),
+        Some(adapter) => listen_on(adapter, (local, any_port), this, is_loopback),
+        None => listen_on_all((local, any_port), this, one_family),
     };
     listening.inspect_err(|_| {
         for adapter in adapters() {
@@ -82,7 +85,7 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
 /// Listens on a device. Whoever named the loopback address wants no peers but those of this host.
 fn listen_on(
     adapter: &'static Adapter,
-    local: SocketAddr,
+    (local, any_port): (SocketAddr, bool),
     id: &Arc<Id>,
     is_loopback: bool,
 ) -> Result<(), Errno> {
@@ -92,12 +95,14 @@ fn listen_on(
     {
         return table::remember_listener(adapter, listener, id);
     }
-    let listener = if is_loopback {
-        let own = adapter.addresses();
-        limited(&device, local, &own)
-    } else {
-        device.listen(local)
+    let peers = match is_loopback {
+        true => {
+            let own = adapter.addresses().into_iter();
+            Peers::only(own.map(|ip| Prefix::new(ip, u8::MAX)))
+        }
+        false => Peers::all(),
     };
+    let listener = mapping::listen(&device, local, any_port, &peers);
     let listener = Arc::new(listener.map_err(errno_of)?);
     table::remember_listener(adapter, listener, id)?;
     // Peers may come once this returns: workers carry out commands in their order, so that this
@@ -106,13 +111,12 @@ fn listen_on(
     Ok(())
 }
 
-fn limited(device: &Device, local: SocketAddr, own: &[IpAddr]) -> Result<Listener, Error> {
-    let only = own.iter().map(|ip| Prefix::new(*ip, u8::MAX));
-    device.listen_to(local, Peers::only(only))
-}
-
 /// Listens on all devices, for IPv4 too if the address stands for both families.
-fn listen_on_all(local: SocketAddr, id: &Arc<Id>, one_family: bool) -> Result<(), Errno> {
+fn listen_on_all(
+    (local, any_port): (SocketAddr, bool),
+    id: &Arc<Id>,
+    one_family: bool,
+) -> Result<(), Errno> {
     let mut families = vec![local];
     if local.is_ipv6() && !one_family {
         families.push(SocketAddr::from(([0; 4], local.port())));
@@ -121,12 +125,13 @@ fn listen_on_all(local: SocketAddr, id: &Arc<Id>, one_family: bool) -> Result<()
         for any in &families {
             // The kernel gives a port at any address to one socket.
             if adapters().len() == 1 {
-                listen_on(adapter, *any, id, false)?;
+                listen_on(adapter, (*any, any_port), id, false)?;
                 continue;
             }
             let own = adapter.addresses().into_iter();
             for ip in own.filter(|ip| ip.is_ipv4() == any.is_ipv4()) {
-                listen_on(adapter, SocketAddr::new(ip, any.port()), id, false)?;
+                let local = SocketAddr::new(ip, any.port());
+                listen_on(adapter, (local, any_port), id, false)?;
             }
         }
     }

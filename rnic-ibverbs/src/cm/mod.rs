@@ -3,9 +3,9 @@
 //! What the kernel does for others is done here: ids go through its states, and their events are
 //! those of an iWARP device there. The manual pages of librdmacm describe the functions.
 
-// From the ground up; each file imports only from those below it: address, claims, event, verbs <
-// attempt < id < given, next_hop < outcome, channel < request < deliver, table < addrinfo,
-// children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
+// From the ground up; each file imports only from those below it: claims, event, mapping, verbs <
+// address < attempt < id < given, next_hop, route < outcome, channel < request < deliver, table <
+// addrinfo, children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
 mod address;
 mod addrinfo;
 mod attempt;
@@ -21,12 +21,14 @@ mod given;
 mod id;
 mod lifetime;
 mod listen;
+mod mapping;
 mod next_hop;
 mod options;
 mod outcome;
 mod qp;
 mod request;
 mod resolve;
+mod route;
 mod table;
 mod verbs;
 

@@ -1,6 +1,7 @@
 //! Requests of peers, and the ids that are made of them.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "the program's ids")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,15 +43,19 @@ pub(super) unsafe fn make_id(
     what: &EventData,
 ) -> Option<*mut rdma_cm_id> {
     let parent = listening.public();
-    let (channel, is_sync, options, bound_to) = {
+    let (channel, is_sync, options, bound_to, asked_for) = {
         let state = listening.state();
         // `rdma_migrate_id` changes both with the lock.
         let channel = ((*parent).channel, state.queue.clone()?);
-        (channel, state.is_sync, state.options, state.adapter)
+        let asked_for = state.local.map(|local| local.port());
+        let bound_to = state.adapter;
+        (channel, state.is_sync, state.options, bound_to, asked_for)
     };
     let adapter = bound_to.or_else(|| adapter_of(&asked))?;
     let (local, peer) = (asked.local(), asked.peer());
-    let shown = [local, peer].map(|address| address::with_link(address, adapter));
+    // The program knows the port that it asked for, and not one that it was mapped to.
+    let known = SocketAddr::new(local.ip(), asked_for.unwrap_or(local.port()));
+    let shown = [known, peer].map(|address| address::with_link(address, adapter));
     let (channel, queue) = if is_sync {
         channel::make().ok()?
     } else {

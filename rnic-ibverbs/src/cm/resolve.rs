@@ -18,6 +18,7 @@ use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
 use crate::cm::next_hop;
+use crate::cm::route;
 use crate::cm::verbs;
 use crate::errno::{Errno, fail};
 
@@ -291,9 +292,9 @@ unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
         if state.phase != Phase::AddressResolved {
             return Err(Errno::EINVAL);
         }
-        state.phase = Phase::RouteResolved;
-        this.tell_in(&state, EventData::new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+        state.phase = Phase::ResolvingRoute;
     }
+    route::find(this)?;
     complete(id)
 }
 

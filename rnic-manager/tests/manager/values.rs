@@ -70,6 +70,7 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 port: 7,
                 local: "0.0.0.0:7174".parse().unwrap(),
                 peers: Peers::all(),
+                mapped: false,
             },
             r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":null"#.into(),
         ),
@@ -78,6 +79,7 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 port: 7,
                 local: "[fe80::1%3]:0".parse().unwrap(),
                 peers: Peers::only(["192.0.2.0/24", "2001:db8::1"].map(|text| text.parse().unwrap())),
+                mapped: false,
             },
             r#""type":"listen","port":7,"local":"[fe80::1%3]:0","peers":["192.0.2.0/24","2001:db8::1"]"#.into(),
         ),
@@ -86,8 +88,25 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 port: 7,
                 local: "0.0.0.0:7174".parse().unwrap(),
                 peers: Peers::only([]),
+                mapped: true,
             },
-            r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":[]"#.into(),
+            r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":[],"mapped":true"#.into(),
+        ),
+        (
+            Ask::Locate {
+                port: 7,
+                remote: "192.0.2.2:7174".parse().unwrap(),
+                local: None,
+            },
+            r#""type":"locate","port":7,"remote":"192.0.2.2:7174""#.into(),
+        ),
+        (
+            Ask::Locate {
+                port: 7,
+                remote: "192.0.2.2:7174".parse().unwrap(),
+                local: Some("192.0.2.1:0".parse().unwrap()),
+            },
+            r#""type":"locate","port":7,"remote":"192.0.2.2:7174","local":"192.0.2.1:0""#.into(),
         ),
         (
             Ask::Connect {
@@ -297,6 +316,12 @@ fn answers() -> Vec<(Answer, String)> {
                 local: "192.0.2.1:7174".parse().unwrap(),
             },
             r#""type":"lease","local":"192.0.2.1:7174""#.into(),
+        ),
+        (
+            Answer::Located {
+                remote: "192.0.2.2:40000".parse().unwrap(),
+            },
+            r#""type":"located","remote":"192.0.2.2:40000""#.into(),
         ),
         (Answer::Released, r#""type":"released""#.into()),
         (

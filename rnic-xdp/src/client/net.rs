@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Net, NetError, Peers};
+use rnic_core::engine::{Found, Net, NetError, Peers};
 use rnic_manager::protocol::Ask;
 
 use super::session::Errand;
@@ -85,8 +85,32 @@ impl Net for ManagedNet {
             port: self.port,
             local,
             peers: peers.clone(),
+            mapped: false,
         };
         self.reserve(local, ask)
+    }
+
+    fn listen_mapped(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let ask = Ask::Listen {
+            port: self.port,
+            local,
+            peers: peers.clone(),
+            mapped: true,
+        };
+        self.reserve(local, ask)
+    }
+
+    fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
+        let ask = Ask::Locate {
+            port: self.port,
+            remote,
+            local,
+        };
+        self.send(Errand::Locate(ask, (remote, found)));
     }
 
     /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer,

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_core::connection::{AddressPair, NextHop};
-use rnic_core::engine::NextHopRequest;
+use rnic_core::engine::{Found, NextHopRequest};
 use rnic_core::time::Instant;
 use rnic_manager::Token;
 use rnic_manager::channel::{Channel, ChannelError};
@@ -50,6 +50,8 @@ pub(super) enum Errand {
     Release(SocketAddr),
     /// Ask whether a peer may connect.
     Admit(Ask, Sender<Result<(), Refused>>),
+    /// Ask where a listener really is: there, unless rnicd says otherwise.
+    Locate(Ask, (SocketAddr, Found)),
 }
 
 /// A request that was not answered yet.
@@ -59,6 +61,7 @@ enum Waiting {
     Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
     Release(SocketAddr),
     Admit(Ask, Sender<Result<(), Refused>>),
+    Locate(Ask, (SocketAddr, Found)),
     /// One of those that are answered only if they are refused.
     Follow,
 }
@@ -239,6 +242,7 @@ impl Session {
                 Errand::Reserve(ask, reply) => Waiting::Reserve(ask, reply),
                 Errand::Release(local) => Waiting::Release(local),
                 Errand::Admit(ask, reply) => Waiting::Admit(ask, reply),
+                Errand::Locate(ask, found) => Waiting::Locate(ask, found),
             };
             self.begin(waiting);
         }
@@ -259,7 +263,9 @@ impl Session {
             return self.postpone(waiting);
         };
         let ask = match &waiting {
-            Waiting::Reserve(ask, _) | Waiting::Admit(ask, _) => ask.clone(),
+            Waiting::Reserve(ask, _) | Waiting::Admit(ask, _) | Waiting::Locate(ask, _) => {
+                ask.clone()
+            }
             Waiting::Release(local) => Ask::Release {
                 port: self.port,
                 local: *local,
@@ -280,6 +286,8 @@ impl Session {
                 let questions = self.postponed.iter().filter(|waiting| is_question(waiting));
                 questions.count() < MAX_QUESTIONS
             }
+            // Whoever asked does without an answer.
+            Waiting::Locate(_, (remote, found)) => return found(remote),
             Waiting::Hello | Waiting::Adopt | Waiting::Follow => false,
         };
         if keeps {
@@ -398,6 +406,7 @@ impl Session {
             (Waiting::Hello, Answer::Welcome { version, .. }) if version < OLDEST => {
                 self.lose_connection(&ChannelError::Outdated { version });
             }
+            (Waiting::Locate(_, (_, found)), Answer::Located { remote }) => found(remote),
             (Waiting::Admit(_, reply), Answer::Done) => {
                 let _ = reply.send(Ok(()));
             }
@@ -492,6 +501,10 @@ fn refuse(waiting: Waiting, refused: &Refused) {
     let _ = match waiting {
         Waiting::Reserve(_, reply) => reply.send(Err(refused.clone())).is_ok(),
         Waiting::Admit(_, reply) => reply.send(Err(refused.clone())).is_ok(),
+        Waiting::Locate(_, (remote, found)) => {
+            found(remote);
+            true
+        }
         Waiting::Hello | Waiting::Adopt | Waiting::Release(_) | Waiting::Follow => false,
     };
 }

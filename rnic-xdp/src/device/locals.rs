@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::device::automatic_ports::choose;
 use crate::device::domains::Domain;
 use crate::device::netlink::{
     Address, Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses,
-    link_by_index, links,
+    link_by_index, links, users_listening,
 };
 use crate::device::policies::KnownPolicies;
 use crate::device::routes::DeviceRoute;
@@ -116,7 +116,8 @@ impl Locals {
         let bound = match of_range {
             Some(range) => {
                 // One socket tries all: where most are taken, a socket for each would take long.
-                let socket = unbound(wanted, vrf).map_err(|errno| other(wanted, errno.desc()))?;
+                let socket = unbound(wanted, vrf, SockType::Stream)
+                    .map_err(|errno| other(wanted, errno.desc()))?;
                 let bind = |port| {
                     let wanted = SocketAddr::new(wanted.ip(), port);
                     bind_to(&socket, wanted, self.device)
@@ -125,18 +126,72 @@ impl Locals {
                 let chosen = chosen.ok_or_else(|| all_taken(wanted, range))?;
                 chosen.map(|local| (socket, local))
             }
-            None => unbound(wanted, vrf).and_then(|socket| {
+            None => unbound(wanted, vrf, SockType::Stream).and_then(|socket| {
                 let local = bind_to(&socket, wanted, self.device)?;
                 Ok((socket, local))
             }),
         };
-        bound.map_err(|errno| match errno {
+        bound.map_err(|errno| self.not_bound(wanted, errno))
+    }
+
+    /// Returns why the kernel does not bind a socket.
+    fn not_bound(&self, wanted: SocketAddr, errno: Errno) -> NetError {
+        match errno {
             Errno::EADDRINUSE if wanted.port() == 0 => NetError::NoPort(wanted.ip()),
             Errno::EADDRINUSE => NetError::InUse(wanted.into()),
             Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
             Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
             errno => other(wanted, errno.desc()),
-        })
+        }
+    }
+
+    /// Binds a UDP socket to an address of the device, and does not block on it.
+    pub(crate) fn datagram(&self, wanted: SocketAddr) -> Result<OwnedFd, NetError> {
+        let Vrf(vrf) = self.domain(wanted)?;
+        let bound = unbound(wanted, vrf.as_ref(), SockType::Datagram)
+            .and_then(|socket| bind_to(&socket, wanted, self.device).map(|_| socket));
+        bound.map_err(|errno| self.not_bound(wanted, errno))
+    }
+
+    /// Fails unless a listener may be known by an address and TCP port at which it does not listen:
+    /// nobody has them, or what listens there are TCP sockets of this user, of any without one.
+    pub(crate) fn check_number(
+        &self,
+        wanted: SocketAddr,
+        user: Option<u32>,
+    ) -> Result<(), NetError> {
+        match self.bind(wanted) {
+            Ok(_) => return Ok(()),
+            Err(NetError::InUse(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let users = users_listening(wanted).map_err(|error| other(wanted, error))?;
+        let is_others = |listening: &u32| user.is_some_and(|user| user != *listening);
+        match users.first() {
+            // What is bound and does not listen may be for RDMA.
+            None => Err(NetError::InUse(wanted.into())),
+            Some(_) if users.iter().any(is_others) => Err(other(
+                wanted,
+                "a TCP socket of another user listens there; RDMA and TCP share a number within a user",
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Returns whether an address is one of the device or of a VLAN on it.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        !address.is_unspecified() && self.vlans_of(SocketAddr::new(address, 0)).is_ok()
+    }
+
+    /// Returns the addresses of a family that the device and the VLANs on it have.
+    pub(crate) fn addresses(&self, is_ipv4: bool) -> Result<Vec<IpAddr>, NetError> {
+        let any: IpAddr = match is_ipv4 {
+            true => [0; 4].into(),
+            false => [0; 16].into(),
+        };
+        let is_of_family = |own: &Address| own.address.is_ipv4() == is_ipv4;
+        let places = self.places(SocketAddr::new(any, 0), is_of_family)?;
+        Ok(places.into_keys().collect())
     }
 
     /// Returns the VRF that has an address: its ports are those of that domain.
@@ -155,7 +210,9 @@ impl Locals {
             return Ok(BTreeSet::from([0]));
         }
         let only = scope(local, self.device);
-        let places = self.places(local, |own| only.is_none_or(|only| only == own.index))?;
+        let is_there =
+            |own: &Address| own.address == local.ip() && only.is_none_or(|only| only == own.index);
+        let places = self.places(local, is_there)?;
         let vlans = places.get(&local.ip());
         vlans
             .cloned()
@@ -202,7 +259,7 @@ impl Locals {
         let words = match scope(local, self.device) {
             None => in_words(&self.netdev, vlans),
             Some(_) => {
-                let places = self.places(local, |_| true)?;
+                let places = self.places(local, |own| own.address == local.ip())?;
                 let vlans = places.get(&local.ip());
                 vlans.and_then(|vlans| in_words(&self.netdev, vlans))
             }
@@ -223,9 +280,9 @@ impl Locals {
         which: impl Fn(&Address) -> bool,
     ) -> Result<Places, NetError> {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut read = || -> Result<Places, NetlinkError> {
+        let read = || -> Result<Places, NetlinkError> {
             let mut own = addresses(&mut routes)?;
-            own.retain(|own| own.address == local.ip() && which(own));
+            own.retain(which);
             let found = own.iter();
             let links = found.map(|own| link_by_index(&mut routes, own.index));
             let links = links.collect::<Result<Vec<_>, _>>()?;
@@ -270,13 +327,15 @@ fn scope(address: SocketAddr, device: u32) -> Option<u32> {
     }
 }
 
-/// Makes a TCP socket for an address, in a VRF if stated.
-fn unbound(wanted: SocketAddr, vrf: Option<&OsString>) -> Result<OwnedFd, Errno> {
+/// Makes a socket for an address, in a VRF if stated. A call on one for datagrams does not block.
+fn unbound(wanted: SocketAddr, vrf: Option<&OsString>, kind: SockType) -> Result<OwnedFd, Errno> {
     let family = match wanted {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
     };
-    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut flags = SockFlag::SOCK_CLOEXEC;
+    flags.set(SockFlag::SOCK_NONBLOCK, kind == SockType::Datagram);
+    let socket = socket(family, kind, flags, None)?;
     if wanted.is_ipv6() {
         // Steering entries are of one family each.
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
@@ -287,7 +346,7 @@ fn unbound(wanted: SocketAddr, vrf: Option<&OsString>) -> Result<OwnedFd, Errno>
     Ok(socket)
 }
 
-/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one. Returns
+/// Binds a socket to an address, on `device` if it is link-local. Port 0 chooses one. Returns
 /// where it is bound then.
 fn bind_to(socket: &OwnedFd, wanted: SocketAddr, device: u32) -> Result<SocketAddr, Errno> {
     let mut with_scope = wanted;

@@ -13,6 +13,7 @@ pub(crate) mod lingering;
 pub(crate) mod locals;
 pub(crate) mod netlink;
 mod policies;
+pub(crate) mod port_mapper;
 pub(crate) mod process;
 pub(crate) mod queue_choice;
 pub(crate) mod reserve;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nix::libc;
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Net, NetError, Peers};
+use rnic_core::engine::{Found, Net, NetError, Peers};
 use rnic_manager::PrivateFd;
 use tracing::debug;
 
@@ -15,6 +15,8 @@ use crate::device::error::OpenError;
 use crate::device::interface::numa::on_node;
 use crate::device::interface::{ControlHandle, XdpInterface};
 use crate::device::locals::{Locals, other};
+use crate::device::netlink::Link;
+use crate::device::port_mapper::{Mapping, PortMapper};
 use crate::device::process::Maker;
 use crate::device::queue_choice::{Arrival, FlowRule, QueueChoice};
 use crate::device::steering::{Entry, SteeredPorts};
@@ -22,6 +24,9 @@ use crate::device::steering::{Entry, SteeredPorts};
 /// How many ports to try for one whose segments come to a certain worker: with a thousand workers,
 /// one port in a thousand does.
 const PORT_TRIES: u32 = 8192;
+
+/// Who has the listeners of an interface that one process has for itself.
+const OWNER: u32 = 0;
 
 /// The address services of an open interface. Ports are reserved in the network namespace of the
 /// calling thread, which must be the device's.
@@ -32,6 +37,9 @@ pub struct XdpNet {
     placement: QueueChoice,
     control: ControlHandle,
     numa_node: Option<u32>,
+    link: Link,
+    /// Made for the first listener or question. None if it cannot be made.
+    mapper: OnceLock<Option<PortMapper>>,
 }
 
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
@@ -44,6 +52,8 @@ struct Reservation {
     rule: Option<FlowRule>,
     control: ControlHandle,
     maker: Maker,
+    /// Makes a listener known to peers that ask for it.
+    mapping: Option<Mapping>,
     /// Bound, never listening: the kernel answers only with RST.
     _socket: PrivateFd,
 }
@@ -56,6 +66,8 @@ impl Drop for Reservation {
         if let Some(Entry { local, .. }) = self.entries.first() {
             debug!("{local} is given back to the kernel");
         }
+        // Peers are not sent to a port that others may get.
+        self.mapping = None;
         // Steering ends before the port is free for others, whose segments it would take. If that
         // fails, the entry goes with the map.
         for entry in &self.entries {
@@ -82,6 +94,8 @@ impl XdpNet {
             placement: QueueChoice::new(device.link(), report.workers),
             control: interface.control().clone(),
             numa_node: report.numa_node,
+            link: device.link().clone(),
+            mapper: OnceLock::new(),
         })
     }
 
@@ -99,13 +113,14 @@ impl XdpNet {
         vlans: &BTreeSet<u16>,
         peers: &Peers,
         rule: Option<FlowRule>,
-    ) -> Result<(SocketAddr, PortReservation), NetError> {
+    ) -> Result<(SocketAddr, Reservation), NetError> {
         let mut lease = Reservation {
             entries: Vec::with_capacity(vlans.len()),
             steered: self.steered.clone(),
             rule,
             control: self.control.clone(),
             maker: Maker::this(),
+            mapping: None,
             _socket: socket.into(),
         };
         for &vlan in vlans {
@@ -124,7 +139,29 @@ impl XdpNet {
             "{local} is reserved in the kernel and steered from {}",
             self.locals.netdev()
         );
-        Ok((local, Arc::new(lease)))
+        Ok((local, lease))
+    }
+
+    /// Reserves a port to listen on, and steers it here.
+    fn reserve_listener(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, Reservation), NetError> {
+        let vlans = self.locals.vlans_of_listener(local)?;
+        let (socket, local) = self.locals.bind(local)?;
+        self.locals.check_listener(local, peers)?;
+        self.steer(socket, local, &vlans, peers, None)
+    }
+
+    /// Returns the port mapper of the device.
+    fn mapper(&self) -> Option<&PortMapper> {
+        let mapper = self.mapper.get_or_init(|| {
+            let started = PortMapper::start(&self.link);
+            let failed = |error: &OpenError| debug!("{}: {error}", self.locals.netdev());
+            started.inspect_err(failed).ok()
+        });
+        mapper.as_ref()
     }
 }
 
@@ -138,10 +175,36 @@ impl Net for XdpNet {
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, PortReservation), NetError> {
-        let vlans = self.locals.vlans_of_listener(local)?;
-        let (socket, local) = self.locals.bind(local)?;
-        self.locals.check_listener(local, peers)?;
-        self.steer(socket, local, &vlans, peers, None)
+        let (local, mut lease) = self.reserve_listener(local, peers)?;
+        // Peers find it without being told.
+        if let Some(mapper) = self.mapper() {
+            let mapping = mapper.map(OWNER, local, local.port());
+            lease.mapping = mapping
+                .inspect_err(|why| debug!("port mappers do not know {local}: {why}"))
+                .ok();
+        }
+        Ok((local, Arc::new(lease)))
+    }
+
+    fn listen_mapped(
+        &self,
+        wanted: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        self.locals.check_number(wanted, None)?;
+        let mapper = self
+            .mapper()
+            .ok_or_else(|| NetError::InUse(wanted.into()))?;
+        let (local, mut lease) = self.reserve_listener(SocketAddr::new(wanted.ip(), 0), peers)?;
+        lease.mapping = Some(mapper.map(OWNER, wanted, local.port())?);
+        Ok((local, Arc::new(lease)))
+    }
+
+    fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
+        match self.mapper() {
+            Some(mapper) => mapper.ask(remote, local, found),
+            None => found(remote),
+        }
     }
 
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
@@ -167,7 +230,8 @@ impl Net for XdpNet {
         let (socket, local) = until_it_suits(|| self.locals.bind_in(&domain, wanted), suits)?;
         self.locals.check_connection(local, remote)?;
         let rule = self.placement.install_rule(&flow, remote, local);
-        self.steer(socket, local, &vlans, &Peers::all(), rule)
+        let (local, lease) = self.steer(socket, local, &vlans, &Peers::all(), rule)?;
+        Ok((local, Arc::new(lease)))
     }
 }
 

@@ -24,6 +24,7 @@ use crate::device::icmp::Icmp;
 use crate::device::interface::{MadePort, PortShape};
 use crate::device::locals::Locals;
 use crate::device::netlink::{Groups, Link, RouteSocket, Socket, link_by_index, link_by_name};
+use crate::device::port_mapper::PortMapper;
 use crate::device::routes::{LinkState, Routes, Update};
 use crate::device::steering::{Mode, ModeChoice, SteeringCounters, joins_kernels};
 use crate::device::vlans::Untagged;
@@ -56,6 +57,7 @@ pub struct SharedDevice {
     routes: Routes,
     icmp: Icmp,
     pub(super) requests: RouteSocket,
+    pub(super) mapper: PortMapper,
     changes: Socket,
     /// The number of the port whose host end has this index.
     pub(super) ports: HashMap<u32, u32>,
@@ -104,6 +106,7 @@ impl SharedDevice {
             locals: Locals::new(&link, u32::MAX)?,
             routes: Routes::open(&link, u32::MAX, Some(steering.links()))?,
             icmp: Icmp::open()?,
+            mapper: PortMapper::new(&link)?,
             requests,
             changes,
             ports: clients
@@ -350,6 +353,7 @@ impl SharedDevice {
             let event = DeviceEvent::NextHop(path, hop);
             self.events.push_back(event);
         }
+        self.mapper.poll();
         let events = &mut self.events;
         self.icmp
             .poll(|too_big| events.push_back(DeviceEvent::TooBig(too_big)));
@@ -375,14 +379,19 @@ impl SharedDevice {
             looks,
             self.surroundings.next_timeout(),
         ];
-        timers.into_iter().flatten().min().map(|at| at.since(now))
+        let timers = timers.into_iter().flatten().map(|at| at.since(now));
+        timers.chain(self.mapper.timeout()).min()
     }
 
     /// Returns what to wait on.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.routes.as_fd(), self.changes.as_fd()]
-            .into_iter()
-            .chain(self.icmp.fds())
+        [
+            self.routes.as_fd(),
+            self.changes.as_fd(),
+            self.mapper.as_fd(),
+        ]
+        .into_iter()
+        .chain(self.icmp.fds())
     }
 
     /// Looks whether the device has got queues on which it does not run the steering program.

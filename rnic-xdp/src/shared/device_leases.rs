@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use rnic_core::engine::{NetError, Peers};
+use rnic_core::engine::{Found, NetError, Peers};
 
 use super::device::SharedDevice;
 use super::programs::SharingError;
 use super::queue_ports::end_rules;
 use super::reservation::disarm;
 use crate::device::locals::other;
+use crate::device::port_mapper::Mapping;
 use crate::device::steering::Entry;
 
 /// The most peers that all leases of a device together are limited to: `STEER_MAX_PEERS` of the
@@ -35,6 +36,25 @@ impl SharedDevice {
         let leased = self.steer(port, (local, socket), &vlans, peers)?;
         self.place_listener(port, local)?;
         Ok(leased)
+    }
+
+    /// Fails unless a user may listen under a number that its listener does not get: that is free, or
+    /// what listens there are the user's TCP sockets. To root all are as its own.
+    pub fn check_number(&self, wanted: SocketAddr, user: u32) -> Result<(), NetError> {
+        self.locals
+            .check_number(wanted, Some(user).filter(|user| *user != 0))
+    }
+
+    /// Tells the port mappers of peers, until what is returned is dropped, that the listener which a
+    /// port wanted at an address has this TCP port.
+    pub fn map(&self, port: u32, wanted: SocketAddr, mapped: u16) -> Result<Mapping, NetError> {
+        self.mapper.map(port, wanted, mapped)
+    }
+
+    /// Asks the port mapper of a peer's host where the listener at an address really is. That is
+    /// said within [`poll`](Self::poll), within some seconds: the address itself if nobody knows.
+    pub fn locate(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
+        self.mapper.ask(remote, local, found);
     }
 
     /// Reserves a local port to connect from for a port, and steers it there.

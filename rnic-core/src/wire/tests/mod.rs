@@ -8,6 +8,7 @@ mod flow_control;
 mod icmp;
 mod mpa;
 mod packet;
+mod port_mapper;
 mod prediction;
 mod rdmap;
 mod segment_template;

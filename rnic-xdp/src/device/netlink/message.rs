@@ -80,6 +80,12 @@ impl Builder {
         self.attribute(kind | NESTED, &octets)
     }
 
+    /// Says which netlink socket sends it: the kernel does not look, others answer there.
+    pub(crate) fn from(mut self, port: u32) -> Self {
+        self.octets[12..16].copy_from_slice(&port.to_ne_bytes());
+        self
+    }
+
     pub(crate) fn finish(mut self, sequence: u32) -> Vec<u8> {
         let len = self.octets.len() as u32;
         self.octets[0..4].copy_from_slice(&len.to_ne_bytes());

@@ -7,7 +7,9 @@ mod address;
 mod error;
 mod firewall;
 mod generic;
+mod iwpmd;
 mod link;
+mod listening;
 mod lower;
 mod message;
 mod neighbour;
@@ -21,12 +23,14 @@ pub(crate) use address::{Address, addresses};
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
 pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures, rx_queues};
+pub(crate) use iwpmd::Iwpmd;
 #[cfg(test)]
 pub(crate) use link::Vlan;
 pub use link::device_name;
 pub(crate) use link::{
     AttachedXdp, Link, LinkChange, XdpAttachment, link_by_index, link_by_name, links,
 };
+pub use listening::users_listening;
 pub(crate) use lower::Lower;
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour, neighbours};

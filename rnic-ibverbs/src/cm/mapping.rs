@@ -1,0 +1,67 @@
+//! Which listeners have another TCP port than their program asked for. Over InfiniBand, RDMA and TCP
+//! have numbers of their own, and programs listen for both at one. Over iWARP they share them, and a
+//! port mapper tells peers apart.
+
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+
+use rnic_verbs::{Device, Error, Listener, NetError, Peers};
+use tracing::{debug, warn};
+
+/// Names when.
+const VARIABLE: &str = "RNIC_PORT_MAPPER";
+
+/// When the port mappers of hosts are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Not at all.
+    Never,
+    /// Peers are asked, and a listener gets another TCP port where a TCP socket has its own.
+    Needed,
+    /// Each listener gets another TCP port, so that its own is free for a TCP socket to come.
+    Always,
+}
+
+/// Returns when this process uses port mappers.
+pub(super) fn choice() -> Use {
+    static CHOICE: OnceLock<Use> = OnceLock::new();
+    *CHOICE.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
+        Ok("never") => Use::Never,
+        Ok("always") => Use::Always,
+        Ok("needed" | "") | Err(_) => Use::Needed,
+        Ok(other) => {
+            warn!(
+                "{VARIABLE} is {other:?}; it may be never, needed or always, and needed is taken"
+            );
+            Use::Needed
+        }
+    })
+}
+
+/// Returns whether a TCP socket of the kernel listens at an address.
+pub(super) fn tcp_listens(local: SocketAddr) -> bool {
+    rnic_verbs::users_listening(local).is_ok_and(|users| !users.is_empty())
+}
+
+/// Listens at an address, or at another TCP port where a TCP socket has that of the program. With
+/// `any_port` the program left the port to us.
+pub(super) fn listen(
+    device: &Device,
+    local: SocketAddr,
+    any_port: bool,
+    peers: &Peers,
+) -> Result<Listener, Error> {
+    let mapped = || device.listen_mapped(local, peers.clone());
+    if choice() == Use::Always && !any_port {
+        return mapped();
+    }
+    match device.listen_to(local, peers.clone()) {
+        Err(taken @ Error::Net(NetError::InUse(_))) if choice() != Use::Never => {
+            mapped().map_err(|why| {
+                debug!("nor can it be mapped: {why}");
+                taken
+            })
+        }
+        listener => listener,
+    }
+}
