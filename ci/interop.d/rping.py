@@ -29,7 +29,10 @@ def we_ping_siw(bench, ours=("-C", 10, "-V"), theirs="rping -s -v -p {port}"):
     code = client.end()
     expect(code == 0, f"our client ended with {code}:", client.said(), server.wait().output)
     served = server.wait()
-    expect(served.code == 0, f"the guest's server ended with {served.code}:", served.output)
+    # When it ends, its thread for events may read the channel that main() has closed, and ends it with
+    # a code of its own.
+    ended = served.code == 0 or (served.code == 255 and "rdma_get_cm_event: Bad file descriptor" in served.output)
+    expect(ended, f"the guest's server ended with {served.code}:", served.output)
     return served.output
 
 

@@ -16,11 +16,16 @@ TOO_EARLY, ATTEMPTS = "RDMA_CM_EVENT_REJECTED; error: -111", 12
 SENT_YET_FAILED = "Bad wc status 2\n Unable to write to socket/rdma_cm"
 
 
-def listens(bench, port):
-    """Returns whether a program of ours listens."""
+def steered(bench):
+    """Returns the addresses and TCP ports that a program of ours has."""
     command = bench.lan.inside(CTL, "-j", "steering", "--netdev", bench.interface)
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    return done.returncode == 0 and any(entry.endswith(f":{port}") for entry in json.loads(done.stdout)["steered"])
+    return json.loads(done.stdout)["steered"] if done.returncode == 0 else []
+
+
+def listens(bench, port):
+    """Returns whether a program of ours listens."""
+    return any(entry.endswith(f":{port}") for entry in steered(bench))
 
 
 def ours(bench, command):

@@ -185,6 +185,10 @@ pub struct LeaseState {
     pub port: u32,
     /// What was leased.
     pub local: SocketAddr,
+    /// The address and TCP port by which peers find a listener that has another one: they ask the
+    /// port mapper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_as: Option<SocketAddr>,
     /// The device of the port.
     pub netdev: String,
     /// The user of the port's client.

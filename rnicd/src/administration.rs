@@ -227,6 +227,7 @@ impl Server {
             leases.map(move |(&local, lease)| LeaseState {
                 port: number,
                 local,
+                known_as: port.record.mapped.get(&local).copied(),
                 netdev: netdev.to_owned(),
                 uid: port.record.uid,
                 since: lease.since,

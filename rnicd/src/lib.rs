@@ -5,8 +5,8 @@
 // claim, keeping, config/fault, config/value < keeper < kept < config/table < config/rule <
 // config/mod < config/change < owners < policy, places, quota, notify, record, room, usage,
 // kernel_settings < memory < freer < freeing < ending < settings < listeners < client < shared <
-// users, made, open < server < shares, connections, devices, administration, holder < changes,
-// inspection < leasing, patience < requests < serve < unshare
+// users, made, open, questions < server < shares, connections, devices, administration, holder <
+// changes, inspection < leasing, patience, locating < requests < serve < unshare
 mod administration;
 mod changes;
 pub mod claim;
@@ -34,6 +34,7 @@ pub mod owners;
 mod patience;
 mod places;
 pub mod policy;
+mod questions;
 pub mod quota;
 mod record;
 mod requests;

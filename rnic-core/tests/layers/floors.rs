@@ -29,7 +29,7 @@ const FLOORS: [Floor; 10] = [
 const ON_DEVICE: [&str; 4] = ["shared", "client", "capture", "facts"];
 
 /// The floors of rnic-xdp, from the ground up.
-const XDP_FLOORS: [Floor; 8] = [
+const XDP_FLOORS: [Floor; 9] = [
     &[
         "device/automatic_ports",
         "device/bell",
@@ -50,6 +50,7 @@ const XDP_FLOORS: [Floor; 8] = [
     &["device/icmp", "device/steering"],
     &["device/routes"],
     &["device/locals", "device/interface"],
+    &["device/port_mapper"],
     &["device/mod", "device/reserve", "device/worker"],
     &["shared/programs", "client", "capture", "facts"],
     &["shared", "testing", "lib"],

@@ -64,6 +64,7 @@ pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
 fn line(lease: &LeaseState, users: &mut Users) -> Line {
     Line::default()
         .with("lease", lease.local.to_string())
+        .with("known_as", lease.known_as.map(|at| at.to_string()))
         .with("port", lease.port)
         .with("dev", lease.netdev.as_str())
         .with("user", users.name(lease.uid))

@@ -350,6 +350,7 @@ mod tests {
         let lease = |local: &str| LeaseState {
             port: 3,
             local: local.parse().unwrap(),
+            known_as: None,
             netdev: "eth1".into(),
             uid: 0,
             since: None,

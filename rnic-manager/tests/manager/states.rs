@@ -87,20 +87,21 @@ pub(crate) fn ports() -> Page<PortState> {
     }
 }
 
-pub(crate) const LEASES: &str = r#""list":[{"port":7,"local":"192.0.2.1:7174","netdev":"eth1","uid":1000,"since":1700000000},{"port":7,"local":"[2001:db8::1]:1","netdev":"eth1","uid":1000,"since":null}],"more":false"#;
+pub(crate) const LEASES: &str = r#""list":[{"port":7,"local":"192.0.2.1:7174","netdev":"eth1","uid":1000,"since":1700000000},{"port":7,"local":"[2001:db8::1]:1","known_as":"[2001:db8::1]:80","netdev":"eth1","uid":1000,"since":null}],"more":false"#;
 
 pub(crate) fn leases() -> Page<LeaseState> {
-    let lease = |local: &str, since| LeaseState {
+    let lease = |local: &str, known_as: Option<&str>, since| LeaseState {
         port: 7,
         local: local.parse().unwrap(),
+        known_as: known_as.map(|at: &str| at.parse().unwrap()),
         netdev: "eth1".into(),
         uid: 1000,
         since,
     };
     Page {
         list: vec![
-            lease("192.0.2.1:7174", Some(1_700_000_000)),
-            lease("[2001:db8::1]:1", None),
+            lease("192.0.2.1:7174", None, Some(1_700_000_000)),
+            lease("[2001:db8::1]:1", Some("[2001:db8::1]:80"), None),
         ],
         more: false,
     }

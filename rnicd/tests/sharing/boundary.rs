@@ -293,6 +293,7 @@ fn administrators_are_answered_at_once_whatever_a_client_asks_for() {
         "adopt",
         "listen",
         "connect",
+        "locate",
         "release",
         "admit",
         "follow",

@@ -11,6 +11,7 @@ mod floods;
 mod hostile;
 mod inspection;
 mod leftovers;
+mod mapped;
 mod memory;
 mod peer;
 mod play;

@@ -1,7 +1,7 @@
 //! A client: a process without any right, which does what it is told line by line.
 
 use std::io::{BufRead, Write, stdin, stdout};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub(crate) const ANSWER: &str = "> ";
 struct Player {
     connections: Vec<Initiator>,
     listeners: Vec<Listener>,
+    sockets: Vec<TcpListener>,
     devices: Vec<Device>,
 }
 
@@ -65,6 +66,22 @@ impl Player {
             }
             ["listen", local] => self.listen(parse(local)?, Peers::all()),
             ["listen", local, peers] => self.listen(parse(local)?, Peers::only([parse(peers)?])),
+            ["listen-mapped", local] => {
+                let listener = self
+                    .last_device()?
+                    .listen_mapped(parse(local)?, Peers::all());
+                self.keep(listener.map_err(words)?)
+            }
+            ["tcp", local] => {
+                self.sockets.push(TcpListener::bind(local).map_err(words)?);
+                self.done()
+            }
+            ["find", listener] => Ok(self.find(1, parse(listener)?)?.to_string()),
+            ["find-often", count, listener] => {
+                let count: usize = parse(count)?;
+                self.find(count, parse(listener)?)?;
+                Ok(count.to_string())
+            }
             ["try", to] => {
                 let soon = Duration::from_secs(2);
                 let connected = Initiator::connect_within(self.device(0)?, parse(to)?, None, soon);
@@ -124,9 +141,26 @@ impl Player {
     fn listen(&mut self, local: SocketAddr, peers: Peers) -> Outcome<String> {
         let device = self.last_device()?;
         let listener = device.listen_to(local, peers).map_err(words)?;
+        self.keep(listener)
+    }
+
+    fn keep(&mut self, listener: Listener) -> Outcome<String> {
         let local = listener.local_address();
         self.listeners.push(listener);
         Ok(local.to_string())
+    }
+
+    /// Asks so often where a listener is, and returns the last answer.
+    fn find(&self, count: usize, listener: SocketAddr) -> Outcome<SocketAddr> {
+        let (sender, found) = channel();
+        for _ in 0..count {
+            let sender = sender.clone();
+            let found = move |remote| sender.send(remote).unwrap_or_default();
+            self.last_device()?.find_listener(listener, None, found);
+        }
+        drop(sender);
+        let last = found.iter().take(count).last();
+        last.ok_or("nobody answers".into())
     }
 
     fn connect(&mut self, to: SocketAddr, from: Option<SocketAddr>) -> Outcome<String> {

@@ -664,6 +664,7 @@ def pester(kind):
         "adopt": lambda n: {"port": port, "token": grant["token"], "leases": ["10.1.1.1:%d" % (1 + n % 999)] * 2000},
         "listen": lambda n: {"port": port, "local": local, "peers": None},
         "connect": lambda n: {"port": port, "remote": "10.9.0.2:%d" % (1 + n % 9999), "local": None},
+        "locate": lambda n: {"port": port, "remote": "10.9.0.%d:%d" % (2 + n % 200, 1 + n % 9999), "local": None},
         "release": lambda n: {"port": port, "local": "%s:%d" % (NEAR, 1 + n % 9999)},
         "admit": lambda n: {"port": port, "local": local, "remote": "10.9.0.2:9"},
         "follow": lambda n: {"port": port, "destination": "10.9.%d.%d" % (n >> 8 & 255, n & 255)},

@@ -9,10 +9,10 @@ use rnic_core::engine::{Found, InUse, NetError};
 use rnic_core::time::Instant;
 use tracing::debug;
 
-use super::Watch;
 use super::mappings::{Entry, Mappings};
 use super::query::{Outcome, Query};
 use super::responder::Responder;
+use super::watch::Watch;
 use crate::device::locals::{Locals, other};
 use crate::device::netlink::Iwpmd;
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-use super::{Inner, PortMapper, Watch};
+use super::mapper::{Inner, PortMapper};
+use super::watch::Watch;
 use crate::device::bell::Bell;
 use crate::device::error::OpenError;
 use crate::device::netlink::Link;
@@ -20,7 +21,7 @@ impl PortMapper {
         let mapper = Self::new(link)?;
         let inner = Arc::downgrade(&mapper.0);
         let (watch, bell) = (mapper.0.watch.clone(), mapper.0.bell.clone());
-        let thread = thread::Builder::new().name("rnic-ports".to_owned());
+        let thread = thread::Builder::new().name("rnic-mapper".to_owned());
         let started = thread.spawn(move || serve(&inner, &watch, &bell));
         started.map_err(|source| OpenError::System {
             doing: "start a thread",
