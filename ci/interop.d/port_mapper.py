@@ -37,8 +37,8 @@ def tcp_socket(bench):
 def messages(capture):
     """Returns the port mappers' messages on the wire: the sender, the kind and the acceptor's port."""
     found = []
-    for layers in capture.packets(f"udp.port == {PORT_MAPPER} && data"):
-        octets = bytes.fromhex(layers["data"]["data.data"].replace(":", ""))
+    for layers in capture.packets(f"udp.port == {PORT_MAPPER}"):
+        octets = bytes.fromhex(layers["udp"]["udp.payload"].replace(":", ""))
         found.append((layers["ip"]["ip.src"], octets[0] >> 4 & 3, int.from_bytes(octets[4:6], "big")))
     return found
 

@@ -160,10 +160,17 @@ impl Locals {
         wanted: SocketAddr,
         user: Option<u32>,
     ) -> Result<(), NetError> {
-        match self.bind(wanted) {
+        let Vrf(vrf) = self.domain(wanted)?;
+        // What TCP connections have left behind keeps nobody away. What reserves a port for RDMA is
+        // not to be shared.
+        let bound = unbound(wanted, vrf.as_ref(), SockType::Stream).and_then(|socket| {
+            setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+            bind_to(&socket, wanted, self.device)
+        });
+        match bound {
             Ok(_) => return Ok(()),
-            Err(NetError::InUse(_)) => {}
-            Err(error) => return Err(error),
+            Err(Errno::EADDRINUSE) => {}
+            Err(errno) => return Err(self.not_bound(wanted, errno)),
         }
         let users = users_listening(wanted).map_err(|error| other(wanted, error))?;
         let is_others = |listening: &u32| user.is_some_and(|user| user != *listening);
