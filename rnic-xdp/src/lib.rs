@@ -20,7 +20,8 @@ pub use device::interface::{
     MadeQueue, PortShape, QueueStatistics, RxRing, RxSide, TxSide, XdpInterface, ZeroCopy,
     ZeroCopyChoice,
 };
-pub use device::netlink::{NetlinkError, device_name, users_listening};
+pub use device::listening::users_listening;
+pub use device::netlink::{NetlinkError, device_name};
 pub use device::port_mapper::Mapping;
 pub use device::reserve::XdpNet;
 pub use device::routes::LinkState;

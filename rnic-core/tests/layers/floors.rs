@@ -35,6 +35,7 @@ const XDP_FLOORS: [Floor; 9] = [
         "device/bell",
         "device/clock",
         "device/lingering",
+        "device/listening",
         "device/netlink",
         "device/process",
         "device/tx_checksum",

@@ -2,11 +2,12 @@
 //! have numbers of their own, and programs listen for both at one. Over iWARP they share them, and a
 //! port mapper tells peers apart.
 
+use std::io::{Write, stderr};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use rnic_verbs::{Device, Error, Listener, NetError, Peers};
-use tracing::{debug, warn};
+use tracing::warn;
 
 /// Names when.
 const VARIABLE: &str = "RNIC_PORT_MAPPER";
@@ -43,6 +44,16 @@ pub(super) fn tcp_listens(local: SocketAddr) -> bool {
     rnic_verbs::users_listening(local).is_ok_and(|users| !users.is_empty())
 }
 
+/// Reports on stderr why a listener does not share its number with a TCP socket: errno says only that
+/// the address is in use.
+fn say(local: SocketAddr, why: &Error) {
+    if tcp_listens(local) {
+        let line = format!("rnic: RDMA does not share {local} with the TCP socket there: {why}\n");
+        // The program may have closed it.
+        let _ = stderr().write_all(line.as_bytes());
+    }
+}
+
 /// Listens at an address, or at another TCP port where a TCP socket has that of the program. With
 /// `any_port` the program left the port to us.
 pub(super) fn listen(
@@ -58,7 +69,7 @@ pub(super) fn listen(
     match device.listen_to(local, peers.clone()) {
         Err(taken @ Error::Net(NetError::InUse(_))) if choice() != Use::Never => {
             mapped().map_err(|why| {
-                debug!("nor can it be mapped: {why}");
+                say(local, &why);
                 taken
             })
         }

@@ -16,9 +16,10 @@ use rnic_core::engine::{NetError, Peers};
 
 use crate::device::automatic_ports::choose;
 use crate::device::domains::Domain;
+use crate::device::listening::users_listening;
 use crate::device::netlink::{
     Address, Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses,
-    link_by_index, links, users_listening,
+    link_by_index, links,
 };
 use crate::device::policies::KnownPolicies;
 use crate::device::routes::DeviceRoute;

@@ -10,6 +10,7 @@ pub(crate) mod error;
 pub(crate) mod icmp;
 pub(crate) mod interface;
 pub(crate) mod lingering;
+pub(crate) mod listening;
 pub(crate) mod locals;
 pub(crate) mod netlink;
 mod policies;

@@ -9,7 +9,6 @@ mod firewall;
 mod generic;
 mod iwpmd;
 mod link;
-mod listening;
 mod lower;
 mod message;
 mod neighbour;
@@ -30,7 +29,6 @@ pub use link::device_name;
 pub(crate) use link::{
     AttachedXdp, Link, LinkChange, XdpAttachment, link_by_index, link_by_name, links,
 };
-pub use listening::users_listening;
 pub(crate) use lower::Lower;
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour, neighbours};

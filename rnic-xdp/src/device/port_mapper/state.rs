@@ -137,7 +137,11 @@ impl State {
         let is_new = self.told.insert(entry.id);
         match iwpmd.tell(local, mapped, is_new) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(NetError::InUse(local.into())),
+            Ok(false) => Err(other(
+                local,
+                "iwpmd does not take it: another listener for RDMA has the number, or iwpmd is not one of version 4 (it is none \
+                 outside of the kernel's first network namespace)",
+            )),
             Err(error) => Err(other(local, format!("iwpmd does not take it: {error}"))),
         }
     }
