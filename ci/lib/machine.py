@@ -38,9 +38,14 @@ def leave_nothing_behind():
 def die_with_parent():
     """Between fork and exec: the child gets SIGKILL when this process dies; Ctrl-C is ours
     alone."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    signal_with_parent(signal.SIGKILL)
     os.setsid()
+
+
+def signal_with_parent(number):
+    """This process gets a signal when its parent dies."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
 
 
 def start(command, **options):

@@ -79,6 +79,8 @@ class Case:
     # Whether the path between the hosts loses one frame in a hundred, both ways. So many must be
     # lost, or it tells nothing.
     lost: int = 0
+    # Whether it sleeps most of its time: such cases run beside the others, on hosts of their own.
+    waits: bool = False
 
 
 def table(*cases):

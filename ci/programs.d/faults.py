@@ -7,12 +7,12 @@ from ucx import APART, BY_RNIC, LEFT_OUT
 from ucx import PORT as UCX_PORT
 
 # On one host no frame passes the path.
-LOSS = {"ways": (ALONE, SHARED), "seconds": 60}
+LOSS = {"ways": (ALONE, SHARED), "seconds": 60, "waits": True}
 
 
 def fault(name, which, **how):
     line = f"{{own}}/faults %s {{server}} {{device}} {which}"
-    return Case(f"{name}, self-connected", line % "client", line % "server", port=18600, kernel=True, **how)
+    return Case(f"{name}, self-connected", line % "client", line % "server", port=18600, kernel=True, waits=True, **how)
 
 
 table(
@@ -35,7 +35,7 @@ table(
     perftest(", 1 % loss, one receive", "ib_send_bw", "-n 500 -r 1 -t 128", BW, ROCE, lost=200, **LOSS),
     pingpong(", 1 % loss", "ibv_rc_pingpong", "-n 1000", lost=30, **LOSS),
     *(Case("ucx_perftest, tag_bw, 1 % loss", f"{line} {{server}}", line, port=UCX_PORT, kernel=True,
-           says=(BY_RNIC, r"^Final: "), ways=(way,), seconds=60, lost=100)
+           says=(BY_RNIC, r"^Final: "), ways=(way,), seconds=60, lost=100, waits=True)
       for way, start in ((ALONE, APART), (SHARED, LEFT_OUT))
       for line in (f"{start} ucx_perftest -t tag_bw -n 500 -s 65536",)),
 )

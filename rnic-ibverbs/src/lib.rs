@@ -46,7 +46,7 @@
 //!   program.
 
 // From the ground up; each file imports only from those below it:
-// abi, errno < system < cancellation, dispatch, interface, process, section < event_queue, hello <
+// abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
 // label, numbers, settings, states < adapter < connections, context < datagrams < objects < channel,
 // registry < asynchronous, exit, mr, pd < ah, rendezvous, watch < cq, mw < cq_ex, post < qp_ex < qp <
 // modify, srq < query < operations, children < device. On them stand cm and rsocket.
@@ -68,7 +68,6 @@ mod dispatch;
 mod errno;
 mod event_queue;
 mod exit;
-mod hello;
 mod interface;
 mod kern;
 mod label;

@@ -9,9 +9,11 @@
 
 pub mod checksum;
 pub mod crc;
+pub mod datagram;
 pub mod ddp;
 pub mod error;
 pub mod ethernet;
+pub mod hello;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rnic_core::wire::datagram::{self, GRH_LEN, Header, MOST};
 use rnic_verbs::{
     Access, Completion, Copier, CqWriter, Datagram, HugePages, MAX_SGE, Mr, Pd, QpNumber, Sge,
     Source, WcStatus,
@@ -12,7 +13,6 @@ use rnic_verbs::{
 use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
 };
-use crate::datagrams::header::{self, GRH_LEN, Header, MOST};
 use crate::errno::{Errno, ToErrno};
 
 /// The most requests that have their slots, which are pinned memory (34 MB for these). A longer send
@@ -20,7 +20,7 @@ use crate::errno::{Errno, ToErrno};
 const MOST_WITH_SLOTS: u32 = 4096;
 
 /// Octets of a slot: a whole datagram, and the next one in another cache line.
-const SLOT: usize = (header::LEN + MOST).next_multiple_of(64);
+const SLOT: usize = (datagram::LEN + MOST).next_multiple_of(64);
 
 /// Names a datagram queue pair in this process. It is not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -279,7 +279,7 @@ impl Endpoint {
         };
         let len = GRH_LEN + payload.len();
         let pieces = &receive.pieces[..receive.count];
-        let grh = header::grh(from, to, header.traffic_class, payload.len());
+        let grh = datagram::grh(from, to, header.traffic_class, payload.len());
         let copier = &self.made_of.copier;
         let placed = copier
             .scatter(pieces, 0, &grh)

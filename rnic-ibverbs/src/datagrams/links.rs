@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use rnic_core::wire::hello::{Hello, Kind};
 use rnic_verbs::{
     ConnectRequest, ConnectionOptions, Cq, Keepalive, Pd, Qp, QpCaps, QpNumber, SendRequest, Sge,
     Srq,
@@ -14,7 +15,6 @@ use tracing::debug;
 
 use crate::datagrams::endpoint::{Id, Request};
 use crate::errno::{Errno, ToErrno};
-use crate::hello::{Hello, Kind};
 use crate::interface::gid_of;
 use crate::numbers::port_of;
 

@@ -10,7 +10,6 @@
 //! then a program that polls has looked already, and finds its receives as it expects them.
 
 mod endpoint;
-mod header;
 mod links;
 mod service;
 
@@ -19,23 +18,23 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use rnic_core::wire::datagram::Header;
+use rnic_core::wire::hello::{Hello, Kind};
 use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber, Sge};
 use tracing::debug;
 
 use crate::adapter::Adapter;
 use crate::connections;
 use crate::errno::{Errno, lock};
-use crate::hello::{Hello, Kind};
 use crate::interface::gid_of;
 use crate::numbers::port_of;
 
 use endpoint::Id;
-use header::Header;
 use service::{Outgoing, Service};
 
 pub(crate) use endpoint::NewEndpoint;
-pub(crate) use header::GRH_LEN;
 pub(crate) use links::Destination;
+pub(crate) use rnic_core::wire::datagram::GRH_LEN;
 pub(crate) use service::Payload;
 
 /// How long what has come waits for a program that polls.

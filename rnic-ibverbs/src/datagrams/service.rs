@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use rnic_core::wire::datagram::{self, Header, MOST};
 use rnic_verbs::{
     Access, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode, WcStatus,
 };
@@ -13,7 +14,6 @@ use rnic_verbs::{
 use crate::abi::IBV_QPS_RESET;
 use crate::adapter::Adapter;
 use crate::datagrams::endpoint::{Endpoint, Id, NewEndpoint, Request};
-use crate::datagrams::header::{self, Header, MOST};
 use crate::datagrams::links::{Destination, LONGEST_WAIT, Links, Maker, Outbound};
 use crate::errno::{Errno, ToErrno};
 use crate::numbers::port_of;
@@ -22,7 +22,7 @@ use crate::numbers::port_of;
 const RECEIVES: u32 = 1024;
 
 /// Octets of a receive.
-const RECEIVE: usize = (header::LEN + MOST).next_multiple_of(64);
+const RECEIVE: usize = (datagram::LEN + MOST).next_multiple_of(64);
 
 /// Completions of links that wait in the queue at most; more wait in the engine.
 const COMPLETIONS: u32 = 8192;
@@ -448,9 +448,9 @@ fn gather(
     match outgoing.payload {
         Payload::Inline(payload) => octets.extend_from_slice(payload),
         Payload::Memory(pieces) => {
-            octets.resize(header::LEN + outgoing.payload.len() as usize, 0);
+            octets.resize(datagram::LEN + outgoing.payload.len() as usize, 0);
             let copier = &endpoint.made_of.copier;
-            copier.gather(pieces, &mut octets[header::LEN..])?;
+            copier.gather(pieces, &mut octets[datagram::LEN..])?;
         }
     }
     Ok(())

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use rnic_core::wire::hello::{self, Hello, Kind, Refusal};
 use rnic_verbs::{
     ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive, WcStatus,
 };
 use tracing::debug;
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS};
-use crate::hello::{self, Hello, Kind, Refusal};
 use crate::interface::gid_of;
 use crate::objects::Qp;
 use crate::rendezvous::reject::reject;

@@ -15,6 +15,7 @@ mod waiting;
 
 use std::time::Instant;
 
+use rnic_core::wire::hello::{Hello, Kind, Refusal};
 use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber};
 use tracing::debug;
 
@@ -22,7 +23,6 @@ use crate::adapter::Adapter;
 use crate::connections;
 use crate::datagrams;
 use crate::errno::{Errno, lock};
-use crate::hello::{Hello, Kind, Refusal};
 use crate::numbers::port_of;
 use crate::objects::Qp;
 use crate::registry::QPS;

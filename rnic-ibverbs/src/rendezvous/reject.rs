@@ -1,9 +1,8 @@
 //! Rejecting requests.
 
+use rnic_core::wire::hello::{Hello, Refusal};
 use rnic_verbs::ConnectRequest;
 use tracing::debug;
-
-use crate::hello::{Hello, Refusal};
 
 /// Rejects a request, and says why.
 pub(super) fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {

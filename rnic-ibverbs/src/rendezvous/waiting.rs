@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use rnic_core::wire::hello::Hello;
 use rnic_verbs::ConnectRequest;
 
 use crate::errno::lock;
-use crate::hello::Hello;
 
 /// How long a request waits. Then it is rejected: its sender asks again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,8 +3,10 @@
 
 mod atomic;
 mod checksum;
+mod datagram;
 mod ddp;
 mod flow_control;
+mod hello;
 mod icmp;
 mod mpa;
 mod packet;

@@ -25,7 +25,7 @@ const VERSION: u8 = 1;
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// It connects the two queue pairs.
     QueuePairs = 0,
     /// It carries datagrams between the processes of the two queue pairs.
@@ -34,22 +34,23 @@ pub(crate) enum Kind {
 
 /// What a side says of itself, and of whom it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
-    pub(crate) kind: Kind,
+pub struct Hello {
+    /// What the connection is for.
+    pub kind: Kind,
     /// The sender's number.
-    pub(crate) own: u32,
+    pub own: u32,
     /// The receiver's number.
-    pub(crate) peer: u32,
+    pub peer: u32,
     /// The PSN that the sender expects first.
-    pub(crate) rq_psn: u32,
+    pub rq_psn: u32,
     /// The sender's GID.
-    pub(crate) gid: [u8; 16],
+    pub gid: [u8; 16],
 }
 
 /// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The number is nobody's.
     NoQueuePair = 1,
     /// The queue pair has another peer, or is connected.
@@ -62,7 +63,7 @@ pub(crate) enum Refusal {
 
 impl Hello {
     /// Returns the octets.
-    pub(crate) fn octets(&self, refusal: Option<Refusal>) -> [u8; LEN] {
+    pub fn octets(&self, refusal: Option<Refusal>) -> [u8; LEN] {
         let mut octets = [0; LEN];
         octets[..4].copy_from_slice(&MAGIC);
         octets[4] = VERSION;
@@ -76,7 +77,7 @@ impl Hello {
     }
 
     /// Reads the octets of a peer. Returns `None` if they are no hello of this version.
-    pub(crate) fn parse(octets: &[u8]) -> Option<Self> {
+    pub fn parse(octets: &[u8]) -> Option<Self> {
         let octets = octets.first_chunk::<LEN>()?;
         if octets[..4] != MAGIC || octets[4] != VERSION {
             return None;
@@ -103,7 +104,7 @@ impl Hello {
 }
 
 /// Returns why a peer has rejected, in words.
-pub(crate) fn why(private_data: &[u8]) -> &'static str {
+pub fn why(private_data: &[u8]) -> &'static str {
     if Hello::parse(private_data).is_none() {
         return "it does not say why";
     }
@@ -113,49 +114,5 @@ pub(crate) fn why(private_data: &[u8]) -> &'static str {
         3 => "its queue pair sends with another PSN",
         4 => "it does not know this version",
         _ => "its reason is unknown",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HELLO: Hello = Hello {
-        kind: Kind::QueuePairs,
-        own: 0x0040_0001,
-        peer: 0x00ff_ff02,
-        rq_psn: 0x0012_3456,
-        gid: [7; 16],
-    };
-
-    #[test]
-    fn a_hello_is_read_as_it_was_written() {
-        let octets = HELLO.octets(None);
-        assert_eq!(Hello::parse(&octets), Some(HELLO));
-        assert_eq!(&octets[..12], b"RNRC\x01\0\0\0\0\x40\0\x01");
-        let carrying = Hello {
-            kind: Kind::Datagrams,
-            ..HELLO
-        };
-        assert_eq!(Hello::parse(&carrying.octets(None)), Some(carrying));
-        let longer = [&octets[..], &[1, 2, 3]].concat();
-        assert_eq!(Hello::parse(&longer), Some(HELLO));
-        assert_eq!(
-            why(&HELLO.octets(Some(Refusal::Psn))),
-            "its queue pair sends with another PSN"
-        );
-    }
-
-    #[test]
-    fn what_is_no_hello_is_not_taken_for_one() {
-        let octets = HELLO.octets(None);
-        for short in 0..LEN {
-            assert_eq!(Hello::parse(&octets[..short]), None);
-        }
-        for (at, bit) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (6, 2)] {
-            let mut other = octets;
-            other[at] ^= bit;
-            assert_eq!(Hello::parse(&other), None, "octet {at}");
-        }
     }
 }

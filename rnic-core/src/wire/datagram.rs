@@ -17,16 +17,16 @@
 //!
 //! Numbers are in network byte order.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Octets in front of the payload.
-pub(super) const LEN: usize = 24;
+pub const LEN: usize = 24;
 
 /// The most octets of a datagram: the greatest MTU of InfiniBand.
-pub(super) const MOST: usize = 4096;
+pub const MOST: usize = 4096;
 
 /// Octets in front of the payload in a receive: the Global Route Header.
-pub(crate) const GRH_LEN: usize = 40;
+pub const GRH_LEN: usize = 40;
 
 const VERSION: u8 = 1;
 
@@ -35,20 +35,24 @@ const SOLICITED: u8 = 2;
 
 /// What a datagram says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) traffic_class: u8,
+pub struct Header {
+    /// The traffic class of its packet.
+    pub traffic_class: u8,
     /// The number of the queue pair that is to get it.
-    pub(super) to: u32,
+    pub to: u32,
     /// That of the queue pair that sends it.
-    pub(super) from: u32,
-    pub(super) qkey: u32,
-    pub(super) immediate: Option<[u8; 4]>,
-    pub(super) solicited: bool,
+    pub from: u32,
+    /// The Q_Key.
+    pub qkey: u32,
+    /// Its Immediate Data.
+    pub immediate: Option<[u8; 4]>,
+    /// Whether its completion is a Solicited Event.
+    pub solicited: bool,
 }
 
 impl Header {
     /// Returns the octets.
-    pub(super) fn octets(&self) -> [u8; LEN] {
+    pub fn octets(&self) -> [u8; LEN] {
         let mut octets = [0; LEN];
         let has_immediate = self.immediate.map_or(0, |_| HAS_IMMEDIATE);
         let solicited = if self.solicited { SOLICITED } else { 0 };
@@ -62,7 +66,7 @@ impl Header {
 
     /// Reads what a peer has sent: the header, and the payload. Returns `None` if it is no datagram
     /// of this version, or too long for one.
-    pub(super) fn parse(octets: &[u8]) -> Option<(Self, &[u8])> {
+    pub fn parse(octets: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = octets.split_first_chunk::<LEN>()?;
         if header[0] != VERSION || payload.len() > MOST {
             return None;
@@ -82,7 +86,7 @@ impl Header {
 
 /// Returns the Global Route Header of a datagram, as a device of RoCE v2 writes it into the receive:
 /// the IPv6 header of its packet, or the IPv4 header in the last 20 octets.
-pub(super) fn grh(from: IpAddr, to: IpAddr, traffic_class: u8, payload: usize) -> [u8; GRH_LEN] {
+pub fn grh(from: IpAddr, to: IpAddr, traffic_class: u8, payload: usize) -> [u8; GRH_LEN] {
     /// What RoCE v2 has around the payload behind IP: UDP, BTH, DETH and ICRC.
     const AROUND: u16 = 8 + 12 + 8 + 4;
     // Payloads have `MOST` octets.
@@ -132,74 +136,4 @@ fn ipv6(from: Ipv6Addr, to: Ipv6Addr, traffic_class: u8, len: u16) -> [u8; GRH_L
     grh[8..24].copy_from_slice(&from.octets());
     grh[24..40].copy_from_slice(&to.octets());
     grh
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEADER: Header = Header {
-        traffic_class: 0x20,
-        to: 0x00c0_de01,
-        from: 0x00ab_cd02,
-        qkey: 0x1111_1111,
-        immediate: Some([1, 2, 3, 4]),
-        solicited: true,
-    };
-
-    #[test]
-    fn a_datagram_is_read_as_it_was_written() {
-        for header in [
-            HEADER,
-            Header {
-                immediate: None,
-                solicited: false,
-                ..HEADER
-            },
-        ] {
-            let octets = [&header.octets()[..], b"payload"].concat();
-            assert_eq!(Header::parse(&octets), Some((header, &b"payload"[..])));
-        }
-    }
-
-    #[test]
-    fn what_is_no_datagram_is_not_taken_for_one() {
-        let octets = HEADER.octets();
-        for short in 0..LEN {
-            assert_eq!(Header::parse(&octets[..short]), None);
-        }
-        let mut other = octets;
-        other[0] = 2;
-        assert_eq!(Header::parse(&other), None);
-        let longest = [&octets[..], &[0; MOST]].concat();
-        assert!(Header::parse(&longest).is_some());
-        let too_long = [&longest[..], &[0]].concat();
-        assert_eq!(Header::parse(&too_long), None);
-    }
-
-    /// The checksum is that of the example in RFC 1071's successors: the sum of all words is all
-    /// ones.
-    #[test]
-    fn the_header_of_ipv4_stands_in_the_last_octets() {
-        let (from, to) = (Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::new(10, 1, 2, 4));
-        let grh = grh(from.into(), to.into(), 0x20, 100);
-        assert_eq!(grh[..20], [0; 20]);
-        assert_eq!(grh[20..24], [0x45, 0x20, 0, 152]);
-        assert_eq!(grh[32..40], [10, 1, 2, 3, 10, 1, 2, 4]);
-        let words = grh[20..].chunks_exact(2);
-        let sum: u32 = words
-            .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
-            .sum();
-        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-    }
-
-    #[test]
-    fn the_header_of_ipv6_has_both_gids() {
-        let from: Ipv6Addr = "fe80::1".parse().unwrap();
-        let to: Ipv6Addr = "fe80::2".parse().unwrap();
-        let grh = grh(from.into(), to.into(), 0xff, 0);
-        assert_eq!(grh[..8], [0x6f, 0xf0, 0, 0, 0, 32, 17, 64]);
-        assert_eq!(grh[8..24], from.octets());
-        assert_eq!(grh[24..], to.octets());
-    }
 }

@@ -1,0 +1,51 @@
+use crate::wire::hello::{Hello, Kind, Refusal, why};
+use proptest::prelude::*;
+
+const HELLO: Hello = Hello {
+    kind: Kind::QueuePairs,
+    own: 0x0040_0001,
+    peer: 0x00ff_ff02,
+    rq_psn: 0x0012_3456,
+    gid: [7; 16],
+};
+
+#[test]
+fn a_hello_is_read_as_it_was_written() {
+    let octets = HELLO.octets(None);
+    assert_eq!(Hello::parse(&octets), Some(HELLO));
+    assert_eq!(&octets[..12], b"RNRC\x01\0\0\0\0\x40\0\x01");
+    let carrying = Hello {
+        kind: Kind::Datagrams,
+        ..HELLO
+    };
+    assert_eq!(Hello::parse(&carrying.octets(None)), Some(carrying));
+    let longer = [&octets[..], &[1, 2, 3]].concat();
+    assert_eq!(Hello::parse(&longer), Some(HELLO));
+    assert_eq!(
+        why(&HELLO.octets(Some(Refusal::Psn))),
+        "its queue pair sends with another PSN"
+    );
+}
+
+#[test]
+fn what_is_no_hello_is_not_taken_for_one() {
+    let octets = HELLO.octets(None);
+    for short in 0..octets.len() {
+        assert_eq!(Hello::parse(&octets[..short]), None);
+    }
+    for (at, bit) in [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (6, 2)] {
+        let mut other = octets;
+        other[at] ^= bit;
+        assert_eq!(Hello::parse(&other), None, "octet {at}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_octets_are_read_without_a_panic(octets in prop::collection::vec(any::<u8>(), 0..64)) {
+        if let Some(hello) = Hello::parse(&octets) {
+            prop_assert_eq!(Hello::parse(&hello.octets(None)), Some(hello));
+        }
+        why(&octets);
+    }
+}
