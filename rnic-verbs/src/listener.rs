@@ -333,7 +333,7 @@ impl ConnectRequest {
 
     /// Accepts with an idle queue pair, whose receives should be posted by now. With any other
     /// queue pair it fails, and the peer is rejected. Of the options, `crc`, `ird`, `ord`,
-    /// `private_data`, `keepalive` and `user_timeout` apply. [`Qp::wait_established`] returns the
+    /// `private_data`, `keepalive`, `user_timeout` and `remote_access` apply. [`Qp::wait_established`] returns the
     /// outcome.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.device, qp.inner()) {

@@ -10,6 +10,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason, PortReservation};
 use rnic_core::engine::{Command, NetError, Peers};
 use rnic_core::ids::{QpNumber, StreamId};
 use rnic_core::memory::ring::{Producer, level::Level};
+use rnic_core::memory::table::Access;
 use rnic_core::verbs::{
     qp::{self, QueuePair},
     srq::ReceiveQueue,
@@ -169,6 +170,7 @@ impl Pd {
             state: qp::QpState::Idle,
             signal_all: caps.signal_all,
             rnr_retry: qp::RNR_RETRY_FOR_EVER,
+            remote_access: Access::REMOTE,
         };
         let state = SharedState::default();
         let facts = QpFacts {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::memory::table::Access;
 use crate::tcp::Keepalive;
 
 /// How a connection is to be set up.
@@ -61,6 +62,10 @@ pub struct ConnectionOptions {
     /// InfiniBand's min_rnr_timer, 655.36 ms at most. Here it does not try again, but it counts the
     /// time: see [`QueuePair::rnr_retry`](crate::verbs::qp::QueuePair::rnr_retry).
     pub min_rnr_timer: Duration,
+    /// What the peer may do to memory on this connection at all: remote read, write and atomic. A
+    /// region must allow it, too. Anything else ends the connection with the Terminate of an access
+    /// violation.
+    pub remote_access: Access,
 }
 
 impl Default for ConnectionOptions {
@@ -82,6 +87,7 @@ impl Default for ConnectionOptions {
             user_timeout: None,
             rc: false,
             min_rnr_timer: Duration::from_millis(10),
+            remote_access: Access::REMOTE,
         }
     }
 }

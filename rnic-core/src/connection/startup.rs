@@ -435,6 +435,7 @@ impl Connection {
         context: &mut Context<'_, '_>,
     ) {
         end.set_state(QpState::Rts);
+        end.set_remote_access(options.remote_access);
         self.deadline = None;
         if options.rc {
             self.tcp.take_as_full(LINE as u16 - 1);

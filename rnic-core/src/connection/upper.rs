@@ -7,7 +7,8 @@ use crate::ddp::{
     BufferSupply, Buffers, Delivery, Endpoint, HalfCloseAction, Teardown, Ulp, UlpMessage,
 };
 use crate::ids::{QpNumber, StreamId};
-use crate::memory::{epoch::Guard, place::Destination, prefetch::prefetch, table::Origin};
+use crate::memory::table::{Access, Origin};
+use crate::memory::{epoch::Guard, place::Destination, prefetch::prefetch};
 use crate::rdmap::{Outbound, Rdmap, RtrMessage, UntaggedMessage};
 use crate::verbs::{
     RecvWr, WcStatus,
@@ -90,6 +91,13 @@ impl LocalEnd {
     pub(crate) fn set_rnr_retry(&mut self, rnr_retry: u8) {
         if let Self::Qp(qp) = self {
             qp.rnr_retry = rnr_retry;
+        }
+    }
+
+    /// Sets what the peer may do to memory at all. An endpoint's ULP says that itself.
+    pub(super) fn set_remote_access(&mut self, remote_access: Access) {
+        if let Self::Qp(qp) = self {
+            qp.remote_access = remote_access;
         }
     }
 

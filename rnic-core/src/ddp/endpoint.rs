@@ -51,9 +51,6 @@ pub struct Endpoint {
 impl Endpoint {
     /// Returns whose memory it may use: that of this stream, in its protection domain.
     pub fn origin(&self) -> Origin {
-        Origin {
-            pd: self.pd,
-            stream: Some(self.stream),
-        }
+        (self.pd, self.stream).into()
     }
 }

@@ -41,6 +41,16 @@ impl Access {
         self.0 & (Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
     }
 
+    /// Returns the rights that it has and `other` has.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Returns these rights of peers, and all of the local side.
+    pub const fn with_local(self) -> Self {
+        Self(self.0 & Self::REMOTE.0 | Self::ALL.0 & !Self::REMOTE.0)
+    }
+
     /// Returns whether it allows everything that `need` asks for.
     pub const fn contains(self, need: Self) -> bool {
         self.0 & need.0 == need.0
@@ -96,11 +106,17 @@ pub struct Origin {
     pub pd: PdId,
     /// The stream.
     pub stream: Option<StreamId>,
+    /// What the queue pair of the stream lets be done at all. A region must allow it, too.
+    pub rights: Access,
 }
 
 impl From<PdId> for Origin {
     fn from(pd: PdId) -> Self {
-        Self { pd, stream: None }
+        Self {
+            pd,
+            stream: None,
+            rights: Access::ALL,
+        }
     }
 }
 
@@ -109,6 +125,7 @@ impl From<(PdId, StreamId)> for Origin {
         Self {
             pd,
             stream: Some(stream),
+            rights: Access::ALL,
         }
     }
 }

@@ -445,7 +445,8 @@ impl StagTable {
         need: Access,
     ) -> Result<Target, TagError> {
         let slot = self.find(stag, origin)?;
-        if !Access(slot.access.load(Ordering::Relaxed) as u8).contains(need) {
+        let allowed = Access(slot.access.load(Ordering::Relaxed) as u8).and(origin.rights);
+        if !allowed.contains(need) {
             return Err(TagError::AccessViolation { stag, need });
         }
         // The sum itself must not wrap, so the octet at offset 2^64 - 1 cannot be reached.

@@ -439,6 +439,7 @@ impl Host {
             state: QpState::Idle,
             signal_all: settings.signal_all,
             rnr_retry: RNR_RETRY_FOR_EVER,
+            remote_access: Access::REMOTE,
         })));
         TestQp {
             number,

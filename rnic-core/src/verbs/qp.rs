@@ -2,7 +2,7 @@
 
 use crate::ids::{CqId, PdId, QpNumber, StreamId};
 use crate::memory::ring::Consumer;
-use crate::memory::table::Origin;
+use crate::memory::table::{Access, Origin};
 
 use super::srq::ReceiveQueue;
 use super::wr::SendWr;
@@ -60,6 +60,8 @@ pub struct QueuePair {
     /// with the semantics of RC, 0 to 7; 7: for ever. That many times the peer's min_rnr_timer, and
     /// a second at least, its requests wait for a receive.
     pub rnr_retry: u8,
+    /// What its peer may do to memory at all: rights of peers. Regions say where.
+    pub remote_access: Access,
 }
 
 /// The `rnr_retry` by which requests wait for ever.
@@ -71,6 +73,7 @@ impl QueuePair {
         Origin {
             pd: self.pd,
             stream: Some(self.stream),
+            rights: self.remote_access.with_local(),
         }
     }
 }

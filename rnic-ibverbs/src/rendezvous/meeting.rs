@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 
 use rnic_core::wire::hello::{self, Hello, Kind, Refusal};
 use rnic_verbs::{
-    ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive, WcStatus,
+    Access, ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive, WcStatus,
 };
 use tracing::debug;
 
-use crate::abi::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS};
+use crate::abi::{
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QPS_ERR,
+    IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS,
+};
 use crate::interface::gid_of;
 use crate::objects::Qp;
 use crate::rendezvous::reject::reject;
@@ -63,8 +66,20 @@ fn options(settings: &Settings, meeting: &Meeting) -> ConnectionOptions {
         connect_timeout: LONGEST_ATTEMPT,
         min_rnr_timer: min_rnr_timer(settings.attr.min_rnr_timer),
         rc: true,
+        remote_access: remote_access(settings.attr.qp_access_flags),
         ..ConnectionOptions::default()
     }
+}
+
+/// Returns what a peer may do by the flags of a queue pair.
+fn remote_access(flags: u32) -> Access {
+    let rights = [
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    let given = rights.into_iter().filter(|(flag, _)| flags & flag != 0);
+    given.fold(Access::default(), |all, (_, right)| all | right)
 }
 
 /// Returns the time that a code of InfiniBand stands for: how long a peer waits that has found no

@@ -10,6 +10,7 @@ mod loopback;
 mod not_ready;
 mod rc;
 mod requests;
+mod rights;
 mod shared;
 mod standby;
 mod statuses;
