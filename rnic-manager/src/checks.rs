@@ -136,6 +136,8 @@ impl Message for Request {
         "adopt",
         "listen",
         "connect",
+        "map",
+        "unmap",
         "locate",
         "release",
         "admit",
@@ -207,7 +209,9 @@ impl Message for Request {
             }
             Ask::ResetUser { user } => plain("user", user, MAX_USER),
             Ask::Inspect { what, within, .. } => inspection(what, *within),
+            Ask::Map { wanted, .. } => peer(*wanted),
             Ask::Adopt { .. }
+            | Ask::Unmap { .. }
             | Ask::Release { .. }
             | Ask::Follow { .. }
             | Ask::Forget { .. }

@@ -169,10 +169,6 @@ pub enum Ask {
         /// The peers that may connect: a list of prefixes, or null (the default) for all.
         #[serde(default, with = "peers")]
         peers: Peers,
-        /// Whether a TCP socket has that TCP port, so that rnicd is to choose another, and tell it
-        /// to the port mappers of peers that ask for this one.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        mapped: bool,
     },
     /// A TCP port to connect from, answered by `Lease`.
     Connect {
@@ -184,8 +180,25 @@ pub enum Ask {
         /// port.
         local: Option<SocketAddr>,
     },
+    /// Tell the port mappers of peers that a listener is at another TCP port than at that of its
+    /// number, which a TCP socket of the same user may have. Answered by `Done`.
+    Map {
+        /// The port that listens.
+        port: u32,
+        /// Where it listens: its lease.
+        local: SocketAddr,
+        /// The address and number by which peers know it.
+        wanted: SocketAddr,
+    },
+    /// Tell them no more of a listener. Its lease stays. Answered only if it is refused.
+    Unmap {
+        /// The port that listened.
+        port: u32,
+        /// Its lease.
+        local: SocketAddr,
+    },
     /// Where the listener at an address really is, which the port mapper of its host knows. Answered
-    /// by `Located`.
+    /// by `Located`: at once, with the address itself, unless the next hop to the host is known.
     Locate {
         /// The port that will connect.
         port: u32,
@@ -421,7 +434,7 @@ pub enum Answer {
     /// To `Inspect`, with one descriptor: a pipe from which what the client says is read, until its
     /// end. rnicd has not seen it.
     Inspecting,
-    /// To `Admit`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
+    /// To `Admit`, `Map`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
     Done,
     /// To anything.
     Refused(Refused),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_core::connection::{ConnectionOptions, PortReservation, Refusal, Refusals};
-use rnic_core::engine::{Command, NetError, Peers, Prefix};
+use rnic_core::engine::{Command, Known, NetError, Peers, Prefix};
 use rnic_core::ids::ListenerId;
 use tracing::debug;
 
@@ -24,6 +24,8 @@ pub struct Listener {
     id: ListenerId,
     local: SocketAddr,
     refusals: Arc<Refusals>,
+    /// Makes it known by another number.
+    known: Option<Known>,
 }
 
 impl Device {
@@ -49,13 +51,18 @@ impl Device {
     /// [`listen_to`](Self::listen_to) does. Fails if what has the TCP port may be for RDMA, or is
     /// another user's, or if no port mapper can tell peers.
     pub fn listen_mapped(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
-        let addressed = self.inner.net.listen_mapped(local, &peers);
-        let (mapped, reservation) =
-            addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
+        let failed = |why: &NetError| debug!("cannot listen on {local}: {why}");
+        let any_port = SocketAddr::new(local.ip(), 0);
+        let reserved = self.inner.net.listen_to(any_port, &peers);
+        let (mapped, reservation) = reserved.inspect_err(failed)?;
+        let known = self.inner.net.make_known(local, mapped);
+        let known = known.inspect_err(failed)?;
         debug!("who asks the port mapper for {local} is sent to {mapped}");
         let ports = &self.inner.ports;
         ports.keep(mapped, peers.clone(), &reservation);
-        self.listen_at((mapped, reservation), &peers)
+        let mut listener = self.listen_at((mapped, reservation), &peers)?;
+        listener.known = Some(known);
+        Ok(listener)
     }
 
     /// Listens at a port that is reserved.
@@ -77,6 +84,7 @@ impl Device {
             id,
             local,
             refusals: Arc::default(),
+            known: None,
         };
         self.inner.send_all(|| Command::Listen {
             listener: id,
@@ -278,6 +286,8 @@ impl Drop for Listener {
             return self.device.inner.forget();
         }
         debug!("no longer listening on {}", self.local);
+        // Nobody is sent there any more.
+        self.known = None;
         // A worker that has ended does not listen.
         let id = self.id;
         let _ = self.device.inner.send_all(|| Command::Unlisten(id));

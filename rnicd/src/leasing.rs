@@ -9,7 +9,6 @@ use rnic_core::engine::{NetError, Peers};
 use rnic_manager::protocol::{Answer, Reason, Refused};
 use rnic_manager::states::Event;
 use rnic_xdp::Mapping;
-use tracing::debug;
 
 use crate::administration::{Answered, release};
 use crate::client::now;
@@ -56,20 +55,13 @@ impl Server {
         &mut self,
         key: ClientKey,
         number: u32,
-        (wanted, mapped): (SocketAddr, bool),
+        local: SocketAddr,
         peers: &Peers,
     ) -> Answered {
         let limits = self.limits(key);
         let (uid, account) = (self.clients[key].peer.uid, self.owner_of(key, number));
-        if wanted.port() != 0 && !limits.listen.value.contains(wanted.port()) {
-            let setting = &limits.listen;
-            let why = format!(
-                "uid {uid} may listen on {}, not on {}; {} says so",
-                setting.value,
-                wanted.port(),
-                setting.origin
-            );
-            return Err(Refused::new(Reason::NotPermitted, why));
+        if local.port() != 0 {
+            check_listen(&limits, uid, local.port())?;
         }
         check_prefixes(peers)?;
         self.port_of(key, number)?;
@@ -81,13 +73,6 @@ impl Server {
         let held = quotas
             .try_take(account, Resource::Listeners, 1, &limits)
             .map_err(over)?;
-        let mut local = wanted;
-        if mapped {
-            let checked = shared.device.check_number(wanted, uid);
-            checked.map_err(|error| self.refusal(error, number))?;
-            local.set_port(0);
-        }
-        let shared = self.port_of(key, number)?;
         let reserved = shared.device.listen(number, local, peers);
         if local.port() == 0 {
             self.check_chosen(number, &reserved)?;
@@ -95,16 +80,52 @@ impl Server {
         let mut mapping = None;
         if let Ok((local, _)) = &reserved {
             let shared = self.port_of(key, number)?;
-            match known(shared, number, (wanted, mapped), *local) {
-                Ok(known) => mapping = known,
+            // A number has one listener, whether it has that TCP port or another.
+            match shared.device.map(number, None, *local, local.port()) {
+                Ok(known) => mapping = Some(known),
                 Err(error) => {
                     let released = shared.device.release(number, *local);
                     released.map_err(|error| Refused::new(Reason::Other, error.to_string()))?;
                     return Err(self.refusal(error, number));
                 }
             }
+            shared.note_listener(number, *local);
         }
         self.lease(number, reserved, (held, mapping))
+    }
+
+    /// Makes a listener known by another number than that of its TCP port.
+    pub(crate) fn map(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        local: SocketAddr,
+        wanted: SocketAddr,
+    ) -> Answered {
+        let (limits, uid) = (self.limits(key), self.clients[key].peer.uid);
+        check_listen(&limits, uid, wanted.port())?;
+        let shared = self.port_of(key, number)?;
+        let port = shared.ports.get(&number);
+        let listens = port.is_some_and(|port| port.record.listeners.contains(&local));
+        if !listens || local.ip() != wanted.ip() {
+            let why = format!("port {number} does not listen at {local}");
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        let checked = shared.device.check_number(wanted, uid);
+        let mapping = checked.and_then(|()| {
+            let mapped = local.port();
+            shared.device.map(number, Some(uid), wanted, mapped)
+        });
+        let mapping = mapping.map_err(|error| self.refusal(error, number))?;
+        let shared = self.port_of(key, number)?;
+        shared.note_mapped(number, local, Some((wanted, mapping)));
+        Ok((Answer::Done, Vec::new()))
+    }
+
+    /// Tells port mappers no more of a listener.
+    pub(crate) fn unmap(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
+        self.port_of(key, number)?.note_mapped(number, local, None);
+        nothing()
     }
 
     /// Puts into words why the client of a port does not get an address.
@@ -282,21 +303,17 @@ pub(crate) fn path(source: Option<IpAddr>, destination: IpAddr) -> AddressPair {
     }
 }
 
-/// Notes a listener, and makes it known to the port mappers of peers. One that has the number it
-/// wanted is found without that.
-fn known(
-    shared: &mut Shared,
-    number: u32,
-    (wanted, mapped): (SocketAddr, bool),
-    local: SocketAddr,
-) -> Result<Option<Mapping>, NetError> {
-    let wanted = if mapped { wanted } else { local };
-    let mapping = match shared.device.map(number, wanted, local.port()) {
-        Err(error) if mapped => return Err(error),
-        mapping => mapping.inspect_err(|error| debug!("port mappers do not know {local}: {error}")),
-    };
-    shared.note_listener(number, local, wanted);
-    Ok(mapping.ok())
+/// Fails if a user may not listen at a TCP port.
+fn check_listen(limits: &Limits, uid: u32, port: u16) -> Result<(), Refused> {
+    let setting = &limits.listen;
+    if setting.value.contains(port) {
+        return Ok(());
+    }
+    let why = format!(
+        "uid {uid} may listen on {}, not on {port}; {} says so",
+        setting.value, setting.origin
+    );
+    Err(Refused::new(Reason::NotPermitted, why))
 }
 
 /// Fails if a listener names too many prefixes.

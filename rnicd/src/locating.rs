@@ -7,11 +7,9 @@ use crate::questions::Question;
 use crate::server::Server;
 use crate::shared::ClientKey;
 
-/// The most questions of a user that are under way. Each takes a socket for a second at most.
-const MAX_QUESTIONS: usize = 64;
-
 impl Server {
-    /// Begins to look for a listener. A user that asks too much is told what it knows already.
+    /// Begins to look for a listener. Only hosts are asked to which the next hop is known: nobody makes
+    /// the kernel look for neighbours by this.
     pub(crate) fn locate(&mut self, key: ClientKey, request: &Request) -> Result<(), Refused> {
         let Ask::Locate {
             port,
@@ -22,17 +20,17 @@ impl Server {
             return Ok(());
         };
         self.check_peer(key, port, remote)?;
-        let account = self.clients[key].account;
-        let is_too_much = self.questions.of(account) >= MAX_QUESTIONS;
         let question = Question {
-            client: key,
-            account,
+            client: Some(key),
+            account: self.clients[key].account,
             id: request.id,
         };
         let asked = self.questions.add(question, remote);
-        if !is_too_much {
+        let shared = self.port_of(key, port)?;
+        // What is dropped is answered with what is known.
+        if shared.knows_way_to(remote.ip()) {
             let found = Box::new(|remote| asked.say(remote));
-            self.port_of(key, port)?.device.locate(remote, local, found);
+            shared.device.locate(remote, local, found);
         }
         Ok(())
     }
@@ -41,7 +39,10 @@ impl Server {
     pub(crate) fn say_located(&mut self) {
         while let Some((question, remote)) = self.questions.next_answered() {
             let (id, answer) = (question.id, Answer::Located { remote });
-            self.answer(question.client, Reply { id, answer }, Vec::new());
+            // The client may have left.
+            if let Some(client) = question.client {
+                self.answer(client, Reply { id, answer }, Vec::new());
+            }
         }
     }
 }

@@ -159,7 +159,8 @@ pub(crate) fn open(
         };
         let wanted = port.record.mapped.get(&local).copied().unwrap_or(local);
         let is_listener = port.record.listeners.contains(&local);
-        let mapping = is_listener.then(|| device.map(number, wanted, local.port()));
+        let uid = port.record.uid;
+        let mapping = is_listener.then(|| device.map(number, Some(uid), wanted, local.port()));
         let lease = Lease {
             _mapping: mapping.and_then(|mapping| found(name, mapping)),
             reservation,

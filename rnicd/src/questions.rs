@@ -8,11 +8,15 @@ use crate::shared::ClientKey;
 
 /// A question that has no answer yet.
 pub(crate) struct Question {
-    pub(crate) client: ClientKey,
+    /// None if it has left: its question counts until it is answered.
+    pub(crate) client: Option<ClientKey>,
     pub(crate) account: u32,
     /// Of the request.
     pub(crate) id: u64,
 }
+
+/// The most questions of a user that are under way. Each takes a socket for a second at most.
+const MAX_OF_USER: usize = 16;
 
 /// The questions that are under way, and the answers to them.
 pub(crate) struct Questions {
@@ -63,10 +67,10 @@ impl Default for Questions {
 }
 
 impl Questions {
-    /// Returns how many questions of a user are under way.
-    pub(crate) fn of(&self, account: u32) -> usize {
+    /// Returns whether a user may ask nothing more now. What else its clients ask for waits, too.
+    pub(crate) fn are_too_many(&self, account: u32) -> bool {
         let waiting = self.waiting.values();
-        waiting.filter(|one| one.account == account).count()
+        waiting.filter(|one| one.account == account).count() >= MAX_OF_USER
     }
 
     /// Adds a question about a listener.
@@ -82,17 +86,17 @@ impl Questions {
 
     /// Removes and returns a question whose answer has come, with where the listener is.
     pub(crate) fn next_answered(&mut self) -> Option<(Question, SocketAddr)> {
-        loop {
-            let Found { question, remote } = self.found.try_recv().ok()?;
-            // The client may have left.
-            if let Some(question) = self.waiting.remove(&question) {
-                return Some((question, remote));
-            }
-        }
+        let Found { question, remote } = self.found.try_recv().ok()?;
+        let question = self.waiting.remove(&question)?;
+        Some((question, remote))
     }
 
-    /// Forgets what a client has asked that has left.
+    /// Answers a client no more that has left.
     pub(crate) fn forget(&mut self, client: ClientKey) {
-        self.waiting.retain(|_, question| question.client != client);
+        for question in self.waiting.values_mut() {
+            if question.client == Some(client) {
+                question.client = None;
+            }
+        }
     }
 }

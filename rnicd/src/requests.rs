@@ -38,7 +38,10 @@ impl Server {
             }
             return;
         }
-        let silent = matches!(request.ask, Ask::Follow { .. } | Ask::Forget { .. });
+        let silent = matches!(
+            request.ask,
+            Ask::Follow { .. } | Ask::Forget { .. } | Ask::Unmap { .. }
+        );
         let answered = self.carry_out(key, request.ask.clone());
         if !(silent && answered.is_ok()) {
             self.answer_or_wait(key, request, answered);
@@ -109,12 +112,13 @@ impl Server {
                 token,
                 leases,
             } => self.adopt(key, port, token, &leases),
-            Ask::Listen {
+            Ask::Listen { port, local, peers } => self.listen(key, port, local, &peers),
+            Ask::Map {
                 port,
                 local,
-                peers,
-                mapped,
-            } => self.listen(key, port, (local, mapped), &peers),
+                wanted,
+            } => self.map(key, port, local, wanted),
+            Ask::Unmap { port, local } => self.unmap(key, port, local),
             Ask::Connect {
                 port,
                 remote,

@@ -317,9 +317,10 @@ impl Server {
         }
         for (key, client) in &self.clients {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, client.is_ready());
+            events.set(PollFlags::POLLIN, self.is_ready(client));
             events.set(PollFlags::POLLOUT, client.has_news());
-            if !events.is_empty() || client.is_watched() {
+            let rests = self.questions.are_too_many(client.account);
+            if !events.is_empty() || (client.is_watched() && !rests) {
                 sources.push(Source::Client(key));
                 fds.push(PollFd::new(client.as_fd(), events));
             }
@@ -345,6 +346,11 @@ impl Server {
         Ok(ready.map(|(_, source)| source).collect())
     }
 
+    /// Returns whether another request of a client is read.
+    fn is_ready(&self, client: &Client) -> bool {
+        client.is_ready() && !self.questions.are_too_many(client.account)
+    }
+
     /// Drops devices that were removed. They are opened again when they are back.
     fn drop_lost_devices(&mut self) {
         let is_gone = |shared: &Shared| shared.device.link_state() == LinkState::Gone;
@@ -361,7 +367,14 @@ impl Server {
 
     /// Handles a request of a client.
     pub(crate) fn serve_client(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.is_ready()) else {
+        if !self
+            .clients
+            .get(key)
+            .is_some_and(|client| self.is_ready(client))
+        {
+            return;
+        }
+        let Some(client) = self.clients.get_mut(key) else {
             return;
         };
         match client.receive() {

@@ -147,6 +147,14 @@ impl Shared {
         }
     }
 
+    /// Returns whether the next hop to a host is known, from any address, or it is this host.
+    pub(crate) fn knows_way_to(&self, host: IpAddr) -> bool {
+        let mut paths = self.paths.iter();
+        let is_known = |followed: &Followed| matches!(followed.hop, Some(Some(_)));
+        self.device.is_of_this_host(host)
+            || paths.any(|(path, followed)| path.remote == host && is_known(followed))
+    }
+
     /// Records a next hop. Returns the ports that follow the path.
     pub(crate) fn set_hop(&mut self, path: AddressPair, hop: Option<NextHop>) -> BTreeSet<u32> {
         let Some(followed) = self.paths.get_mut(&path) else {
@@ -156,16 +164,35 @@ impl Shared {
         followed.ports.clone()
     }
 
-    /// Notes that a lease listens, and at which address and TCP port its client wanted to, for the
-    /// next rnicd.
-    pub(crate) fn note_listener(&mut self, number: u32, local: SocketAddr, wanted: SocketAddr) {
+    /// Notes that a lease listens, for the next rnicd, which counts it as that.
+    pub(crate) fn note_listener(&mut self, number: u32, local: SocketAddr) {
         if let Some(port) = self.ports.get_mut(&number) {
             port.record.listeners.insert(local);
-            if wanted != local {
-                port.record.mapped.insert(local, wanted);
-            }
             self.keep_record(number);
         }
+    }
+
+    /// Notes by which number peers know a listener, if by any.
+    pub(crate) fn note_mapped(
+        &mut self,
+        number: u32,
+        local: SocketAddr,
+        known: Option<(SocketAddr, Mapping)>,
+    ) {
+        let Some(port) = self.ports.get_mut(&number) else {
+            return;
+        };
+        let Some(lease) = port.leases.get_mut(&local) else {
+            return;
+        };
+        port.record.mapped.remove(&local);
+        lease._mapping = known.map(|(wanted, mapping)| {
+            // The newest listener of a number counts, also for the next rnicd.
+            port.record.mapped.retain(|_, other| *other != wanted);
+            port.record.mapped.insert(local, wanted);
+            mapping
+        });
+        self.keep_record(number);
     }
 
     /// Forgets that a lease listened.

@@ -58,7 +58,7 @@ pub use self::flows::{Flows, Keyed};
 pub use self::mailbox::{
     EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, mailbox, mailboxes,
 };
-pub use self::net::{Found, InUse, Net, NetError};
+pub use self::net::{Found, InUse, Known, Net, NetError};
 pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;
 pub use self::peers::{NoPrefix, Peers, Prefix};

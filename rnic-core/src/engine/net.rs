@@ -1,5 +1,6 @@
 //! What an application needs of a network: local ports, and memory near the device.
 
+use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -79,6 +80,9 @@ pub enum NetError {
     },
 }
 
+/// Makes a listener known as long as it exists.
+pub type Known = Box<dyn Any + Send + Sync>;
+
 /// Is told where a listener is.
 pub type Found = Box<dyn FnOnce(SocketAddr) + Send>;
 
@@ -102,15 +106,11 @@ pub trait Net: Send + Sync {
         peers: &Peers,
     ) -> Result<(SocketAddr, PortReservation), NetError>;
 
-    /// Reserves a port for a listener whose own number a TCP socket has, and makes it known by that
-    /// number: peers ask the port mapper of this host. Returns where it listens.
-    fn listen_mapped(
-        &self,
-        local: SocketAddr,
-        peers: &Peers,
-    ) -> Result<(SocketAddr, PortReservation), NetError> {
-        let _ = peers;
-        Err(NetError::InUse(local.into()))
+    /// Makes a listener known by a number that a TCP socket has: peers ask the port mapper of this
+    /// host. `local` is where it listens. It is known until what is returned is dropped.
+    fn make_known(&self, wanted: SocketAddr, local: SocketAddr) -> Result<Known, NetError> {
+        let _ = local;
+        Err(NetError::InUse(wanted.into()))
     }
 
     /// Asks the port mapper of a peer's host where the listener at `remote` really is, and calls

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use rnic_verbs::{Device, Error, Listener, NetError, Peers};
-use tracing::warn;
 
 /// Names when.
 const VARIABLE: &str = "RNIC_PORT_MAPPER";
@@ -31,17 +30,23 @@ pub(super) fn choice() -> Use {
         Ok("always") => Use::Always,
         Ok("needed" | "") | Err(_) => Use::Needed,
         Ok(other) => {
-            warn!(
-                "{VARIABLE} is {other:?}; it may be never, needed or always, and needed is taken"
+            let line = format!(
+                "rnic: {VARIABLE} is {other:?}: it may be never, needed or always; needed counts\n"
             );
+            // The program may have closed it.
+            let _ = stderr().write_all(line.as_bytes());
             Use::Needed
         }
     })
 }
 
-/// Returns whether a TCP socket of the kernel listens at an address.
+/// Returns whether TCP sockets of the kernel listen at an address that share it with RDMA: those of
+/// this user, or any for root.
 pub(super) fn tcp_listens(local: SocketAddr) -> bool {
-    rnic_verbs::users_listening(local).is_ok_and(|users| !users.is_empty())
+    let own = nix::unistd::geteuid();
+    let shares = |user: &u32| own.is_root() || *user == own.as_raw();
+    rnic_verbs::users_listening(local)
+        .is_ok_and(|users| !users.is_empty() && users.iter().all(shares))
 }
 
 /// Reports on stderr why a listener does not share its number with a TCP socket: errno says only that

@@ -70,7 +70,6 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 port: 7,
                 local: "0.0.0.0:7174".parse().unwrap(),
                 peers: Peers::all(),
-                mapped: false,
             },
             r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":null"#.into(),
         ),
@@ -79,7 +78,6 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 port: 7,
                 local: "[fe80::1%3]:0".parse().unwrap(),
                 peers: Peers::only(["192.0.2.0/24", "2001:db8::1"].map(|text| text.parse().unwrap())),
-                mapped: false,
             },
             r#""type":"listen","port":7,"local":"[fe80::1%3]:0","peers":["192.0.2.0/24","2001:db8::1"]"#.into(),
         ),
@@ -88,9 +86,23 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 port: 7,
                 local: "0.0.0.0:7174".parse().unwrap(),
                 peers: Peers::only([]),
-                mapped: true,
             },
-            r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":[],"mapped":true"#.into(),
+            r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":[]"#.into(),
+        ),
+        (
+            Ask::Map {
+                port: 7,
+                local: "192.0.2.1:40000".parse().unwrap(),
+                wanted: "192.0.2.1:6379".parse().unwrap(),
+            },
+            r#""type":"map","port":7,"local":"192.0.2.1:40000","wanted":"192.0.2.1:6379""#.into(),
+        ),
+        (
+            Ask::Unmap {
+                port: 7,
+                local: "192.0.2.1:40000".parse().unwrap(),
+            },
+            r#""type":"unmap","port":7,"local":"192.0.2.1:40000""#.into(),
         ),
         (
             Ask::Locate {

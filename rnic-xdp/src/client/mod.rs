@@ -1,6 +1,7 @@
 //! The side of a client of rnicd: it asks for a port of a device, and for what a port needs of the
 //! host.
 
+mod connection;
 mod inspection;
 mod net;
 mod open;

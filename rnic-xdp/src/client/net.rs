@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Found, Net, NetError, Peers};
-use rnic_manager::protocol::Ask;
+use rnic_core::engine::{Found, Known, Net, NetError, Peers};
+use rnic_manager::protocol::{Ask, Refused};
 
 use super::session::Errand;
 use crate::device::interface::ControlHandle;
@@ -45,6 +45,21 @@ impl Drop for Lease {
     }
 }
 
+/// A listener that peers know by another number. They do not any more when this is dropped.
+struct Mapped {
+    net: ManagedNet,
+    local: SocketAddr,
+    maker: Maker,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if !self.maker.is_forked() {
+            self.net.send(Errand::Unmap(self.local));
+        }
+    }
+}
+
 impl ManagedNet {
     fn send(&self, errand: Errand) {
         // If the thread has ended, the port has, and its leases with it.
@@ -60,18 +75,33 @@ impl ManagedNet {
     ) -> Result<(SocketAddr, PortReservation), NetError> {
         let (reply, answer) = bounded(1);
         self.send(Errand::Reserve(ask, reply));
-        let silent = |_| NetError::Other {
-            address,
-            reason: "rnicd does not answer; `systemctl status rnicd` shows its state".into(),
-        };
-        let answer = answer.recv_timeout(PATIENCE).map_err(silent)?;
-        let local = answer.map_err(|refused| refused.net_error(address, &self.netdev))?;
+        let local = self.answered(address, &answer)?;
         let lease = Lease {
             net: self.clone(),
             local,
             maker: Maker::this(),
         };
         Ok((local, Arc::new(lease)))
+    }
+
+    /// Has rnicd do something.
+    fn done(&self, address: SocketAddr, ask: Ask) -> Result<(), NetError> {
+        let (reply, answer) = bounded(1);
+        self.send(Errand::Do(ask, reply));
+        self.answered(address, &answer)
+    }
+
+    fn answered<T>(
+        &self,
+        address: SocketAddr,
+        answer: &Receiver<Result<T, Refused>>,
+    ) -> Result<T, NetError> {
+        let silent = |_| NetError::Other {
+            address,
+            reason: "rnicd does not answer; `systemctl status rnicd` shows its state".into(),
+        };
+        let answer = answer.recv_timeout(PATIENCE).map_err(silent)?;
+        answer.map_err(|refused| refused.net_error(address, &self.netdev))
     }
 }
 
@@ -85,23 +115,22 @@ impl Net for ManagedNet {
             port: self.port,
             local,
             peers: peers.clone(),
-            mapped: false,
         };
         self.reserve(local, ask)
     }
 
-    fn listen_mapped(
-        &self,
-        local: SocketAddr,
-        peers: &Peers,
-    ) -> Result<(SocketAddr, PortReservation), NetError> {
-        let ask = Ask::Listen {
+    fn make_known(&self, wanted: SocketAddr, local: SocketAddr) -> Result<Known, NetError> {
+        let ask = Ask::Map {
             port: self.port,
             local,
-            peers: peers.clone(),
-            mapped: true,
+            wanted,
         };
-        self.reserve(local, ask)
+        self.done(wanted, ask)?;
+        Ok(Box::new(Mapped {
+            net: self.clone(),
+            local,
+            maker: Maker::this(),
+        }))
     }
 
     fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
@@ -122,7 +151,7 @@ impl Net for ManagedNet {
             remote: peer,
         };
         let (reply, answer) = bounded(1);
-        self.send(Errand::Admit(ask, reply));
+        self.send(Errand::Do(ask, reply));
         matches!(answer.recv_timeout(PATIENCE_OF_PEERS), Ok(Ok(())))
     }
 

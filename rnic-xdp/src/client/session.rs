@@ -4,7 +4,7 @@
 //! Frames do not depend on rnicd. If it goes away, requests wait, and connections go on. When it is
 //! back, the thread connects again, and shows what it holds.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use rnic_core::time::Instant;
 use rnic_manager::Token;
 use rnic_manager::channel::{Channel, ChannelError};
 use rnic_manager::protocol::{
-    Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress,
-    VERSION,
+    Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, UntaggedAddress, VERSION,
 };
 use tracing::{debug, info, warn};
 
+use super::connection::{Connection, LOCATED_WITHIN, Waiting, refuse};
 use super::inspection::Inspection;
 use crate::device::bell::Bell;
 use crate::device::clock::clock;
@@ -48,22 +48,12 @@ pub(super) enum Errand {
     Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
     /// Give a local port back.
     Release(SocketAddr),
-    /// Ask whether a peer may connect.
-    Admit(Ask, Sender<Result<(), Refused>>),
+    /// Do something, or say whether a peer may connect.
+    Do(Ask, Sender<Result<(), Refused>>),
+    /// Tell port mappers no more of a listener.
+    Unmap(SocketAddr),
     /// Ask where a listener really is: there, unless rnicd says otherwise.
     Locate(Ask, (SocketAddr, Found)),
-}
-
-/// A request that was not answered yet.
-enum Waiting {
-    Hello,
-    Adopt,
-    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
-    Release(SocketAddr),
-    Admit(Ask, Sender<Result<(), Refused>>),
-    Locate(Ask, (SocketAddr, Found)),
-    /// One of those that are answered only if they are refused.
-    Follow,
 }
 
 /// A port, and what its client has of it.
@@ -86,47 +76,6 @@ pub(super) struct Session {
     postponed: VecDeque<Waiting>,
     /// rnicd does not know the port any more.
     ended: bool,
-}
-
-/// A connection to rnicd.
-struct Connection {
-    channel: Channel,
-    next_id: u64,
-    /// Requests that rnicd has not taken yet.
-    outgoing: VecDeque<Request>,
-    waiting: HashMap<u64, Waiting>,
-}
-
-impl Connection {
-    fn new(channel: Channel, next_id: u64) -> Self {
-        Self {
-            channel,
-            next_id,
-            outgoing: VecDeque::new(),
-            waiting: HashMap::new(),
-        }
-    }
-
-    fn ask(&mut self, ask: Ask, waiting: Waiting) {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.outgoing.push_back(Request { id, ask });
-        if !matches!(waiting, Waiting::Follow) {
-            self.waiting.insert(id, waiting);
-        }
-    }
-
-    /// Sends what rnicd takes now.
-    fn flush(&mut self) -> Result<(), ChannelError> {
-        while let Some(request) = self.outgoing.front() {
-            match self.channel.send(request, &[]) {
-                Ok(()) => drop(self.outgoing.pop_front()),
-                Err(ChannelError::TimedOut { .. }) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Session {
@@ -162,6 +111,9 @@ impl Session {
             self.connect_again();
             if let Err(error) = self.exchange() {
                 self.lose_connection(&error);
+            }
+            if let Some(connection) = &mut self.connection {
+                connection.give_up_locating(Instant::from_nanos(clock()));
             }
             self.sleep(bell);
         }
@@ -241,8 +193,11 @@ impl Session {
             let waiting = match errand {
                 Errand::Reserve(ask, reply) => Waiting::Reserve(ask, reply),
                 Errand::Release(local) => Waiting::Release(local),
-                Errand::Admit(ask, reply) => Waiting::Admit(ask, reply),
-                Errand::Locate(ask, found) => Waiting::Locate(ask, found),
+                Errand::Do(ask, reply) => Waiting::Do(ask, reply),
+                Errand::Unmap(local) => Waiting::Unmap(local),
+                Errand::Locate(ask, found) => {
+                    Waiting::Locate(ask, found, Instant::from_nanos(clock()))
+                }
             };
             self.begin(waiting);
         }
@@ -263,8 +218,13 @@ impl Session {
             return self.postpone(waiting);
         };
         let ask = match &waiting {
-            Waiting::Reserve(ask, _) | Waiting::Admit(ask, _) | Waiting::Locate(ask, _) => {
+            Waiting::Reserve(ask, _) | Waiting::Do(ask, _) | Waiting::Locate(ask, ..) => {
                 ask.clone()
+            }
+            // Answered only if it is refused.
+            Waiting::Unmap(local) => {
+                let (port, local) = (self.port, *local);
+                return connection.ask(Ask::Unmap { port, local }, Waiting::Follow);
             }
             Waiting::Release(local) => Ask::Release {
                 port: self.port,
@@ -278,16 +238,16 @@ impl Session {
 
     /// Keeps what waits for the next connection.
     fn postpone(&mut self, waiting: Waiting) {
-        let is_question = |waiting: &Waiting| matches!(waiting, Waiting::Admit(..));
+        let is_question = |waiting: &Waiting| matches!(waiting, Waiting::Do(..));
         let keeps = match waiting {
-            Waiting::Reserve(..) | Waiting::Release(_) => true,
+            Waiting::Reserve(..) | Waiting::Release(_) | Waiting::Unmap(_) => true,
             // Whoever asked may have given up long ago.
-            Waiting::Admit(..) => {
+            Waiting::Do(..) => {
                 let questions = self.postponed.iter().filter(|waiting| is_question(waiting));
                 questions.count() < MAX_QUESTIONS
             }
             // Whoever asked does without an answer.
-            Waiting::Locate(_, (remote, found)) => return found(remote),
+            Waiting::Locate(_, (remote, found), _) => return found(remote),
             Waiting::Hello | Waiting::Adopt | Waiting::Follow => false,
         };
         if keeps {
@@ -406,8 +366,8 @@ impl Session {
             (Waiting::Hello, Answer::Welcome { version, .. }) if version < OLDEST => {
                 self.lose_connection(&ChannelError::Outdated { version });
             }
-            (Waiting::Locate(_, (_, found)), Answer::Located { remote }) => found(remote),
-            (Waiting::Admit(_, reply), Answer::Done) => {
+            (Waiting::Locate(_, (_, found), _), Answer::Located { remote }) => found(remote),
+            (Waiting::Do(_, reply), Answer::Done) => {
                 let _ = reply.send(Ok(()));
             }
             (waiting, Answer::Refused(refused)) => refuse(waiting, &refused),
@@ -485,6 +445,8 @@ impl Session {
                     true => events |= PollFlags::POLLIN,
                     false => timeout = Some(LOOK_AGAIN),
                 }
+                let locates = connection.locates().then_some(LOCATED_WITHIN);
+                timeout = timeout.into_iter().chain(locates).min();
                 fds.push(PollFd::new(connection.channel.as_fd(), events));
             }
             None if self.ended => {}
@@ -494,19 +456,6 @@ impl Session {
         let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
         bell.silence();
     }
-}
-
-fn refuse(waiting: Waiting, refused: &Refused) {
-    // Whoever asked may have given up.
-    let _ = match waiting {
-        Waiting::Reserve(_, reply) => reply.send(Err(refused.clone())).is_ok(),
-        Waiting::Admit(_, reply) => reply.send(Err(refused.clone())).is_ok(),
-        Waiting::Locate(_, (remote, found)) => {
-            found(remote);
-            true
-        }
-        Waiting::Hello | Waiting::Adopt | Waiting::Release(_) | Waiting::Follow => false,
-    };
 }
 
 fn port_is_gone() -> Refused {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use rnic_core::engine::{NetError, Peers};
 
 use crate::device::automatic_ports::choose;
 use crate::device::domains::Domain;
-use crate::device::listening::users_listening;
+use crate::device::listening::{has_connections, users_listening};
 use crate::device::netlink::{
     Address, Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses,
     link_by_index, links,
@@ -161,29 +162,43 @@ impl Locals {
         wanted: SocketAddr,
         user: Option<u32>,
     ) -> Result<(), NetError> {
-        let Vrf(vrf) = self.domain(wanted)?;
-        // What TCP connections have left behind keeps nobody away. What reserves a port for RDMA is
-        // not to be shared.
-        let bound = unbound(wanted, vrf.as_ref(), SockType::Stream).and_then(|socket| {
-            setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-            bind_to(&socket, wanted, self.device)
-        });
-        match bound {
-            Ok(_) => return Ok(()),
-            Err(Errno::EADDRINUSE) => {}
-            Err(errno) => return Err(self.not_bound(wanted, errno)),
+        let failed = |error: io::Error| other(wanted, error);
+        let in_use = || Err(NetError::InUse(wanted.into()));
+        if wanted.port() == 0 {
+            return Err(other(wanted, "a number is needed that is known to peers"));
         }
-        let users = users_listening(wanted).map_err(|error| other(wanted, error))?;
+        let bind = |reuse| self.bound_with(wanted, reuse);
+        match bind(false) {
+            Ok(_) => return Ok(()),
+            Err(NetError::InUse(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let users = users_listening(wanted).map_err(failed)?;
         let is_others = |listening: &u32| user.is_some_and(|user| user != *listening);
-        match users.first() {
-            // What is bound and does not listen may be for RDMA.
-            None => Err(NetError::InUse(wanted.into())),
-            Some(_) if users.iter().any(is_others) => Err(other(
+        if users.iter().any(is_others) {
+            return Err(other(
                 wanted,
                 "a TCP socket of another user listens there; RDMA and TCP share a number within a user",
-            )),
-            Some(_) => Ok(()),
+            ));
         }
+        // What is bound and does not listen may be for RDMA, or somebody's server a moment later. What
+        // connections have left behind keeps nobody away.
+        if users.is_empty() && (bind(true).is_err() || !has_connections(wanted).map_err(failed)?) {
+            return in_use();
+        }
+        Ok(())
+    }
+
+    /// Binds a TCP socket to an address, for a moment.
+    fn bound_with(&self, wanted: SocketAddr, reuse: bool) -> Result<(), NetError> {
+        let Vrf(vrf) = self.domain(wanted)?;
+        let bound = unbound(wanted, vrf.as_ref(), SockType::Stream).and_then(|socket| {
+            setsockopt(&socket, sockopt::ReuseAddr, &reuse)?;
+            bind_to(&socket, wanted, self.device)
+        });
+        bound
+            .map(drop)
+            .map_err(|errno| self.not_bound(wanted, errno))
     }
 
     /// Returns whether an address is one of the device or of a VLAN on it.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::libc;
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Found, Net, NetError, Peers};
+use rnic_core::engine::{Found, Known, Net, NetError, Peers};
 use rnic_manager::PrivateFd;
 use tracing::debug;
 
@@ -16,7 +16,7 @@ use crate::device::interface::numa::on_node;
 use crate::device::interface::{ControlHandle, XdpInterface};
 use crate::device::locals::{Locals, other};
 use crate::device::netlink::Link;
-use crate::device::port_mapper::{Mapping, PortMapper};
+use crate::device::port_mapper::{Listening, Mapping, PortMapper};
 use crate::device::process::Maker;
 use crate::device::queue_choice::{Arrival, FlowRule, QueueChoice};
 use crate::device::steering::{Entry, SteeredPorts};
@@ -24,9 +24,6 @@ use crate::device::steering::{Entry, SteeredPorts};
 /// How many ports to try for one whose segments come to a certain worker: with a thousand workers,
 /// one port in a thousand does.
 const PORT_TRIES: u32 = 8192;
-
-/// Who has the listeners of an interface that one process has for itself.
-const OWNER: u32 = 0;
 
 /// The address services of an open interface. Ports are reserved in the network namespace of the
 /// calling thread, which must be the device's.
@@ -178,26 +175,17 @@ impl Net for XdpNet {
         let (local, mut lease) = self.reserve_listener(local, peers)?;
         // Peers find it without being told.
         if let Some(mapper) = self.mapper() {
-            let mapping = mapper.map(OWNER, local, local.port());
-            lease.mapping = mapping
-                .inspect_err(|why| debug!("port mappers do not know {local}: {why}"))
-                .ok();
+            lease.mapping = Some(mapper.map(listening(local, local))?);
         }
         Ok((local, Arc::new(lease)))
     }
 
-    fn listen_mapped(
-        &self,
-        wanted: SocketAddr,
-        peers: &Peers,
-    ) -> Result<(SocketAddr, PortReservation), NetError> {
+    fn make_known(&self, wanted: SocketAddr, local: SocketAddr) -> Result<Known, NetError> {
         self.locals.check_number(wanted, None)?;
         let mapper = self
             .mapper()
             .ok_or_else(|| NetError::InUse(wanted.into()))?;
-        let (local, mut lease) = self.reserve_listener(SocketAddr::new(wanted.ip(), 0), peers)?;
-        lease.mapping = Some(mapper.map(OWNER, wanted, local.port())?);
-        Ok((local, Arc::new(lease)))
+        Ok(Box::new(mapper.map(listening(wanted, local))?))
     }
 
     fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
@@ -232,6 +220,16 @@ impl Net for XdpNet {
         let rule = self.placement.install_rule(&flow, remote, local);
         let (local, lease) = self.steer(socket, local, &vlans, &Peers::all(), rule)?;
         Ok((local, Arc::new(lease)))
+    }
+}
+
+/// Returns a listener of an interface that one process has for itself.
+fn listening(wanted: SocketAddr, local: SocketAddr) -> Listening {
+    Listening {
+        owner: 0,
+        user: None,
+        local: wanted,
+        mapped: local.port(),
     }
 }
 

@@ -106,7 +106,7 @@ impl SharedDevice {
             locals: Locals::new(&link, u32::MAX)?,
             routes: Routes::open(&link, u32::MAX, Some(steering.links()))?,
             icmp: Icmp::open()?,
-            mapper: PortMapper::new(&link)?,
+            mapper: PortMapper::new(&link, true)?,
             requests,
             changes,
             ports: clients
@@ -295,7 +295,8 @@ impl SharedDevice {
         self.steering.counters(number)
     }
 
-    pub(super) fn is_of_this_host(&self, address: IpAddr) -> bool {
+    /// Returns whether an address is one of this device.
+    pub fn is_of_this_host(&self, address: IpAddr) -> bool {
         let at_any_port = SocketAddr::new(address, 0);
         address.is_loopback()
             || (!address.is_unspecified() && self.locals.vlans_of(at_any_port).is_ok())

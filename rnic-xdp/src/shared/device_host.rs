@@ -26,6 +26,7 @@ impl SharedDevice {
     pub(super) fn follow_surroundings(&mut self, messages: &[Message]) {
         if messages.iter().any(concerns_addresses) {
             self.read_addresses();
+            self.mapper.refresh_soon();
         }
         let mut last = false;
         for neighbour in messages.iter().filter_map(Neighbour::from_message) {

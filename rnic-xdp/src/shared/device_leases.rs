@@ -12,7 +12,7 @@ use super::programs::SharingError;
 use super::queue_ports::end_rules;
 use super::reservation::disarm;
 use crate::device::locals::other;
-use crate::device::port_mapper::Mapping;
+use crate::device::port_mapper::{Listening, Mapping};
 use crate::device::steering::Entry;
 
 /// The most peers that all leases of a device together are limited to: `STEER_MAX_PEERS` of the
@@ -46,9 +46,21 @@ impl SharedDevice {
     }
 
     /// Tells the port mappers of peers, until what is returned is dropped, that the listener which a
-    /// port wanted at an address has this TCP port.
-    pub fn map(&self, port: u32, wanted: SocketAddr, mapped: u16) -> Result<Mapping, NetError> {
-        self.mapper.map(port, wanted, mapped)
+    /// port wanted at an address has this TCP port. With a `user`, it ends when a TCP socket of another
+    /// user listens there; root's listeners need none.
+    pub fn map(
+        &self,
+        owner: u32,
+        user: Option<u32>,
+        local: SocketAddr,
+        mapped: u16,
+    ) -> Result<Mapping, NetError> {
+        self.mapper.map(Listening {
+            owner,
+            user: user.filter(|user| *user != 0),
+            local,
+            mapped,
+        })
     }
 
     /// Asks the port mapper of a peer's host where the listener at an address really is. That is

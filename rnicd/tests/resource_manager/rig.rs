@@ -323,7 +323,6 @@ pub(crate) fn listen(port: u32, local: &str) -> Ask {
         port,
         local: local.parse().unwrap(),
         peers: Peers::all(),
-        mapped: false,
     }
 }
 

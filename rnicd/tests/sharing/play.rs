@@ -6,9 +6,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
-use rnic_verbs::{ConnectionOptions, Device, DeviceConfig, Listener, Peers, QpCaps};
+use rnic_verbs::{
+    ConnectionOptions, Device, DeviceConfig, Listener, Peers, PortReservation, QpCaps,
+};
 
-use crate::exchange::{Initiator, Outcome, TURN, respond, talk_to_oneself, words};
+use crate::exchange::{Initiator, Outcome, SOON, TURN, respond, talk_to_oneself, words};
 
 /// What begins a line that is an answer: the test harness prints as well.
 pub(crate) const ANSWER: &str = "> ";
@@ -19,6 +21,7 @@ struct Player {
     connections: Vec<Initiator>,
     listeners: Vec<Listener>,
     sockets: Vec<TcpListener>,
+    kept: Vec<PortReservation>,
     devices: Vec<Device>,
 }
 
@@ -76,11 +79,25 @@ impl Player {
                 self.sockets.push(TcpListener::bind(local).map_err(words)?);
                 self.done()
             }
-            ["find", listener] => Ok(self.find(1, parse(listener)?)?.to_string()),
+            ["keep-port", local] => {
+                let kept = self.last_device()?.port_in_use(parse(local)?);
+                self.kept.push(kept.ok_or("nobody has it")?);
+                self.done()
+            }
+            ["no-tcp"] => {
+                self.sockets.clear();
+                self.done()
+            }
+            ["find", listener] => Ok(self.find(1, parse(listener)?, None)?.to_string()),
+            ["find-from", local, listener] => {
+                let local = Some(parse(local)?);
+                Ok(self.find(1, parse(listener)?, local)?.to_string())
+            }
+            ["find-unresolved", listener] => Ok(self.ask(1, parse(listener)?, None)?.to_string()),
             ["find-often", count, listener] => {
                 let count: usize = parse(count)?;
-                self.find(count, parse(listener)?)?;
-                Ok(count.to_string())
+                let last = self.find(count, parse(listener)?, None)?;
+                Ok(format!("{count} {}", last.port()))
             }
             ["try", to] => {
                 let soon = Duration::from_secs(2);
@@ -150,17 +167,40 @@ impl Player {
         Ok(local.to_string())
     }
 
-    /// Asks so often where a listener is, and returns the last answer.
-    fn find(&self, count: usize, listener: SocketAddr) -> Outcome<SocketAddr> {
+    /// Asks so often where a listener is, once the way to it is known, and returns the last answer.
+    fn find(
+        &self,
+        count: usize,
+        listener: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Outcome<SocketAddr> {
+        let near = "10.9.0.1".parse().map_err(words)?;
+        let device = self.last_device()?;
+        while !device.resolves(near, listener.ip(), SOON).map_err(words)? {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.ask(count, listener, local)
+    }
+
+    fn ask(
+        &self,
+        count: usize,
+        listener: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Outcome<SocketAddr> {
         let (sender, found) = channel();
         for _ in 0..count {
             let sender = sender.clone();
             let found = move |remote| sender.send(remote).unwrap_or_default();
-            self.last_device()?.find_listener(listener, None, found);
+            self.last_device()?.find_listener(listener, local, found);
         }
         drop(sender);
-        let last = found.iter().take(count).last();
-        last.ok_or("nobody answers".into())
+        let all: Vec<SocketAddr> = found.iter().collect();
+        let last = all.last().copied().ok_or("nobody answers")?;
+        match all.len() == count && all.iter().all(|one| *one == last) {
+            true => Ok(last),
+            false => Err(format!("not {count} answers, or not all the same: {all:?}")),
+        }
     }
 
     fn connect(&mut self, to: SocketAddr, from: Option<SocketAddr>) -> Outcome<String> {

@@ -9,6 +9,8 @@ use std::time::Duration;
 use rnic_core::engine::{Found, NetError};
 use rnic_core::time::Instant;
 
+use super::asking::Asked;
+use super::mappings::Listening;
 use super::state::State;
 use super::watch::Watch;
 use crate::device::bell::{Bell, bell};
@@ -56,8 +58,9 @@ impl Drop for Mapping {
 }
 
 impl PortMapper {
-    /// Makes the mapper of a device, in the network namespace of this thread.
-    pub(crate) fn new(link: &Link) -> Result<Self, OpenError> {
+    /// Makes the mapper of a device, in the network namespace of this thread. With `always` it answers
+    /// whether anybody listens or not.
+    pub(crate) fn new(link: &Link, always: bool) -> Result<Self, OpenError> {
         let failed = |source| OpenError::System {
             doing: "make a port mapper",
             source,
@@ -66,7 +69,7 @@ impl PortMapper {
         let watch = Arc::new(Watch::new().map_err(failed)?);
         watch.add(&bell).map_err(failed)?;
         Ok(Self(Arc::new(Inner {
-            state: Mutex::new(State::new(watch.clone())),
+            state: Mutex::new(State::new(watch.clone(), always)),
             locals: Locals::new(link, u32::MAX)?,
             watch,
             bell,
@@ -77,16 +80,12 @@ impl PortMapper {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes known that who asked to listen at an address listens at this TCP port. Listeners of one
-    /// owner may replace each other. Fails if another one has the address, or if nobody could be
-    /// told: another program has the mappers' UDP port and is no `iwpmd`.
-    pub(crate) fn map(
-        &self,
-        owner: u32,
-        local: SocketAddr,
-        mapped: u16,
-    ) -> Result<Mapping, NetError> {
-        let id = self.lock().map(&self.0.locals, owner, local, mapped)?;
+    /// Makes a listener known. Listeners of one owner may replace each other. Fails if another one has
+    /// the number; and, if the listener has another TCP port than its number, if nobody could be told,
+    /// because another program has the mappers' UDP port and is no `iwpmd`.
+    pub(crate) fn map(&self, listening: Listening) -> Result<Mapping, NetError> {
+        let now = Instant::from_nanos(clock());
+        let id = self.lock().map(&self.0.locals, listening, now)?;
         self.0.bell.ring();
         Ok(Mapping {
             mapper: self.clone(),
@@ -98,7 +97,24 @@ impl PortMapper {
     /// [`poll`](Self::poll) what came of it: the address itself if there is no answer within a
     /// second, or nobody knows the listener.
     pub(crate) fn ask(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
-        self.lock().ask(remote, local, found);
+        let since = Instant::from_nanos(clock());
+        let asked = Asked {
+            remote,
+            local,
+            found,
+            since,
+        };
+        let asked = self.lock().questions.ask(asked);
+        match asked {
+            Ok(()) => self.0.bell.ring(),
+            // Not within the lock.
+            Err(Asked { remote, found, .. }) => found(remote),
+        }
+    }
+
+    /// Looks for addresses of the device soon: they have changed.
+    pub(crate) fn refresh_soon(&self) {
+        self.lock().refresh_soon();
         self.0.bell.ring();
     }
 

@@ -6,15 +6,29 @@ use rnic_core::wire::port_mapper::{Kind, Message};
 
 /// A listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// By which it goes away.
-    pub(super) id: u64,
+pub(crate) struct Listening {
     /// Who has it: listeners of one owner may replace each other.
-    pub(super) owner: u32,
+    pub(crate) owner: u32,
+    /// The user whose TCP sockets may have its number. Without one, anybody's may.
+    pub(crate) user: Option<u32>,
     /// The address and TCP port that its program asked for.
-    pub(super) local: SocketAddr,
+    pub(crate) local: SocketAddr,
     /// The TCP port at which it listens.
-    pub(super) mapped: u16,
+    pub(crate) mapped: u16,
+}
+
+impl Listening {
+    /// Returns whether its TCP port is another one than its number.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.local.port() != self.mapped
+    }
+}
+
+/// A listener in the table, and by what it goes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: u64,
+    pub(super) listening: Listening,
 }
 
 /// The listeners.
@@ -27,22 +41,17 @@ pub(super) struct Mappings {
 impl Mappings {
     /// Adds a listener, and returns its id. Returns `None` if another owner has one at that address.
     /// An earlier one of the same owner is not found any more.
-    pub(super) fn add(&mut self, owner: u32, local: SocketAddr, mapped: u16) -> Option<u64> {
-        let at = self
-            .entries
-            .iter()
-            .filter(|entry| overlap(entry.local, local));
-        if at.clone().any(|entry| entry.owner != owner) {
+    pub(super) fn add(&mut self, listening: Listening) -> Option<u64> {
+        let mut at = self.entries.iter().map(|entry| entry.listening);
+        let is_others = |other: Listening| {
+            other.owner != listening.owner && overlap(other.local, listening.local)
+        };
+        if at.any(is_others) {
             return None;
         }
         self.next_id += 1;
         let id = self.next_id;
-        self.entries.push(Entry {
-            id,
-            owner,
-            local,
-            mapped,
-        });
+        self.entries.push(Entry { id, listening });
         Some(id)
     }
 
@@ -65,12 +74,12 @@ impl Mappings {
         }
         // The newest of one owner counts.
         let mut newest_first = self.entries.iter().rev();
-        let found = newest_first.find(|entry| overlap(entry.local, asked.acceptor));
+        let found = newest_first.find(|entry| overlap(entry.listening.local, asked.acceptor));
         let is_here = asked.acceptor.ip() == to.ip();
         Some(match found.filter(|_| is_here) {
             Some(entry) => {
                 let mut acceptor = asked.acceptor;
-                acceptor.set_port(entry.mapped);
+                acceptor.set_port(entry.listening.mapped);
                 Message {
                     kind: Kind::Accept,
                     acceptor,
@@ -103,6 +112,15 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn add(mappings: &mut Mappings, owner: u32, local: &str, mapped: u16) -> Option<u64> {
+        mappings.add(Listening {
+            owner,
+            user: None,
+            local: at(local),
+            mapped,
+        })
+    }
+
     fn ask(mappings: &Mappings, acceptor: &str) -> Message {
         let asked = Message {
             kind: Kind::Request,
@@ -123,8 +141,8 @@ mod tests {
     #[test]
     fn a_listener_is_found_by_what_its_program_asked_for() {
         let mut mappings = Mappings::default();
-        let one = mappings.add(1, at("192.0.2.9:7174"), 40000).unwrap();
-        mappings.add(2, at("0.0.0.0:80"), 40001).unwrap();
+        let one = add(&mut mappings, 1, "192.0.2.9:7174", 40000).unwrap();
+        add(&mut mappings, 2, "0.0.0.0:80", 40001).unwrap();
         assert_eq!(accepts(&mappings, "192.0.2.9:7174"), Some(40000));
         assert_eq!(accepts(&mappings, "192.0.2.9:80"), Some(40001));
         assert_eq!(accepts(&mappings, "192.0.2.9:40000"), None);
@@ -138,11 +156,11 @@ mod tests {
     #[test]
     fn an_address_has_one_owner_whose_newest_listener_counts() {
         let mut mappings = Mappings::default();
-        let first = mappings.add(1, at("192.0.2.9:80"), 40000).unwrap();
-        assert_eq!(mappings.add(2, at("192.0.2.9:80"), 40001), None);
-        assert_eq!(mappings.add(2, at("0.0.0.0:80"), 40001), None);
-        mappings.add(2, at("[::]:80"), 40001).unwrap();
-        mappings.add(1, at("192.0.2.9:80"), 40002).unwrap();
+        let first = add(&mut mappings, 1, "192.0.2.9:80", 40000).unwrap();
+        assert_eq!(add(&mut mappings, 2, "192.0.2.9:80", 40001), None);
+        assert_eq!(add(&mut mappings, 2, "0.0.0.0:80", 40001), None);
+        add(&mut mappings, 2, "[::]:80", 40001).unwrap();
+        add(&mut mappings, 1, "192.0.2.9:80", 40002).unwrap();
         assert_eq!(accepts(&mappings, "192.0.2.9:80"), Some(40002));
         mappings.remove(first).unwrap();
         assert_eq!(accepts(&mappings, "192.0.2.9:80"), Some(40002));

@@ -5,6 +5,7 @@
 //! listener is told, so that peers which ask of one that has its own number do not wait in vain.
 //! Beside a running `iwpmd`, which has the UDP port, listeners are made known to that.
 
+mod asking;
 mod mapper;
 mod mappings;
 mod query;
@@ -17,3 +18,4 @@ mod watch;
 
 pub use self::mapper::Mapping;
 pub(crate) use self::mapper::PortMapper;
+pub(crate) use self::mappings::Listening;

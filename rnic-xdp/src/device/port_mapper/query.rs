@@ -19,6 +19,9 @@ const AGAIN_AFTER: [Duration; 3] = [
 ];
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 
+/// The most datagrams that are read in a turn.
+const MAX_RECEIVED: usize = 16;
+
 /// What has come of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -70,9 +73,9 @@ impl Query {
         Ok(query)
     }
 
-    /// Returns the host that is asked.
-    pub(super) fn host(&self) -> IpAddr {
-        self.request.acceptor.ip()
+    /// Returns the address that asks, and the host that is asked.
+    pub(super) fn path(&self) -> (IpAddr, IpAddr) {
+        (self.request.connector.ip(), self.request.acceptor.ip())
     }
 
     fn send(&self, message: &Message) {
@@ -89,7 +92,7 @@ impl Query {
     /// Reads what has come, and asks again if it is time. Returns the outcome once it is known.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Outcome> {
         let mut octets = [0; MAX_LEN + 1];
-        loop {
+        for _ in 0..MAX_RECEIVED {
             match recv(self.socket.as_raw_fd(), &mut octets, MsgFlags::MSG_DONTWAIT) {
                 Ok(len) => {
                     if let Some(outcome) = Message::parse(&octets[..len])

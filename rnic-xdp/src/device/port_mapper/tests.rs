@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use rnic_core::engine::NetError;
 use rnic_core::wire::port_mapper::{Kind, MAX_LEN, Message};
 
-use super::{Mapping, PortMapper};
+use super::{Listening, Mapping, PortMapper};
 use crate::device::netlink::{RouteSocket, link_by_name};
 use crate::testing::{Namespace, VethEnd, veth_pair};
 
@@ -75,7 +75,13 @@ fn listens(
     local: &str,
     mapped: u16,
 ) -> Result<Mapping, NetError> {
-    host.run(|| mapper.map(owner, at(local), mapped))
+    let listening = Listening {
+        owner,
+        user: None,
+        local: at(local),
+        mapped,
+    };
+    host.run(|| mapper.map(listening))
 }
 
 /// Asks, and does something before the answer.

@@ -18,7 +18,7 @@ impl PortMapper {
     /// Makes the mapper of a device, in the network namespace of this thread, with a thread of its
     /// own, which ends with it.
     pub(crate) fn start(link: &Link) -> Result<Self, OpenError> {
-        let mapper = Self::new(link)?;
+        let mapper = Self::new(link, false)?;
         let inner = Arc::downgrade(&mapper.0);
         let (watch, bell) = (mapper.0.watch.clone(), mapper.0.bell.clone());
         let thread = thread::Builder::new().name("rnic-mapper".to_owned());
