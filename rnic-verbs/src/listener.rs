@@ -136,8 +136,9 @@ impl Device {
 impl Device {
     /// Asks the port mapper of a peer's host (UDP port 3935) where the listener at `remote` really
     /// is, and calls `found` with that: with `remote` itself if there is no mapper, or it does not
-    /// know the listener. It is called within some seconds, by any thread, and must not wait. If the
-    /// device is closed, it is dropped.
+    /// know the listener. On a shared device only hosts are asked to which the next hop is known:
+    /// see [`resolves`](Self::resolves). `found` is called within some seconds, by any thread, and
+    /// must not wait. If the device is closed, it is dropped.
     pub fn find_listener(
         &self,
         remote: SocketAddr,
