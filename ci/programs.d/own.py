@@ -14,6 +14,7 @@ table(
     Case("one number for TCP and RDMA, RDMA first", "{own}/one_number client {server}",
          "env RNIC_PORT_MAPPER=always {own}/one_number first {server}", port=7490, kernel=True, server_says=(r"both were served",)),
     pair("cancelled while it posts and polls", "cancelled", port=7481, says=(r"300 threads were cancelled",)),
+    pair("posting behind ERR", "posted_late", port=7471, says=(r"200 queue pairs ended",)),
     pair("forking with a connection", "forking", port=7471),
     pair("forking first, a device for each child", "forking", "servers", "clients", port=7471, ways=(SHARED, ONE_HOST)),
     Case("loaded by dlopen", "{own}/loaded client {server} {device}", "{own}/loaded server {server} {device}", port=7471),

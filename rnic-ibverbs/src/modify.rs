@@ -178,7 +178,7 @@ fn move_for_rdma_cm(
     if mask & IBV_QP_STATE != 0 {
         let mut inner = object.lock();
         match (wanted, inner.state()) {
-            (IBV_QPS_ERR, _) => inner.fail().map_err(|why| why.errno())?,
+            (IBV_QPS_ERR, _) => fail(&mut inner)?,
             (IBV_QPS_SQD, QpState::Rts) => inner.disconnect().map_err(|why| why.errno())?,
             (IBV_QPS_INIT, QpState::Init) => settings.state = IBV_QPS_INIT,
             _ if wanted == now => {}
@@ -254,7 +254,7 @@ unsafe fn move_to(
         (IBV_QPS_RTS, IBV_QPS_SQD) => object.lock().open_sends(false),
         (IBV_QPS_SQD, IBV_QPS_RTS) => object.lock().open_sends(true),
         (_, IBV_QPS_ERR) => {
-            object.lock().fail().map_err(|why| why.errno())?;
+            fail(&mut object.lock())?;
             rendezvous::end(object, &mut settings);
         }
         _ => {}
@@ -267,6 +267,13 @@ unsafe fn move_to(
         _ => {}
     }
     Ok(())
+}
+
+/// Fails a queue pair. Programs post a last request then, and wait until that is flushed, also where
+/// the engine has not got so far.
+fn fail(qp: &mut rnic_verbs::Qp) -> Result<(), Errno> {
+    qp.open_sends(true);
+    qp.fail().map_err(|why| why.errno())
 }
 
 /// Returns the other side that the program names.

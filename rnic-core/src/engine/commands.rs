@@ -467,7 +467,7 @@ impl Engine {
     }
 
     #[cold]
-    fn flush_unconnected(&mut self, number: QpNumber) {
+    pub(super) fn flush_unconnected(&mut self, number: QpNumber) {
         if let Some(EndLocation::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
             flush(qp, &mut self.cqs);
         }

@@ -36,7 +36,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::{
-    AddressPair, Connection, Context, EndReason, Event, FlowKey, NextHop, Notice, Stage, Wants,
+    AddressPair, Connection, Context, EndReason, Event, FlowKey, LocalEnd, NextHop, Notice, Stage,
+    Wants,
 };
 use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
@@ -326,7 +327,7 @@ impl Engine {
             connection.take_gone_request(),
         );
         if let Some(end) = connection.take_returned_end() {
-            self.qps.put_back(index, end);
+            self.put_back(index, end);
         }
         match (new, gone) {
             // It was made and withdrawn in one step.
@@ -380,8 +381,16 @@ impl Engine {
         self.returned.extend(connection.take_frames());
         self.counters.tcp.add(connection.tcp_counters());
         if let Some(end) = connection.into_end() {
-            self.qps.put_back(index, end);
+            self.put_back(index, end);
         }
+    }
+
+    /// Takes back the queue pair of a connection that is over. What was posted to it since it failed
+    /// has rung for the connection.
+    fn put_back(&mut self, connection: usize, end: LocalEnd) {
+        let number = end.number();
+        self.qps.put_back(connection, end);
+        self.flush_unconnected(number);
     }
 
     /// Returns whether there are events for the host.
