@@ -180,13 +180,22 @@ class Hosts:
     @functools.cached_property
     def mooncake(self):
         """The directory of Mooncake, which is fetched when a case first wants it."""
-        found = subprocess.run([ROOT / "ci/mooncake"], capture_output=True, text=True)
+        return self._fetched("mooncake", "contents")
+
+    @functools.cached_property
+    def ceph(self):
+        """The directory of Ceph, which is fetched when a case first wants it."""
+        return self._fetched("ceph", "cluster")
+
+    def _fetched(self, name, program):
+        """Copies what ci/NAME fetches, and a program of ours for it."""
+        found = subprocess.run([ROOT / "ci" / name], capture_output=True, text=True)
         if found.returncode == 3:
             raise NotRun(found.stderr.strip())
-        expect(found.returncode == 0, "ci/mooncake failed:", found.stderr)
-        directory = self.directory / "mooncake"
-        shutil.copytree(found.stdout.strip(), directory)
-        shutil.copy(ROOT / "ci/programs.d/mooncake/contents", directory)
+        expect(found.returncode == 0, f"ci/{name} failed:", found.stderr)
+        directory = self.directory / name
+        shutil.copytree(found.stdout.strip(), directory, symlinks=True)
+        shutil.copy(ROOT / "ci/programs.d" / name / program, directory)
         return directory
 
     def _compiled(self, name, *headers):
