@@ -342,7 +342,7 @@ class Hosts:
             return re.sub(r"\{(\w+)\}", lambda found: str(words.get(found[1]) or getattr(self, found[1])), command)
 
         for path in self.place.iterdir():
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         before = self.number_lost() if case.lost else 0
         with contextlib.ExitStack() as running:
             server = None

@@ -8,3 +8,4 @@ mod common;
 mod given_up;
 mod ready;
 mod refused;
+mod replies;
