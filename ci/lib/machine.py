@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -73,6 +74,20 @@ def call(*command, check=True):
     if check and done.returncode != 0:
         raise GuestError(f"{' '.join(map(str, command))}: {done.stderr.strip() or done.returncode}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def hugepages(number):
+    """Sees to it that there are so many hugepages, or as many of them as the kernel can give."""
+    file = pathlib.Path("/proc/sys/vm/nr_hugepages")
+    before = int(file.read_text())
+    with contextlib.suppress(OSError):
+        file.write_text(str(max(number, before)))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.write_text(str(before))
 
 
 @dataclass
