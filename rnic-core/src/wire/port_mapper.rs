@@ -1,9 +1,9 @@
 //! Messages of the iWARP Port Mapper, as `iwpmd` of rdma-core speaks it over UDP.
 //!
 //! Over iWARP, TCP and RDMA share one space of port numbers. A port mapper lets a program listen
-//! for RDMA at a number that is taken: the listener has another TCP port, the mapped one, and whoever
-//! connects asks the mapper of the listener's host for it first. A Request is answered by an Accept,
-//! which its sender acknowledges, or by a Reject.
+//! for RDMA at a number that a TCP socket has. The listener then has another TCP port, the mapped
+//! port. A host that connects first asks the port mapper of the listener's host for the mapped port.
+//! It sends a Request. The answer is an Accept, which the host acknowledges, or a Reject.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

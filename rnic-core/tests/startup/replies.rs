@@ -27,15 +27,16 @@ fn reply_to(options: &ConnectionOptions, octets: &[u8]) -> (Simulation, TestQp, 
     (sim, qp, peer)
 }
 
+/// A good Reply with one octet changed.
+fn changed(at: usize, octet: u8) -> Vec<u8> {
+    let mut octets = reply(4);
+    octets[at] = octet;
+    octets
+}
+
 #[test]
 fn bad_replies_fail_the_attempt() {
     // rfc: 5044-54, 5044-66, 5044-75, 5044-78, 5044-85d, 5044-86
-    let good = reply(4);
-    let changed = |at: usize, octet: u8| {
-        let mut octets = good.clone();
-        octets[at] = octet;
-        octets
-    };
     let cases = [
         ("no MPA", vec![b'H'; 40]),
         ("a Request", request(4)),
@@ -57,11 +58,6 @@ fn bad_replies_fail_the_attempt() {
 fn a_reply_that_does_not_suit_an_enhanced_request_gets_a_terminate() {
     // rfc: 5044-66, 6581-38, 6581-39
     let good = reply(4);
-    let changed = |at: usize, octet: u8| {
-        let mut octets = good.clone();
-        octets[at] = octet;
-        octets
-    };
     let cases = [
         ("revision 1", changed(17, 1)),
         ("revision 3", changed(17, 3)),
