@@ -30,9 +30,10 @@ const MOST_OF_ADDRESS: usize = 256;
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
 
 /// How long a request waits for its datagram to be acknowledged. Then it completes all the same: a
-/// program sends to several peers, and one that does not answer is not to hold up the others. If
-/// the link does not stand by then, the datagram is lost.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// program sends to several peers, and one that does not answer is not to hold up the others. A
+/// program that has no more requests on their way than it may loses nothing before that, so this is
+/// longer than a busy host keeps a process from its processor.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a peer may leave a datagram unacknowledged.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -76,13 +77,16 @@ pub(super) struct Link {
     waiting: VecDeque<Outbound>,
     /// Datagrams that were posted. They complete in their order.
     posted: VecDeque<Outbound>,
-    /// A datagram was not acknowledged for some time, and none since.
+    /// A datagram has waited for [`LONGEST_WAIT`], and none was acknowledged since: requests do not
+    /// wait for their datagrams.
     is_stalled: bool,
     /// A datagram for a queue pair of this process has come by it.
     has_carried: bool,
-    /// Since when it exists, and when it carried something last.
+    /// Since when it exists, when it carried something last, and when the peer has accepted or
+    /// acknowledged something last.
     since: Instant,
     used: Instant,
+    heard: Instant,
 }
 
 /// How far a link has come.
@@ -202,6 +206,7 @@ impl Link {
             has_carried: false,
             since: now,
             used: now,
+            heard: now,
         }
     }
 
@@ -222,7 +227,8 @@ impl Link {
 
     /// Returns until when it stays if nothing happens.
     fn ends_at(&self) -> Instant {
-        let oldest = self.posted.front().map(|oldest| oldest.since + PATIENCE);
+        let oldest = self.posted.front();
+        let oldest = oldest.map(|oldest| oldest.since.max(self.heard) + PATIENCE);
         let idle = match self.side == Side::Accepted && !self.has_carried {
             true => self.since + LONGEST_SILENCE,
             false => self.used + LONGEST_IDLE,
@@ -232,16 +238,13 @@ impl Link {
 
     /// Finds the requests that have waited too long.
     fn find_overdue(&mut self, now: Instant, into: &mut Overdue) {
-        let is_late = |one: &&Outbound| now >= one.since + LONGEST_WAIT;
-        let late = self.waiting.iter().take_while(is_late).count();
-        match self.stage {
-            Stage::Connecting => into.lost.extend(self.waiting.drain(..late)),
-            _ => into.late.extend(self.waiting.range(..late)),
-        }
-        into.late.extend(self.posted.iter().take_while(is_late));
-        self.is_stalled |= self.posted.front().as_ref().is_some_and(is_late);
-        if !self.waiting.is_empty() || !self.posted.is_empty() {
-            into.add(now + LONGEST_WAIT);
+        for queue in [&self.posted, &self.waiting] {
+            let late = queue.partition_point(|one| now >= one.since + LONGEST_WAIT);
+            into.late.extend(queue.range(..late));
+            self.is_stalled |= late > 0;
+            if let Some(next) = queue.get(late) {
+                into.add(next.since + LONGEST_WAIT);
+            }
         }
     }
 }
@@ -409,6 +412,7 @@ impl Links {
         let link = self.by_qp.get_mut(&qp.0)?;
         let outbound = link.posted.pop_front();
         link.is_stalled = false;
+        link.heard = Instant::now();
         link.pump();
         self.remove_if_over(qp);
         outbound
@@ -428,6 +432,7 @@ impl Links {
             && link.stage == Stage::Connecting
         {
             link.stage = Stage::Open;
+            link.heard = Instant::now();
             link.pump();
         }
     }
