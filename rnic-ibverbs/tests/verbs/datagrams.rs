@@ -2,13 +2,15 @@
 
 use std::ffi::c_void;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use nix::libc;
 
 use crate::calls::*;
 use crate::end::qp_attributes;
+use crate::hosts::SERVER;
 use crate::itself::{Side, Talk, ask, hello};
 
 const QKEY: u32 = 0x1111_1111;
@@ -355,4 +357,70 @@ pub(crate) unsafe fn hostile(is_server: bool) {
     ok(ibv_destroy_ah(there));
     ok(ibv_destroy_qp(qp));
     side.close();
+}
+
+/// Accepts a link by a socket of the kernel, long after it was asked for.
+fn accept_late(listener: &TcpListener, own: u32) -> TcpStream {
+    let (mut socket, _) = listener.accept().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    // Enhanced private data of 4 octets (RFC 6581 section 9), and a hello.
+    let mut request = [0; 20 + 4 + 40];
+    socket.read_exact(&mut request).unwrap();
+    assert_eq!(&request[..16], b"MPA ID Req Frame");
+    let mut reply = b"MPA ID Rep Frame".to_vec();
+    reply.extend(&request[16..20]);
+    // No Reads; peer-to-peer, with a Send of no octets first (section 9.1).
+    reply.extend([0xc0, 0, 0, 0]);
+    let mut answer = hello(own, 0);
+    answer[6] = 1;
+    reply.extend(answer);
+    socket.write_all(&reply).unwrap();
+    socket
+}
+
+/// Returns the payload of the next datagram.
+fn next_datagram(socket: &mut TcpStream) -> Vec<u8> {
+    loop {
+        let mut length = [0; 2];
+        socket.read_exact(&mut length).unwrap();
+        let length = usize::from(u16::from_be_bytes(length));
+        let mut rest = vec![0; (2 + length).next_multiple_of(4) + 4 - 2];
+        socket.read_exact(&mut rest).unwrap();
+        if length > 18 {
+            return rest[18 + 24..length].to_vec();
+        }
+    }
+}
+
+/// More than a send queue has room for.
+const MANY: usize = 200;
+
+/// A process that is late loses nothing: the requests wait until their datagrams are on their way.
+pub(crate) unsafe fn late(is_server: bool) {
+    let mut talk = Talk::of(is_server);
+    if is_server {
+        let listener = TcpListener::bind((SERVER, 0)).unwrap();
+        let own = u32::from(listener.local_addr().unwrap().port()) << 8;
+        talk.say(&own.to_string());
+        let mut socket = accept_late(&listener, own);
+        for at in 0..MANY {
+            assert_eq!(next_datagram(&mut socket), pattern(at, 100));
+        }
+    } else {
+        let mut side = Side::new(is_server);
+        let qp = side.datagrams(1);
+        let there = side.handle(1);
+        let number = talk.number() as u32;
+        for at in 0..MANY {
+            while side.tell(qp, (there, number, QKEY), &pattern(at, 100)) != 0 {
+                side.sent();
+            }
+        }
+        talk.meet();
+        ok(ibv_destroy_ah(there));
+        ok(ibv_destroy_qp(qp));
+        side.close();
+        return;
+    }
+    talk.meet();
 }

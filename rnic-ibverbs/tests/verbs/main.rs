@@ -175,3 +175,9 @@ fn datagrams_stay_in_a_process() {
 fn datagrams_come_in_spite_of_hostile_processes() {
     play("udhost", "hostile-datagrams-server", "hostile-datagrams");
 }
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagrams_wait_for_a_process_that_is_late() {
+    play("udlate", "late-datagrams-server", "late-datagrams");
+}

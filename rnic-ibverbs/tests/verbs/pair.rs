@@ -55,6 +55,8 @@ pub(crate) fn play(role: &str) {
             "datagrams" => datagrams::two_hosts(false),
             "hostile-datagrams-server" => datagrams::hostile(true),
             "hostile-datagrams" => datagrams::hostile(false),
+            "late-datagrams-server" => datagrams::late(true),
+            "late-datagrams" => datagrams::late(false),
             "datagrams-of-one-process" => datagrams::one_process(),
             unknown => panic!("no role {unknown}"),
         }
