@@ -156,7 +156,9 @@ fn a_read_into_memory_that_is_gone_is_a_local_protection_error() {
 
 #[test]
 fn what_is_sent_from_memory_that_is_gone_is_a_local_protection_error() {
-    for len in [100, 1000, 100_000] {
+    // A kernel takes a long message at once, with what is in front of it.
+    let most = if cfg!(carrier_sockets) { 1000 } else { 100_000 };
+    for len in [100, 1000, most] {
         for opcode in [WrOpcode::Write, WrOpcode::Send] {
             let mut rig = Rig::new(0, TakeAway::Unmap);
             rig.sim.hosts[1].post_recv(&mut rig.pair.1, recv(1, &rig.own, LEN));

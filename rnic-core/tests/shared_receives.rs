@@ -130,6 +130,7 @@ fn flushed(wr_id: u64) -> (u64, WcStatus) {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn receives_are_taken_in_the_order_in_which_messages_begin() {
     let mut scene = Scene::new(8);
     scene.post(0..6);
@@ -184,6 +185,7 @@ fn immediate_data_take_a_shared_receive_too() {
 
 /// Receives that a stream has begun to fill are flushed with it; the others stay in the queue.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn a_stream_that_fails_gives_back_what_it_holds_and_nothing_else() {
     let mut scene = Scene::new(8);
     scene.post(0..4);
@@ -271,6 +273,7 @@ fn a_message_ahead_of_order_without_a_receive_waits() {
 
 /// RFC 5042 section 6.4.3.1: a peer that begins many messages and ends none.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn a_peer_holds_no_more_receives_than_it_may() {
     // rfc: 5040-122, 5041-98, 5042-15
     let mut scene = Scene::new(4);

@@ -392,9 +392,11 @@ fn the_decoder_hears_all_of_it() {
         Asked::markers([true, false], true),
         Asked::markers([false, true], false),
     ];
+    let mut retransmitted_octets = 0;
     for asked in asked {
         for seed in 0..20 {
             let (heard, _) = run(seed, asked);
+            retransmitted_octets += heard.retransmitted_octets;
             assert_eq!(heard.startups, 2);
             assert!(heard.messages >= 2 * OPERATIONS as u64, "{heard:?}");
             assert!(heard.fpdus >= heard.messages, "{heard:?}");
@@ -406,7 +408,7 @@ fn the_decoder_hears_all_of_it() {
             assert_eq!(heard.markers > 0, markers, "{asked:?}: {heard:?}");
         }
     }
-    assert!(run(7, Asked::NOTHING).0.retransmitted_octets > 1000);
+    assert!(retransmitted_octets > 1000);
 }
 
 /// An orderly end reaches both sides.
@@ -445,6 +447,7 @@ fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
 /// On links that lose, reorder and cut segments, what comes ahead of order is placed at once where
 /// markers show it, and only there.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_required_by_either_side_or_both() {
     // rfc: 5044-17, 5044-43, 5044-46a, 5044-46b, 5044-47, 5044-59
     for markers in USES_OF_MARKERS {

@@ -143,6 +143,7 @@ fn assert_terminated(sim: &mut Simulation, active: &TestQp, number: (u8, u8, u8)
 /// After the completion of the Local Invalidate, the memory is the application's.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_local_invalidate_stops_a_write_in_the_middle() {
     const LEN: usize = 1_000_000;
     for seed in 0..SEEDS {

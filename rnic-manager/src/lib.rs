@@ -11,6 +11,7 @@
 //! stands.
 
 mod administrator;
+mod bell;
 pub mod channel;
 mod checks;
 mod closer;
@@ -30,6 +31,7 @@ mod token;
 mod verdict;
 
 pub use administrator::{Administrator, AskError, TimedEvent};
+pub use bell::{Bell, bell};
 pub use checks::is_device_name;
 pub use closer::Closer;
 pub use device::{LinkState, Mode, Untagged};

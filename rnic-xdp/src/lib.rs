@@ -12,7 +12,6 @@ pub mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use device::bell::{Bell, bell};
 pub use device::error::OpenError;
 pub use device::interface::numa::cpus_near;
 pub use device::interface::{
@@ -29,4 +28,4 @@ pub use device::steering;
 pub use device::tx_checksum::{TxChecksum, TxOffload};
 pub use device::vlans::Untagged;
 pub use device::worker::Worker;
-pub use rnic_manager::{Private, take_private};
+pub use rnic_manager::{Bell, Private, bell, take_private};

@@ -2,14 +2,15 @@
 
 use crate::ddp::{Llp, Teardown};
 use crate::mpa::{MpaInitiator, frame, marker};
-use crate::tcp::{State, Tcp, TcpFailure};
+use crate::tcp::{State, TcpFailure};
 use crate::verbs::WcStatus;
 
 use super::{
-    CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, EndReason, Event, LocalEnd, Phase, flush,
+    CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, EndReason, Event, LocalEnd, Phase,
+    Transport, flush,
 };
 
-impl Connection {
+impl<T: Transport> Connection<T> {
     /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do no more than
     /// that: FPDUs flow both ways, and neither side is ending. Returns whether it did; then the
     /// connection has nothing for the engine but frames. If not, the caller calls `settle`.
@@ -255,8 +256,8 @@ impl Connection {
 }
 
 /// MPA on TCP as DDP sees it.
-pub(super) struct MpaTcp<'a> {
-    tcp: &'a Tcp,
+pub(super) struct MpaTcp<'a, T> {
+    tcp: &'a T,
     markers: bool,
     /// A message has arrived in part.
     inside_message: bool,
@@ -264,8 +265,8 @@ pub(super) struct MpaTcp<'a> {
     close_asked: bool,
 }
 
-impl<'a> MpaTcp<'a> {
-    pub(super) fn new(tcp: &'a Tcp, markers: bool, inside_message: bool) -> Self {
+impl<'a, T: Transport> MpaTcp<'a, T> {
+    pub(super) fn new(tcp: &'a T, markers: bool, inside_message: bool) -> Self {
         Self {
             tcp,
             markers,
@@ -275,7 +276,7 @@ impl<'a> MpaTcp<'a> {
     }
 }
 
-impl Llp for MpaTcp<'_> {
+impl<T: Transport> Llp for MpaTcp<'_, T> {
     // rfc: 5041-3, 5044-5, 5044-s5 DDP is told the MULPDU, by section 4.5, and every change of it
     fn mulpdu(&self) -> usize {
         let room = self.tcp.max_payload();

@@ -9,6 +9,7 @@ mod event;
 mod facts;
 mod fast;
 mod flow;
+mod framed;
 mod lifecycle;
 mod options;
 mod path;
@@ -16,26 +17,25 @@ mod receive;
 mod receiver_not_ready;
 mod refusals;
 mod reorder;
+mod socket;
+mod socketed;
 mod startup;
 mod state;
 mod stream;
 mod terminate;
 mod transmit;
+mod transport;
 mod upper;
 
-use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::counters::{DropReason, TcpCounters};
+use crate::counters::TcpCounters;
 use crate::ids::{ListenerId, RequestId};
-use crate::memory::frames::{FrameId, TxFrames};
-use crate::memory::prefetch::prefetch_front;
+use crate::memory::frames::FrameId;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
-use crate::tcp::{Due, Seq, SpilledOctets, State, Succession, Tcp, TcpConfig};
+use crate::tcp::{Due, Seq, State, Tcp};
 use crate::time::Instant;
-use crate::wire::icmp::TooBig;
-use crate::wire::tcp::TcpSegment;
 
 pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
@@ -48,20 +48,17 @@ pub use self::path::NextHop;
 pub(crate) use self::path::{Path, is_within_device};
 pub use self::refusals::{Refusal, Refusals};
 use self::reorder::Reorder;
+pub use self::socket::{Accepted, Ready, Received, Socket, Sockets};
+pub use self::socketed::{KernelTcp, Socketed};
 use self::stream::Stream;
 pub(crate) use self::transmit::has_room;
+pub use self::transport::Transport;
 pub(crate) use self::upper::{LocalEnd, flush};
 
 /// How long the orderly end of a connection may go without progress before a RST ends it: the first
 /// while requests are still carried out, the second when only FINs are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist,
-/// and IPv6 ones must not (RFC 8200 section 5). With a lower value we would send little but
-/// headers.
-const MIN_MTU_V4: u16 = 552;
-const MIN_MTU_V6: u16 = 1280;
 
 /// The outcome of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,10 +122,10 @@ struct Connecting {
     options: ConnectionOptions,
 }
 
-/// One connection. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn
+/// One connection, over our own TCP or another [`Transport`]. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn
 /// needs first.
 #[repr(C)]
-pub(crate) struct Connection {
+pub(crate) struct Connection<T = Tcp> {
     pub(crate) scheduled: Scheduled,
     /// FIN is sent after everything else.
     fin_asked: bool,
@@ -152,15 +149,15 @@ pub(crate) struct Connection {
     key: FlowKey,
     path: Path,
     reorder: Reorder,
-    tcp: Tcp,
+    tcp: T,
     /// The progress of a connection that is closing: how much of our stream was acknowledged, and
     /// of the peer's received.
     progress: (u64, u64),
     _reservation: PortReservation,
 }
 
-impl Connection {
-    fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, reservation: PortReservation) -> Self {
+impl<T: Transport> Connection<T> {
+    fn new(key: FlowKey, tcp: T, path: Path, phase: Phase, reservation: PortReservation) -> Self {
         Self {
             scheduled: Scheduled::default(),
             key,
@@ -185,27 +182,6 @@ impl Connection {
 
     pub(crate) fn key(&self) -> &FlowKey {
         &self.key
-    }
-
-    /// How many steps it takes to prefetch a connection: each loads the pointer for the next.
-    pub(crate) const DEPTHS: usize = 4;
-
-    /// Prefetches what a turn needs, one step further with each depth, while other connections have
-    /// their turn.
-    pub(crate) fn prefetch(&self, turn: Upcoming, depth: usize) {
-        let Some(further) = depth.checked_sub(1) else {
-            let of_tcp = match turn {
-                Upcoming::Data => Tcp::TO_RECEIVE,
-                Upcoming::Any => Tcp::TO_SEND,
-            };
-            return prefetch_front(self, offset_of!(Self, tcp) + of_tcp);
-        };
-        if let Phase::Streaming(stream) = &self.phase {
-            stream.prefetch(turn, further);
-        }
-        if further == 0 && turn == Upcoming::Any {
-            self.tcp.prefetch();
-        }
     }
 
     /// Returns how much is known of a passive connection's peer.
@@ -241,28 +217,6 @@ impl Connection {
     /// its TIME-WAIT.
     pub(crate) fn is_settled(&self) -> bool {
         self.tcp.is_finished() || self.tcp.state() == State::TimeWait
-    }
-
-    /// Returns whether a segment asks for a new connection.
-    pub(crate) fn may_open(segment: &TcpSegment<'_>) -> bool {
-        let flags = segment.header.flags;
-        flags.syn() && !flags.ack() && !flags.rst() && !flags.fin()
-    }
-
-    /// Returns when and how this host may open a new connection with the same addresses, if it may.
-    pub(crate) fn succession(&self, config: &TcpConfig) -> Option<Succession> {
-        self.tcp.succession(config)
-    }
-
-    /// Sends the SYN no earlier than this.
-    pub(crate) fn hold_syn(&mut self, until: Instant) {
-        self.tcp.hold_syn(until);
-    }
-
-    /// Returns the least initial sequence number with which a SYN for the same addresses may
-    /// replace this connection, if it may.
-    pub(crate) fn yields_to(&self, syn: &TcpSegment<'_>) -> Option<Seq> {
-        self.tcp.yields_to(syn)
     }
 
     /// Removes and returns the new request, which the engine has to learn of.
@@ -305,68 +259,10 @@ impl Connection {
         }
     }
 
-    /// Sets the next hop to the peer, and the MSS that its MTU allows.
-    pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
-        if self.path.leads_back() {
-            return;
-        }
-        self.path.set_next_hop(&self.key, hop);
-        self.tcp.limit_mss(self.key.mss(hop.mtu));
-        if let Some(mss) = hop.advertised_mss {
-            self.tcp.limit_offered_mss(mss.get());
-        }
-    }
-
     /// Returns the path of its frames.
     #[inline]
     pub(crate) fn path(&mut self) -> &mut Path {
         &mut self.path
-    }
-
-    /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if
-    /// the message is believed.
-    pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) -> Option<u16> {
-        let least = if self.key.local.is_ipv4() {
-            MIN_MTU_V4
-        } else {
-            MIN_MTU_V6
-        };
-        let mtu = too_big.mtu.max(least);
-        let believed = self.tcp.handle_too_big(too_big.seq, self.key.mss(mtu));
-        believed.then_some(mtu)
-    }
-
-    /// Records that the peer cannot be reached. A connection being opened fails.
-    pub(crate) fn set_unreachable(&mut self) {
-        self.unreachable = matches!(self.phase, Phase::Connecting(_)) && !self.path.leads_back();
-    }
-
-    /// Returns whether the peer sends FPDUs with CRCs, and without markers.
-    pub(crate) fn receives_crcs(&self) -> bool {
-        matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
-    }
-
-    /// Handles a segment of the peer, or returns why it is dropped. The caller then calls
-    /// [`settle`](Self::settle).
-    pub(crate) fn handle_segment<F: TxFrames>(
-        &mut self,
-        segment: &TcpSegment<'_>,
-        congested: bool,
-        context: &mut Context<'_, '_>,
-        tx: &mut F,
-    ) -> Result<(), DropReason> {
-        if let Some(data) = self.tcp.receive(context.now, segment, congested, tx)? {
-            // Data first: a Terminate that comes with the acknowledgement of a request says how
-            // that request ended.
-            if let Phase::Streaming(stream) = &mut self.phase {
-                stream.note_acked(self.tcp.acked_offset());
-            } else if self.has_left {
-                self.tcp.abort();
-                return Ok(());
-            }
-            return self.receive_data(data, context);
-        }
-        Ok(())
     }
 
     /// Returns when its next timer is due. A delayed ACK is no timer: see
@@ -443,20 +339,8 @@ impl Connection {
         }
     }
 
-    /// Handles the timers that are due. `spilled` counts the spilled octets of all connections.
-    pub(crate) fn handle_timeout<F: TxFrames>(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        tx: &mut F,
-        spilled: &SpilledOctets,
-    ) {
-        if self.tcp.next_timeout().is_some_and(|at| at <= context.now) {
-            if self.is_peer_not_ready() {
-                self.tcp.excuse_closed_window(context.now);
-            }
-            self.tcp.handle_timeout(context.now);
-            self.tcp.spill(tx, spilled);
-        }
+    /// Handles the timers of all but TCP that are due.
+    fn handle_deadlines(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_timeout(context);
         }
@@ -477,22 +361,17 @@ impl Connection {
         self.settle(context);
     }
 
-    /// Removes every frame that is kept for retransmission, and returns them, to be released.
-    pub(crate) fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
-        self.tcp.take_frames()
+    /// Moves the frames that it holds to `into`.
+    pub(crate) fn give_back_frames(&mut self, into: &mut Vec<FrameId>) {
+        self.tcp.give_back_frames(into);
     }
 
-    /// Moves those frames to `into` if only the RST of the connection is left to send.
+    /// Does so if only the RST of the connection is left to send.
     #[inline]
-    pub(crate) fn take_useless_frames(&mut self, into: &mut Vec<FrameId>) {
+    pub(crate) fn give_back_useless_frames(&mut self, into: &mut Vec<FrameId>) {
         if self.tcp.is_closed() {
-            into.extend(self.tcp.take_frames());
+            self.tcp.give_back_frames(into);
         }
-    }
-
-    /// Returns whether anything is kept for retransmission.
-    pub(crate) fn holds_frames(&self) -> bool {
-        self.tcp.held() > 0
     }
 
     /// Returns TCP's counters.
@@ -547,7 +426,7 @@ mod tests {
     #[test]
     fn an_idle_connection_takes_few_octets() {
         let records = [
-            size_of::<Connection>(),
+            size_of::<Connection<Tcp>>(),
             size_of::<Stream>(),
             size_of::<QueuePair>(),
         ];

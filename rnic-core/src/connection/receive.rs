@@ -4,7 +4,7 @@
 use crate::counters::DropReason;
 use crate::tcp::StreamData;
 
-use super::{Connection, Context, Phase};
+use super::{Connection, Context, Phase, Transport};
 
 /// How far ahead of RCV.NXT octets are queued before FPDUs flow. A start-up frame has 532 octets at
 /// most and mostly comes whole. A peer that sends more out of order must not use up memory for a
@@ -25,17 +25,6 @@ impl Connection {
         }
         self.update_buffered(context);
         Ok(())
-    }
-
-    /// Tells TCP how many octets in order are kept.
-    pub(super) fn update_buffered(&mut self, context: &Context<'_, '_>) {
-        // What is out of order is not subtracted from the window: the peer was already allowed to
-        // send it.
-        let (buffered, missing) = match &self.phase {
-            Phase::Streaming(stream) => stream.held_octets(&context.counters.rdma),
-            _ => (0, 0),
-        };
-        self.tcp.set_buffered(buffered as u32, missing as u32);
     }
 
     /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker
@@ -84,10 +73,23 @@ impl Connection {
         }
         self.tcp.mark_received(context.now, data.offset..at);
     }
+}
+
+impl<T: Transport> Connection<T> {
+    /// Tells TCP how many octets in order are kept.
+    pub(crate) fn update_buffered(&mut self, context: &Context<'_, '_>) {
+        // What is out of order is not subtracted from the window: the peer was already allowed to
+        // send it.
+        let (buffered, missing) = match &self.phase {
+            Phase::Streaming(stream) => stream.held_octets(&context.counters.rdma),
+            _ => (0, 0),
+        };
+        self.tcp.set_buffered(buffered as u32, missing as u32);
+    }
 
     /// Hands octets in order to the layer that the phase names. When the stream is over they are
     /// dropped.
-    fn consume(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
+    pub(super) fn consume(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         while !bytes.is_empty() {
             match &mut self.phase {
                 Phase::Connecting(_) => self.receive_reply(&mut bytes, context),

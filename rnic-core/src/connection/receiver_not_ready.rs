@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::{Connection, Context, EndReason, Phase};
+use super::{Connection, Context, EndReason, Phase, Transport};
 
-impl Connection {
+impl<T: Transport> Connection<T> {
     /// Receives what is parked, now that receives were posted to the queue pair, or are shared with
     /// it: in the latter case at most `most` messages that take one. Returns whether there was any.
     pub(crate) fn replay(&mut self, most: usize, context: &mut Context<'_, '_>) -> bool {

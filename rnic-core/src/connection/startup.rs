@@ -21,7 +21,7 @@ use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, message};
 use super::{
     Arrival, CLOSE_TIMEOUT, Connecting, Connection, ConnectionOptions, Context, EndReason, Event,
-    FlowKey, Path, Phase, PortReservation, ReadDepths, Refusals,
+    FlowKey, Path, Phase, PortReservation, ReadDepths, Refusals, Transport,
 };
 
 /// How long a responder waits for the initiator's MPA Request. The application's decision may take
@@ -53,7 +53,7 @@ const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDM
 
 /// Applies the options that concern TCP. What they leave out stays as the engine's settings have
 /// it.
-fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
+pub(super) fn set_tcp_options(tcp: &mut impl Transport, options: &ConnectionOptions) {
     if options.keepalive.is_some() {
         tcp.set_keepalive(options.keepalive);
     }
@@ -85,29 +85,9 @@ impl Connection {
     ) -> Result<Self, (LocalEnd, EndReason)> {
         let mut tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
         set_tcp_options(&mut tcp, &options);
-        let mpa = mpa_options(&options);
-        if !mpa.rtr.is_none() && !matches!(end, LocalEnd::Qp(_)) {
-            return Err((end, EndReason::Startup(NO_OPENING.into())));
-        }
-        let (initiator, request) = match MpaInitiator::new(mpa) {
-            Ok(begun) => begun,
-            Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
-        };
-        let deadline = Some(now + options.connect_timeout);
-        let traffic_class = options.traffic_class;
-        let phase = Phase::Connecting(Box::new(Connecting {
-            end,
-            initiator,
-            options,
-        }));
         let mut path = Path::unknown(&key);
-        path.set_traffic_class(traffic_class);
-        let new = Self::new(key, tcp, path, phase, reservation);
-        Ok(Self {
-            loose_octets: request,
-            deadline,
-            ..new
-        })
+        path.set_traffic_class(options.traffic_class);
+        Self::ask(now, key, tcp, path, reservation, end, options)
     }
 
     /// Opens a connection passively: for a SYN, or for the ACK of a SYN cookie.
@@ -127,6 +107,53 @@ impl Connection {
             Arrival::Syn(isn) => Tcp::accept(now, config, isn, segment),
             Arrival::Cookie(isn, mss) => Tcp::accept_cookie(now, config, isn, mss, segment),
         };
+        Self::await_request(now, key, tcp, path, reservation, listener, refusals)
+    }
+}
+
+impl<T: Transport> Connection<T> {
+    /// Makes the connection of an initiator, which sends its MPA Request as soon as TCP can. Returns
+    /// the local end with the error if MPA cannot ask for what the options want.
+    pub(super) fn ask(
+        now: Instant,
+        key: FlowKey,
+        tcp: T,
+        path: Path,
+        reservation: PortReservation,
+        end: LocalEnd,
+        options: ConnectionOptions,
+    ) -> Result<Self, (LocalEnd, EndReason)> {
+        let mpa = mpa_options(&options);
+        if !mpa.rtr.is_none() && !matches!(end, LocalEnd::Qp(_)) {
+            return Err((end, EndReason::Startup(NO_OPENING.into())));
+        }
+        let (initiator, request) = match MpaInitiator::new(mpa) {
+            Ok(begun) => begun,
+            Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
+        };
+        let deadline = Some(now + options.connect_timeout);
+        let phase = Phase::Connecting(Box::new(Connecting {
+            end,
+            initiator,
+            options,
+        }));
+        Ok(Self {
+            loose_octets: request,
+            deadline,
+            ..Self::new(key, tcp, path, phase, reservation)
+        })
+    }
+
+    /// Makes the connection of a responder, which waits for the MPA Request.
+    pub(super) fn await_request(
+        now: Instant,
+        key: FlowKey,
+        tcp: T,
+        path: Path,
+        reservation: PortReservation,
+        listener: ListenerId,
+        refusals: Arc<Refusals>,
+    ) -> Self {
         let phase = Phase::Responding {
             listener,
             responder: Box::new(MpaResponder::new()),
@@ -393,6 +420,7 @@ impl Connection {
                 let early = responder.take_early();
                 set_tcp_options(&mut self.tcp, options);
                 self.path.set_traffic_class(options.traffic_class);
+                self.tcp.set_traffic_class(options.traffic_class);
                 self.loose_octets = reply;
                 // rfc: 5044-77a: the first FPDU is the initiator's.
                 let hold = Hold::ForFirstFpdu;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::upper::LocalUlp;
-use super::{Connection, Phase};
+use super::{Connection, Phase, Transport};
 
-impl Connection {
+impl<T: Transport> Connection<T> {
     /// Writes the state of each layer. Left out is what only saves a look: `between_messages` of a
     /// stream, and where the connection stands in the engine's queues.
     pub(crate) fn write_state(&self, to: &mut impl fmt::Write) -> fmt::Result {

@@ -13,7 +13,7 @@ use crate::wire::template::HeaderTemplate;
 use super::fast::TxBurst;
 use super::lifecycle::MpaTcp;
 use super::stream::Built;
-use super::{Connection, Context, Phase, Transmit};
+use super::{Connection, Context, Phase, Transmit, Transport};
 
 impl Connection {
     /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. If their
@@ -129,55 +129,6 @@ impl Connection {
         true
     }
 
-    fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
-        match &mut self.phase {
-            _ if !self.loose_octets.is_empty() => true,
-            Phase::Streaming(stream) => stream.has_output(context),
-            _ => false,
-        }
-    }
-
-    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: the checksum of the
-    /// payload is needed.
-    // rfc: 5044-s7 segments start with FPDUs
-    fn build(&mut self, payload: &mut [u8], summed: bool, context: &mut Context<'_, '_>) -> Built {
-        let payload = &mut payload[..self.tcp.max_payload()];
-        let start = self.tcp.queued_offset();
-        if !self.loose_octets.is_empty() {
-            let len = payload.len().min(self.loose_octets.len());
-            payload[..len].copy_from_slice(&self.loose_octets[..len]);
-            self.loose_octets.drain(..len);
-            self.loose_end = start + len as u64;
-            return Built {
-                len: len as u16,
-                sum: checksum::sum(&payload[..len]),
-                push: self.loose_octets.is_empty(),
-                at_rest: false,
-            };
-        }
-        match &mut self.phase {
-            Phase::Streaming(stream) => {
-                let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.is_inside_message());
-                stream.build(payload, start, llp.mulpdu(), summed, context)
-            }
-            _ => Built::NOTHING,
-        }
-    }
-
-    /// Sends FIN, or RST, once there is nothing else.
-    fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
-        self.leave_stream(context);
-        // FIN waits until a rejecting Reply is acknowledged: siw does not read a Reply with a FIN
-        // right behind it.
-        let heard = self.loose_octets.is_empty() && self.tcp.acked_offset() >= self.loose_end;
-        if self.reset_asked && heard {
-            self.reset_asked = false;
-            self.tcp.abort();
-        } else if self.fin_asked && heard {
-            self.tcp.close(context.now);
-        }
-    }
-
     /// Writes the headers in front of a payload and hands the frame to the device, or copies it to
     /// `back`.
     fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F, back: &mut Option<Parcel>) {
@@ -241,6 +192,69 @@ impl Connection {
         }
         if !keep {
             tx.release(frame);
+        }
+    }
+}
+
+impl<T: Transport> Connection<T> {
+    pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
+        match &mut self.phase {
+            _ if !self.loose_octets.is_empty() => true,
+            Phase::Streaming(stream) => stream.has_output(context),
+            _ => false,
+        }
+    }
+
+    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: the checksum of the
+    /// payload is needed.
+    // rfc: 5044-s7 segments start with FPDUs
+    fn build(&mut self, payload: &mut [u8], summed: bool, context: &mut Context<'_, '_>) -> Built {
+        let payload = &mut payload[..self.tcp.max_payload()];
+        self.build_at(self.tcp.queued_offset(), payload, summed, context)
+    }
+
+    /// Builds the payload of a segment that stands at `start` in our stream. `payload` is as long as
+    /// a segment may be.
+    #[inline(always)]
+    pub(super) fn build_at(
+        &mut self,
+        start: u64,
+        payload: &mut [u8],
+        summed: bool,
+        context: &mut Context<'_, '_>,
+    ) -> Built {
+        if !self.loose_octets.is_empty() {
+            let len = payload.len().min(self.loose_octets.len());
+            payload[..len].copy_from_slice(&self.loose_octets[..len]);
+            self.loose_octets.drain(..len);
+            self.loose_end = start + len as u64;
+            return Built {
+                len: len as u16,
+                sum: checksum::sum(&payload[..len]),
+                push: self.loose_octets.is_empty(),
+                at_rest: false,
+            };
+        }
+        match &mut self.phase {
+            Phase::Streaming(stream) => {
+                let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.is_inside_message());
+                stream.build(payload, start, llp.mulpdu(), summed, context)
+            }
+            _ => Built::NOTHING,
+        }
+    }
+
+    /// Sends FIN, or RST, once there is nothing else.
+    pub(super) fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
+        self.leave_stream(context);
+        // FIN waits until a rejecting Reply is acknowledged: siw does not read a Reply with a FIN
+        // right behind it.
+        let heard = self.loose_octets.is_empty() && self.tcp.acked_offset() >= self.loose_end;
+        if self.reset_asked && heard {
+            self.reset_asked = false;
+            self.tcp.abort();
+        } else if self.fin_asked && heard {
+            self.tcp.close(context.now);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! How the commands of the host are carried out.
 
+use std::net::SocketAddr;
+
 use crate::connection::{
-    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, NextHop,
-    PortReservation, Wants, without_scope,
+    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, Transport,
+    Wants, without_scope,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
@@ -14,13 +16,12 @@ use crate::verbs::{
 };
 
 use super::Engine;
-use super::adoption::Adoption;
+use super::carrier::Carrier;
 use super::command::Command;
 use super::listener::Listener;
-use super::owners::Handler;
 use super::queue_pairs::EndLocation;
 
-impl Engine {
+impl<T: Carrier> Engine<T> {
     /// Carries out a command of the host.
     pub fn handle_command(&mut self, now: Instant, guard: &Guard<'_>, command: Command) {
         match command {
@@ -68,7 +69,7 @@ impl Engine {
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
             Command::Resolve { path, reply } => {
                 // The host may have given up waiting.
-                let _ = reply.send(self.next_hops.inquire(now, path));
+                let _ = reply.send(T::resolves(self, now, path));
             }
             Command::Listen {
                 listener,
@@ -84,14 +85,23 @@ impl Engine {
                     refusals,
                     waiting: 0,
                 };
-                self.listeners.insert(listener, new);
+                match T::listen(self, listener, &new.reservation) {
+                    Ok(()) => drop(self.listeners.insert(listener, new)),
+                    Err(reason) => {
+                        let ended = Event::ListenerEnded { listener, reason };
+                        self.events.push_back(ended);
+                    }
+                }
             }
             Command::Limit { listener, peers } => {
                 if let Some(listener) = self.listeners.get_mut(&listener) {
                     listener.peers = peers;
                 }
             }
-            Command::Unlisten(listener) => self.unlisten(now, guard, listener),
+            Command::Unlisten(listener) => {
+                T::unlisten(self, listener);
+                self.unlisten(now, guard, listener);
+            }
             Command::Connect {
                 qp,
                 local,
@@ -99,7 +109,8 @@ impl Engine {
                 options,
                 reservation,
             } => {
-                self.connect(now, qp, FlowKey::new(local, remote), options, reservation);
+                let key = FlowKey::new(local, remote);
+                T::connect(self, now, guard, qp, key, options, reservation);
             }
             Command::Accept {
                 request,
@@ -113,8 +124,8 @@ impl Engine {
                 request,
                 qp,
                 options,
-            } => self.accept_elsewhere(now, guard, engine, request, qp, options),
-            Command::Adopt(adoption) => self.adopt(now, guard, *adoption),
+            } => T::accept_elsewhere(self, now, guard, engine, request, qp, options),
+            Command::Adopt(adoption) => T::adopt(self, now, guard, *adoption),
             Command::Reject {
                 request,
                 private_data,
@@ -140,6 +151,53 @@ impl Engine {
         }
     }
 
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        request: RequestId,
+        number: QpNumber,
+        options: ConnectionOptions,
+    ) {
+        let Some(&(index, _)) = self.requests.get(&request) else {
+            let reason = EndReason::Reset;
+            return self.events.push_back(Event::Failed { qp: number, reason });
+        };
+        let Some(end) = self.qps.take_idle(number) else {
+            // The host has decided, so no other decision will come.
+            self.reject(now, guard, request, &[]);
+            let reason = EndReason::QpNotIdle;
+            return self.events.push_back(Event::Failed { qp: number, reason });
+        };
+        self.take_request(request);
+        let options = &self.permitted(options);
+        *self.qps.place(number) = Some(EndLocation::Connected(index));
+        T::accepted(self, now, index);
+        self.with_connection(index, now, guard, |connection, context| {
+            connection.accept(end, options, context);
+        });
+    }
+
+    /// Ends all listeners and connections of a lease at once, because nothing can be sent from
+    /// there any more.
+    pub fn revoke(&mut self, now: Instant, guard: &Guard<'_>, lease: SocketAddr) {
+        let reason = EndReason::Revoked { lease };
+        let ended = self.listeners.extract_if(|_, ended| ended.local == lease);
+        let ended: Vec<ListenerId> = ended.map(|(listener, _)| listener).collect();
+        for listener in ended {
+            T::unlisten(self, listener);
+            let reason = reason.clone();
+            let ended = Event::ListenerEnded { listener, reason };
+            self.events.push_back(ended);
+        }
+        self.cut_off(now, guard, &reason, |local| {
+            let any_address = lease.ip().is_unspecified() && lease.is_ipv4() == local.is_ipv4();
+            lease.port() == local.port() && (any_address || lease.ip() == local.ip())
+        });
+    }
+}
+
+impl<T: Transport> Engine<T> {
     /// Records that a connection waits for the application's decision.
     pub(super) fn add_request(&mut self, request: RequestId, index: usize) {
         if let Some(id) = self.connections[index].listener() {
@@ -186,7 +244,7 @@ impl Engine {
         now: Instant,
         guard: &Guard<'_>,
         qp: QpNumber,
-        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>),
+        run: impl FnOnce(&mut Connection<T>, &mut Context<'_, '_>),
     ) {
         if let Some(index) = self.qps.connection_of(qp) {
             self.with_connection(index, now, guard, run);
@@ -263,7 +321,7 @@ impl Engine {
     /// Returns the options of an application as far as the administrator permits, and the device
     /// has them.
     // rfc: 5044-28b only the administrator can have a connection do without CRCs
-    fn permitted(&self, options: ConnectionOptions) -> ConnectionOptions {
+    pub(super) fn permitted(&self, options: ConnectionOptions) -> ConnectionOptions {
         ConnectionOptions {
             crc: options.crc || self.config.needs_crcs,
             traffic_class: if self.config.marks {
@@ -272,176 +330,6 @@ impl Engine {
                 0
             },
             ..options
-        }
-    }
-
-    fn connect(
-        &mut self,
-        now: Instant,
-        number: QpNumber,
-        key: FlowKey,
-        options: ConnectionOptions,
-        reservation: PortReservation,
-    ) {
-        let fail = |engine: &mut Self, reason| {
-            engine
-                .events
-                .push_back(Event::Failed { qp: number, reason });
-        };
-        if self.device_gone {
-            return fail(self, EndReason::DeviceGone);
-        }
-        // Both ends of a connection with this device are here, and two connections have two keys.
-        if key.local == key.remote {
-            return fail(self, EndReason::InUse);
-        }
-        let config = self.tcp_config(&key);
-        let former = self.find(&key);
-        let succession = former.map(|index| self.connections[index].succession(&config));
-        if succession == Some(None) {
-            return fail(self, EndReason::InUse);
-        }
-        let Some(end) = self.qps.take_idle(number) else {
-            return fail(self, EndReason::QpNotIdle);
-        };
-        if let Some(index) = former {
-            // The addresses stay this engine's.
-            self.forget_here(index);
-        } else if self.claim(&key) != Handler::This {
-            self.qps.put(end);
-            return fail(self, EndReason::InUse);
-        }
-        let options = self.permitted(options);
-        let mut isn = self.initial_sequence_number(now, &key);
-        let succession = succession.flatten();
-        if let Some(succession) = succession.filter(|after| !isn.after(after.least)) {
-            isn = succession.least;
-        }
-        let connection = Connection::connect(now, key, reservation, end, options, &config, isn);
-        let connection = match connection {
-            Ok(mut connection) => {
-                if let Some(succession) = succession {
-                    connection.hold_syn(succession.from);
-                }
-                connection
-            }
-            Err((end, reason)) => {
-                self.qps.put(end);
-                if let Some(place) = &self.place {
-                    place.release(&key);
-                }
-                return fail(self, reason);
-            }
-        };
-        let index = self.insert(connection);
-        if self.is_own(&key) {
-            self.connections[index].path().lead_back();
-        }
-        if let Some(hop) = self.next_hop(now, index) {
-            self.connections[index].set_next_hop(&hop);
-        }
-        let wants = Wants {
-            send: true,
-            ..Wants::TIMER
-        };
-        self.schedule(index, wants);
-        *self.qps.place(number) = Some(EndLocation::Connected(index));
-    }
-
-    /// Returns the next hop of a connection, if it is known, and follows it. Frames that come back
-    /// to this device have none.
-    fn next_hop(&mut self, now: Instant, index: usize) -> Option<NextHop> {
-        let connection = &mut self.connections[index];
-        if connection.path().leads_back() {
-            return None;
-        }
-        self.next_hops.find(now, connection.key().addresses())
-    }
-
-    fn accept(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        request: RequestId,
-        number: QpNumber,
-        options: ConnectionOptions,
-    ) {
-        let Some(&(index, _)) = self.requests.get(&request) else {
-            let reason = EndReason::Reset;
-            return self.events.push_back(Event::Failed { qp: number, reason });
-        };
-        let Some(end) = self.qps.take_idle(number) else {
-            // The host has decided, so no other decision will come.
-            self.reject(now, guard, request, &[]);
-            let reason = EndReason::QpNotIdle;
-            return self.events.push_back(Event::Failed { qp: number, reason });
-        };
-        self.take_request(request);
-        let options = &self.permitted(options);
-        *self.qps.place(number) = Some(EndLocation::Connected(index));
-        // From here on the route to the peer is worth following. For a SYN alone, which anybody can
-        // send, it was not.
-        let hop = self.next_hop(now, index);
-        self.with_connection(index, now, guard, |connection, context| {
-            if let Some(hop) = hop {
-                connection.set_next_hop(&hop);
-            }
-            connection.accept(end, options, context);
-        });
-    }
-
-    fn accept_elsewhere(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        engine: u16,
-        request: RequestId,
-        qp: QpNumber,
-        options: ConnectionOptions,
-    ) {
-        let index = self.take_request(request);
-        // A peer that has sent its MPA Request has acknowledged all that was sent to it, so no
-        // frame of this engine is held for it. Others cannot move.
-        let (free, bound): (Vec<_>, Vec<_>) = index
-            .into_iter()
-            .partition(|index| !self.connections[*index].holds_frames());
-        for index in bound {
-            self.with_connection(index, now, guard, Connection::abort);
-        }
-        let connection = free.first().map(|index| self.detach(*index));
-        if let Some(place) = &self.place {
-            let key = connection.as_ref().map(Connection::key).copied();
-            let adoption = Adoption {
-                connection,
-                qp,
-                options,
-            };
-            place.give_away(engine, key, Command::Adopt(Box::new(adoption)));
-        }
-    }
-
-    /// Takes over a connection from another engine, and accepts it.
-    fn adopt(&mut self, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
-        let Adoption {
-            connection,
-            qp,
-            options,
-        } = adoption;
-        let request = connection.and_then(|connection| {
-            let request = connection.request()?;
-            let index = self.insert(connection);
-            self.schedule(index, Wants::TIMER);
-            self.add_request(request, index);
-            Some(request)
-        });
-        match request {
-            Some(request) => {
-                self.accept(now, guard, request, qp, options);
-            }
-            None => self.events.push_back(Event::Failed {
-                qp,
-                reason: EndReason::Reset,
-            }),
         }
     }
 

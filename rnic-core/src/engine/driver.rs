@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::connection::{AddressPair, NextHop};
-use crate::engine::{Engine, EngineConfig, EngineEnd, NextHopRequest};
+use crate::connection::{AddressPair, KernelTcp, NextHop, Sockets};
+use crate::engine::socketed::Look;
+use crate::engine::{Carrier, Engine, EngineConfig, EngineEnd, NextHopRequest};
 use crate::memory::doorbell::Doorbells;
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
+use crate::tcp::Tcp;
 use crate::time::Instant;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
@@ -24,8 +26,8 @@ const PARCELS_PER_TURN: usize = 4;
 const TURNS_WITHOUT_TIMERS: u8 = 16;
 
 /// An engine with its link to the host.
-pub struct Driver {
-    engine: Engine,
+pub struct Driver<T: Carrier = Tcp> {
+    engine: Engine<T>,
     end: EngineEnd,
     memory: Worker,
     /// Turns since timers were handled.
@@ -36,40 +38,12 @@ impl Driver {
     /// Makes an engine that takes its commands from `end`. `secret` must be unpredictable: sequence
     /// numbers and hashes depend on it. All engines of a device have the same one.
     pub fn new(config: EngineConfig, secret: [u8; 32], mut end: EngineEnd) -> Self {
-        let memory = end.table.worker();
-        let mut engine = Engine::new(config, secret);
-        if let Some(place) = end.place.take() {
-            engine.take_place(place);
+        let place = end.place.take();
+        let mut driver = Self::over((), config, secret, end);
+        if let Some(place) = place {
+            driver.engine.take_place(place);
         }
-        Self {
-            engine,
-            end,
-            memory,
-            without_timers: 0,
-        }
-    }
-
-    /// Begins a turn by carrying out commands. Until the batch ends, the revocation of a memory
-    /// region waits.
-    #[inline]
-    pub fn begin(&mut self, now: Instant) -> Batch<'_> {
-        let (engine, end, guard) = (&mut self.engine, &self.end, self.memory.enter());
-        let busy = handle_commands(engine, end, now, &guard, COMMANDS_PER_TURN);
-        Batch {
-            engine,
-            end,
-            guard,
-            without_timers: &mut self.without_timers,
-            more_to_come: false,
-            now,
-            busy,
-        }
-    }
-
-    /// Returns whether a turn without frames would have anything to do. If not, a worker need not
-    /// begin one.
-    pub fn is_due(&mut self, now: Instant) -> bool {
-        self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
+        driver
     }
 
     /// Returns whether the engine has requests about next hops.
@@ -99,6 +73,42 @@ impl Driver {
     pub fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>) {
         self.engine.set_untagged(vlans);
     }
+}
+
+impl<T: Carrier> Driver<T> {
+    /// Makes an engine over what its connections share below them. It takes its commands from
+    /// `end`. `secret` must be unpredictable.
+    pub fn over(below: T::Below, config: EngineConfig, secret: [u8; 32], end: EngineEnd) -> Self {
+        Self {
+            memory: end.table.worker(),
+            engine: Engine::over(below, config, secret),
+            end,
+            without_timers: 0,
+        }
+    }
+
+    /// Begins a turn by carrying out commands. Until the batch ends, the revocation of a memory
+    /// region waits.
+    #[inline]
+    pub fn begin(&mut self, now: Instant) -> Batch<'_, T> {
+        let (engine, end, guard) = (&mut self.engine, &self.end, self.memory.enter());
+        let busy = handle_commands(engine, end, now, &guard, COMMANDS_PER_TURN);
+        Batch {
+            engine,
+            end,
+            guard,
+            without_timers: &mut self.without_timers,
+            more_to_come: false,
+            now,
+            busy,
+        }
+    }
+
+    /// Returns whether a turn without frames would have anything to do. If not, a worker need not
+    /// begin one.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        self.end.doorbells.is_ringing() || T::is_waited_for(&self.engine) || self.engine.is_due(now)
+    }
 
     /// Records that the device has lost its link, or has it again. Connections wait for it as long
     /// as TCP does.
@@ -123,14 +133,14 @@ impl Driver {
     }
 
     /// Returns the engine, for its counters.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Engine<T> {
         &self.engine
     }
 
     /// Prepares for a worker's sleep: from here on, a doorbell or command wakes it. Returns whether
     /// it may sleep.
     pub fn prepare_to_sleep(&self) -> bool {
-        let nothing_waits = || self.end.commands.is_empty() && !self.engine.is_waited_for();
+        let nothing_waits = || self.end.commands.is_empty() && !T::is_waited_for(&self.engine);
         self.end.doorbells.prepare_to_sleep() && nothing_waits()
     }
 
@@ -151,8 +161,8 @@ impl Driver {
 }
 
 /// One turn of a worker.
-pub struct Batch<'a> {
-    engine: &'a mut Engine,
+pub struct Batch<'a, T: Carrier = Tcp> {
+    engine: &'a mut Engine<T>,
     end: &'a EngineEnd,
     guard: Guard<'a>,
     without_timers: &'a mut u8,
@@ -189,6 +199,42 @@ impl Batch<'_> {
         self.engine.handle_too_big(self.now, &self.guard, too_big);
     }
 
+    /// Notes that more frames have arrived than this turn handles. After a pause of this process
+    /// they may hold the acknowledgments that timers wait for, so timers are handled behind them.
+    pub fn expect_more(&mut self) {
+        self.more_to_come = true;
+    }
+
+    /// Ends the turn: handles new work requests and timers, sends frames, and passes on completions
+    /// and events. Returns whether the turn had anything to do.
+    #[inline(always)]
+    pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
+        if self.engine.has_looped() {
+            self.busy = true;
+            self.engine.handle_looped(self.now, &self.guard, tx);
+        }
+        if self.engine.has_others() {
+            self.busy |= exchange_parcels(self.engine, self.end, self.now, &self.guard, tx);
+        }
+        self.handle_doorbells();
+        if self.has_time_for_timers() {
+            self.busy |= self.engine.handle_timeouts(self.now, &self.guard, tx);
+        }
+        self.busy |= self.engine.flush_completions();
+        let mut sent = 0;
+        while !self.engine.is_enough(sent) {
+            let more = self.engine.poll_transmit(self.now, &self.guard, tx);
+            if more == 0 {
+                break;
+            }
+            self.busy = true;
+            sent += more;
+        }
+        self.tell()
+    }
+}
+
+impl<T: Carrier> Batch<'_, T> {
     /// Ends all connections: the device is gone for good.
     pub fn lose_device(&mut self) {
         self.busy = true;
@@ -201,67 +247,47 @@ impl Batch<'_> {
         self.engine.revoke(self.now, &self.guard, lease);
     }
 
-    /// Notes that more frames have arrived than this turn handles. After a pause of this process
-    /// they may hold the acknowledgments that timers wait for, so timers are handled behind them.
-    pub fn expect_more(&mut self) {
-        self.more_to_come = true;
-    }
-
-    /// Ends the turn: handles new work requests and timers, sends frames, and passes on completions
-    /// and events. Returns whether the turn had anything to do.
     #[inline(always)]
-    pub fn finish<F: TxFrames>(self, tx: &mut F) -> bool {
+    fn handle_doorbells(&mut self) {
         let Self {
             engine,
-            end,
             guard,
-            without_timers,
-            more_to_come,
             now,
-            mut busy,
+            busy,
+            ..
         } = self;
-        if engine.has_looped() {
-            busy = true;
-            engine.handle_looped(now, &guard, tx);
-        }
-        if engine.has_others() {
-            busy |= exchange_parcels(engine, end, now, &guard, tx);
-        }
-        end.doorbells.take(|qp| {
-            busy = true;
-            engine.handle_doorbell(now, &guard, qp);
+        self.end.doorbells.take(|qp| {
+            *busy = true;
+            engine.handle_doorbell(*now, guard, qp);
         });
-        if more_to_come && *without_timers < TURNS_WITHOUT_TIMERS {
-            *without_timers += 1;
-        } else {
-            *without_timers = 0;
-            busy |= engine.handle_timeouts(now, &guard, tx);
-        }
-        busy |= engine.flush_completions();
-        let mut sent = 0;
-        while !engine.is_enough(sent) {
-            let more = engine.poll_transmit(now, &guard, tx);
-            if more == 0 {
-                break;
-            }
-            busy = true;
-            sent += more;
-        }
-        while engine.has_events()
-            && let Some(notice) = engine.poll_event()
+    }
+
+    /// Returns whether this turn handles timers.
+    #[inline(always)]
+    fn has_time_for_timers(&mut self) -> bool {
+        let waits = self.more_to_come && *self.without_timers < TURNS_WITHOUT_TIMERS;
+        *self.without_timers = if waits { *self.without_timers + 1 } else { 0 };
+        !waits
+    }
+
+    /// Passes on events and completions. Returns whether the turn had anything to do.
+    #[inline(always)]
+    fn tell(&mut self) -> bool {
+        while self.engine.has_events()
+            && let Some(notice) = self.engine.poll_event()
         {
-            busy = true;
-            end.events.tell(notice);
+            self.busy = true;
+            self.end.events.tell(notice);
         }
-        engine.notify_completions();
-        busy
+        self.engine.notify_completions();
+        self.busy
     }
 }
 
 /// Carries out commands of the host. Returns whether there were any.
 #[inline]
-fn handle_commands(
-    engine: &mut Engine,
+fn handle_commands<T: Carrier>(
+    engine: &mut Engine<T>,
     end: &EngineEnd,
     now: Instant,
     guard: &Guard<'_>,
@@ -271,8 +297,8 @@ fn handle_commands(
 }
 
 #[cold]
-fn carry_out_commands(
-    engine: &mut Engine,
+fn carry_out_commands<T: Carrier>(
+    engine: &mut Engine<T>,
     end: &EngineEnd,
     now: Instant,
     guard: &Guard<'_>,
@@ -312,4 +338,30 @@ fn exchange_parcels<F: TxFrames>(
         engine.handle_parcel(now, guard, parcel, tx);
     }
     any
+}
+
+impl<L: Sockets> Driver<KernelTcp<L>> {
+    /// Returns the sockets.
+    pub fn sockets(&self) -> &L {
+        self.engine.sockets()
+    }
+
+    /// Returns whether acknowledgments are awaited. The kernel tells of them only who asks, so a
+    /// worker must not sleep long.
+    pub fn awaits_acks(&self) -> bool {
+        self.engine.awaits_acks()
+    }
+}
+
+impl<L: Sockets> Batch<'_, KernelTcp<L>> {
+    /// Does the rest of the turn: what sockets have, new work requests, timers, and what is to be
+    /// sent; and passes on completions and events. Returns whether the turn had anything to do.
+    pub fn finish_on_sockets(mut self, look: Look) -> bool {
+        self.busy |= self.engine.handle_sockets(self.now, &self.guard, look);
+        self.handle_doorbells();
+        self.busy |= self.engine.handle_socket_timers(self.now, &self.guard);
+        self.busy |= self.engine.flush_completions();
+        self.busy |= self.engine.send(self.now, &self.guard);
+        self.tell()
+    }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Engine;
-use crate::connection::{IdleSend, Transmit, Wants, has_room};
+use crate::connection::{IdleSend, Transmit, Transport, Wants, has_room};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{RESERVED_FRAMES, TxFrames};
 use crate::time::Instant;
@@ -130,29 +130,6 @@ impl Engine {
         }
     }
 
-    /// Returns whether something waits for room in the device, for a free frame or for room in a
-    /// completion queue.
-    pub fn has_backlog(&self) -> bool {
-        !self.schedule.ready().is_empty() || self.cqs.has_backlogs()
-    }
-
-    /// Returns whether a timer has gone off, or frames, completions or events wait.
-    pub fn is_due(&mut self, now: Instant) -> bool {
-        self.has_backlog() || self.has_events() || self.is_time(now)
-    }
-
-    /// Returns whether a delayed ACK is due or a timer has gone off: see
-    /// [`handle_timeouts`](Self::handle_timeouts).
-    #[inline]
-    pub(super) fn is_time(&self, now: Instant) -> bool {
-        self.schedule.has_ack_due(now) || self.schedule.has_expired(now)
-    }
-
-    /// Returns when the next timer goes off, or an earlier time.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        self.schedule.next_timeout()
-    }
-
     /// Handles delayed ACKs and timers that are due. Returns whether there were any.
     #[inline]
     pub fn handle_timeouts<F: TxFrames>(
@@ -189,6 +166,31 @@ impl Engine {
             }
         }
         any
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Returns whether something waits for room in the device, for a free frame or for room in a
+    /// completion queue.
+    pub fn has_backlog(&self) -> bool {
+        !self.schedule.ready().is_empty() || self.cqs.has_backlogs()
+    }
+
+    /// Returns whether a timer has gone off, or frames, completions or events wait.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        self.has_backlog() || self.has_events() || self.is_time(now)
+    }
+
+    /// Returns whether a delayed ACK is due or a timer has gone off: see
+    /// [`handle_timeouts`](Self::handle_timeouts).
+    #[inline]
+    pub(super) fn is_time(&self, now: Instant) -> bool {
+        self.schedule.has_ack_due(now) || self.schedule.has_expired(now)
+    }
+
+    /// Returns when the next timer goes off, or an earlier time.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.schedule.next_timeout()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod arrival;
+mod carrier;
 mod command;
 mod commands;
 mod cookies;
@@ -13,6 +14,7 @@ mod due;
 mod embryonic;
 mod events;
 mod flows;
+mod framed;
 mod handover;
 mod listener;
 mod loopback;
@@ -29,6 +31,7 @@ mod queue_pairs;
 mod receiver_not_ready;
 mod schedule;
 mod snapshot;
+mod socketed;
 mod timers;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -37,14 +40,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::{
     AddressPair, Connection, Context, EndReason, Event, FlowKey, LocalEnd, NextHop, Notice, Stage,
-    Wants,
+    Transport, Wants,
 };
 use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
 use crate::ids::{ListenerId, RequestId};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::FrameId;
-use crate::tcp::{SpilledOctets, TcpConfig};
+use crate::tcp::{SpilledOctets, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::srq::SrqTable;
@@ -52,6 +55,7 @@ use crate::wire::icmp::TooBig;
 use crate::wire::prediction::Prediction;
 
 pub use self::adoption::Adoption;
+pub use self::carrier::Carrier;
 pub use self::command::Command;
 pub use self::driver::{Batch, Driver};
 pub use self::events::Events;
@@ -64,6 +68,7 @@ pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;
 pub use self::peers::{NoPrefix, Peers, Prefix};
 pub use self::snapshot::Snapshot;
+pub use self::socketed::Look;
 
 use self::cookies::Cookies;
 use self::embryonic::Embryonic;
@@ -156,9 +161,11 @@ impl Default for EngineConfig {
 /// Either a worker thread takes turns one after the other, or the application takes one inline
 /// whenever it polls a completion queue. The engine works the same way in both cases. Without turns
 /// nothing happens: no frame is acknowledged, and no timer expires.
-pub struct Engine {
+pub struct Engine<T: Transport = Tcp> {
     config: EngineConfig,
-    connections: Connections,
+    /// What all connections share below them.
+    below: T::Below,
+    connections: Connections<T>,
     flows: Flows,
     /// The connection of the last frame that was not as predicted.
     latest: Option<usize>,
@@ -196,12 +203,55 @@ pub struct Engine {
 impl Engine {
     /// Makes an engine without connections. `secret` must be unpredictable.
     pub fn new(config: EngineConfig, secret: [u8; 32]) -> Self {
+        Self::over((), config, secret)
+    }
+
+    /// Handles an ICMP "packet too big" from a router about a packet of ours.
+    pub fn handle_too_big(&mut self, now: Instant, guard: &Guard<'_>, too_big: &TooBig) {
+        let key = FlowKey::new(too_big.local, too_big.remote);
+        let Some(index) = self.find(&key) else {
+            return;
+        };
+        let believed = self.with_connection(index, now, guard, |connection, _| {
+            connection.handle_too_big(too_big)
+        });
+        if let Some(mtu) = believed {
+            self.next_hops.narrow(now, key.addresses(), mtu);
+        }
+    }
+
+    /// Sets the next hop of a path, or changes it.
+    pub fn set_next_hop(&mut self, path: AddressPair, hop: NextHop) {
+        let Some((hop, concerned)) = self.next_hops.set(path, hop) else {
+            return;
+        };
+        let concerned = concerned.to_vec();
+        for index in concerned {
+            self.connections[index].set_next_hop(&hop);
+            self.schedule(index, Wants::SEND);
+        }
+    }
+
+    /// Marks the peer as unreachable by a path.
+    pub fn set_unreachable(&mut self, path: AddressPair) {
+        let concerned = self.next_hops.set_unreachable(path).to_vec();
+        for index in concerned {
+            self.connections[index].set_unreachable();
+            self.schedule(index, Wants::TIMER);
+        }
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Makes an engine without connections, over what they share below them. `secret` must be unpredictable.
+    pub fn over(below: T::Below, config: EngineConfig, secret: [u8; 32]) -> Self {
         let (mut flow_key, mut isn_key) = ([0; 16], [0; 16]);
         flow_key.copy_from_slice(&secret[..16]);
         isn_key.copy_from_slice(&secret[16..]);
         let isn_secret = Keyed::new(&isn_key);
         Self {
             config,
+            below,
             connections: Connections::new(),
             flows: Flows::new(Keyed::new(&flow_key)),
             latest: None,
@@ -235,27 +285,13 @@ impl Engine {
         &self.counters
     }
 
-    /// Handles an ICMP "packet too big" from a router about a packet of ours.
-    pub fn handle_too_big(&mut self, now: Instant, guard: &Guard<'_>, too_big: &TooBig) {
-        let key = FlowKey::new(too_big.local, too_big.remote);
-        let Some(index) = self.find(&key) else {
-            return;
-        };
-        let believed = self.with_connection(index, now, guard, |connection, _| {
-            connection.handle_too_big(too_big)
-        });
-        if let Some(mtu) = believed {
-            self.next_hops.narrow(now, key.addresses(), mtu);
-        }
-    }
-
     /// Returns the number of the connection with these addresses.
     fn find(&self, key: &FlowKey) -> Option<usize> {
         self.flows
             .find(key, |index| self.connections[index].key() == key)
     }
 
-    fn insert(&mut self, connection: Connection) -> usize {
+    fn insert(&mut self, connection: Connection<T>) -> usize {
         let key = *connection.key();
         self.embryonic.add(connection.stage(), key.remote.ip());
         let index = self.connections.insert(Box::new(connection));
@@ -270,7 +306,7 @@ impl Engine {
         index: usize,
         now: Instant,
         guard: &'a Guard<'g>,
-    ) -> (&'a mut Connection, Context<'a, 'g>) {
+    ) -> (&'a mut Connection<T>, Context<'a, 'g>) {
         let context = Context {
             now,
             fast_paths: self.config.fast_paths,
@@ -290,12 +326,12 @@ impl Engine {
         index: usize,
         now: Instant,
         guard: &Guard<'_>,
-        step: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
+        step: impl FnOnce(&mut Connection<T>, &mut Context<'_, '_>) -> R,
     ) -> R {
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
         let result = step(connection, &mut context);
-        self.connections[index].take_useless_frames(&mut self.returned);
+        self.connections[index].give_back_useless_frames(&mut self.returned);
         self.follow(index, before, now, guard);
         let wants = self.connections[index].wants(now, self.has_many());
         self.schedule(index, wants);
@@ -348,7 +384,7 @@ impl Engine {
     }
 
     /// Removes a connection from every table and queue of the engine.
-    fn detach(&mut self, index: usize) -> Connection {
+    fn detach(&mut self, index: usize) -> Connection<T> {
         let mut connection = *self.connections.remove(index);
         self.flows.remove(connection.key(), index);
         self.next_hops.leave(index, connection.key().addresses());
@@ -378,7 +414,7 @@ impl Engine {
             self.take_request(request);
             self.events.push_back(Event::RequestGone { request });
         }
-        self.returned.extend(connection.take_frames());
+        connection.give_back_frames(&mut self.returned);
         self.counters.tcp.add(connection.tcp_counters());
         if let Some(end) = connection.into_end() {
             self.put_back(index, end);
@@ -443,27 +479,6 @@ impl Engine {
         self.next_hops.poll_request()
     }
 
-    /// Sets the next hop of a path, or changes it.
-    pub fn set_next_hop(&mut self, path: AddressPair, hop: NextHop) {
-        let Some((hop, concerned)) = self.next_hops.set(path, hop) else {
-            return;
-        };
-        let concerned = concerned.to_vec();
-        for index in concerned {
-            self.connections[index].set_next_hop(&hop);
-            self.schedule(index, Wants::SEND);
-        }
-    }
-
-    /// Marks the peer as unreachable by a path.
-    pub fn set_unreachable(&mut self, path: AddressPair) {
-        let concerned = self.next_hops.set_unreachable(path).to_vec();
-        for index in concerned {
-            self.connections[index].set_unreachable();
-            self.schedule(index, Wants::TIMER);
-        }
-    }
-
     /// Sets the VLANs of local addresses whose frames arrive without their tag, because the device
     /// removes it. Who sends a frame for such an address is answered in its VLAN.
     pub fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>) {
@@ -482,23 +497,8 @@ impl Engine {
         self.events.push_back(Event::DeviceGone);
     }
 
-    /// Ends all listeners and connections of a lease at once, because nothing can be sent from
-    /// there any more.
-    pub fn revoke(&mut self, now: Instant, guard: &Guard<'_>, lease: SocketAddr) {
-        let reason = EndReason::Revoked { lease };
-        for (listener, _) in self.listeners.extract_if(|_, ended| ended.local == lease) {
-            let reason = reason.clone();
-            let ended = Event::ListenerEnded { listener, reason };
-            self.events.push_back(ended);
-        }
-        self.cut_off(now, guard, &reason, |local| {
-            let any_address = lease.ip().is_unspecified() && lease.is_ipv4() == local.is_ipv4();
-            lease.port() == local.port() && (any_address || lease.ip() == local.ip())
-        });
-    }
-
     /// Ends the connections from some local addresses. What they would still send cannot leave.
-    fn cut_off(
+    pub(super) fn cut_off(
         &mut self,
         now: Instant,
         guard: &Guard<'_>,

@@ -61,8 +61,9 @@ pub enum NetError {
     /// A policy of the host demands protection.
     #[error(
         "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives \
-         go unprotected, and rnic has no IPsec; change the policy (`ip xfrm policy`), limit the \
-         `peers` of a listener to others, or ignore it (`ignore_ipsec`)"
+         go unprotected, and rnic has no IPsec; use TCP sockets of the kernel (`via`), which it \
+         protects, change the policy (`ip xfrm policy`), limit the `peers` of a listener to \
+         others, or ignore it (`ignore_ipsec`)"
     )]
     Protected {
         /// The local address, or the peer's.

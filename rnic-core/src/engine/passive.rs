@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
-use crate::connection::{Arrival, Connection, FlowKey, Path, is_within_device};
+use crate::connection::{Arrival, Connection, FlowKey, Path, Transport, is_within_device};
 use crate::counters::DropReason;
 use crate::ids::ListenerId;
 use crate::memory::frames::TxFrames;
@@ -99,17 +99,7 @@ impl Engine {
         if cookie.is_none() && !Connection::may_open(segment) {
             return Err(Stranger::Refused(DropReason::NoConnection));
         }
-        let listener = self.find_listener(key).map_err(Stranger::Refused)?;
-        if self.connections.len() >= self.config.max_connections {
-            return Err(Stranger::Refused(DropReason::TooManyConnections));
-        }
-        if !self.has_backlog_for(listener.0) {
-            return Err(Stranger::Ignored(DropReason::ListenOverflow));
-        }
-        let places = STARTING_PER_HALF_OPEN * self.config.max_half_open;
-        if !self.embryonic.has_place_for(key.remote.ip(), places) {
-            return Err(Stranger::Ignored(DropReason::StartupOverflow));
-        }
+        let listener = self.admit(key)?;
         let crowded = cookie.is_none() && self.is_crowded();
         // The same SYN may have come to another engine at this very moment.
         if !crowded {
@@ -131,12 +121,6 @@ impl Engine {
     pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let place = self.place.as_ref();
         place.map_or(Handler::This, |place| place.claim(key))
-    }
-
-    /// Returns whether a listener may have one more request wait for a decision.
-    fn has_backlog_for(&self, listener: ListenerId) -> bool {
-        let listener = self.listeners.get(&listener);
-        listener.is_some_and(|listener| listener.waiting < self.config.backlog)
     }
 
     /// Returns whether there is no room for more half-open connections.
@@ -237,23 +221,6 @@ impl Engine {
         }
     }
 
-    /// Returns the listener that a peer's SYN is for, or why there is none.
-    fn find_listener(&self, key: &FlowKey) -> Result<(ListenerId, Listener), DropReason> {
-        let local = key.local;
-        let any: IpAddr = match local {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let (id, listener) = [local, SocketAddr::new(any, local.port())]
-            .iter()
-            .find_map(|address| self.listeners.iter().find(|(_, l)| l.local == *address))
-            .ok_or(DropReason::NoConnection)?;
-        if !listener.peers.contains(key.remote.ip()) {
-            return Err(DropReason::PeerNotAllowed);
-        }
-        Ok((*id, listener.clone()))
-    }
-
     /// Returns an initial sequence number as RFC 6528 has it: a clock of 4 microseconds plus a
     /// keyed hash of the addresses.
     pub(super) fn initial_sequence_number(&self, now: Instant, key: &FlowKey) -> Seq {
@@ -273,5 +240,46 @@ impl Engine {
             timestamp_offset: self.isn_secret.hash_one(hosts) as u32,
             ..self.config.tcp.clone()
         }
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Returns the listener for a connection that a peer opens, or why there is none.
+    pub(super) fn admit(&self, key: &FlowKey) -> Result<(ListenerId, Listener), Stranger> {
+        let listener = self.find_listener(key).map_err(Stranger::Refused)?;
+        if self.connections.len() >= self.config.max_connections {
+            return Err(Stranger::Refused(DropReason::TooManyConnections));
+        }
+        if !self.has_backlog_for(listener.0) {
+            return Err(Stranger::Ignored(DropReason::ListenOverflow));
+        }
+        let places = STARTING_PER_HALF_OPEN * self.config.max_half_open;
+        if !self.embryonic.has_place_for(key.remote.ip(), places) {
+            return Err(Stranger::Ignored(DropReason::StartupOverflow));
+        }
+        Ok(listener)
+    }
+
+    /// Returns whether a listener may have one more request wait for a decision.
+    fn has_backlog_for(&self, listener: ListenerId) -> bool {
+        let listener = self.listeners.get(&listener);
+        listener.is_some_and(|listener| listener.waiting < self.config.backlog)
+    }
+
+    /// Returns the listener that a peer's SYN is for, or why there is none.
+    fn find_listener(&self, key: &FlowKey) -> Result<(ListenerId, Listener), DropReason> {
+        let local = key.local;
+        let any: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let (id, listener) = [local, SocketAddr::new(any, local.port())]
+            .iter()
+            .find_map(|address| self.listeners.iter().find(|(_, l)| l.local == *address))
+            .ok_or(DropReason::NoConnection)?;
+        if !listener.peers.contains(key.remote.ip()) {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        Ok((*id, listener.clone()))
     }
 }

@@ -1,6 +1,6 @@
 //! Prefetches the state of connections whose turn comes soon: see [`Prefetched`].
 
-use crate::connection::{FlowKey, Upcoming};
+use crate::connection::{FlowKey, Transport, Upcoming};
 use crate::wire::packet;
 
 use super::Engine;
@@ -16,12 +16,14 @@ const PASSED_OVER: usize = 4;
 /// A frame of at most so many octets may be a mere ACK: then the send state is needed.
 const LONGEST_ACK: usize = 256;
 
-impl Engine {
+impl<T: Transport> Engine<T> {
     #[inline]
     pub(super) fn has_many(&self) -> bool {
         self.connections.len() >= MANY
     }
+}
 
+impl Engine {
     /// Prefetches for the frames of a batch, of which these are the heads.
     pub(super) fn prefetch_for_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
         let prefetched = &mut self.prefetched;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::Engine;
 use super::queue_pairs::EndLocation;
-use crate::connection::Connection;
+use crate::connection::{Connection, Transport};
 use crate::ids::{QpNumber, SrqId};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 
-impl Engine {
+impl<T: Transport> Engine<T> {
     /// Lets a parked stream receive what it can: something was posted to its queue pair. Returns
     /// false if there is no such stream.
     #[cold]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::timers::Timers;
-use crate::connection::{Connection, Wants};
+use crate::connection::{Connection, Transport, Wants};
 use crate::time::Instant;
 
 /// The least time between two turns.
@@ -18,7 +18,7 @@ const A_MOMENT: Duration = Duration::from_nanos(1);
 
 /// The connections of an engine. In boxes: they are large, and a slab has room for up to twice as
 /// many as it holds.
-pub(super) type Connections = Slab<Box<Connection>>;
+pub(super) type Connections<T> = Slab<Box<Connection<T>>>;
 
 /// The connections that wait for a turn.
 #[derive(Default)]
@@ -67,7 +67,12 @@ impl Schedule {
     /// Acts on what a connection wants, but for its end.
     // Inlined, because most of `wants` is constant at each call: only what that step needs is left.
     #[inline(always)]
-    pub(super) fn update(&mut self, index: usize, connections: &mut Connections, wants: Wants) {
+    pub(super) fn update<T: Transport>(
+        &mut self,
+        index: usize,
+        connections: &mut Connections<T>,
+        wants: Wants,
+    ) {
         let scheduled = &mut connections[index].scheduled;
         if wants.send && !scheduled.ready {
             scheduled.ready = true;
@@ -87,7 +92,7 @@ impl Schedule {
 
     /// Moves the timer of a connection earlier if it wants that, and removes it if it wants none.
     #[inline(never)]
-    fn set_timer(&mut self, index: usize, connections: &mut Connections) {
+    fn set_timer<T: Transport>(&mut self, index: usize, connections: &mut Connections<T>) {
         let connection = &mut connections[index];
         let wanted = connection.next_timeout();
         let set = connection.scheduled.timer;
@@ -100,7 +105,10 @@ impl Schedule {
 
     /// Removes and returns the next connection that may have something to send.
     #[inline]
-    pub(super) fn take_ready(&mut self, connections: &mut Connections) -> Option<usize> {
+    pub(super) fn take_ready<T: Transport>(
+        &mut self,
+        connections: &mut Connections<T>,
+    ) -> Option<usize> {
         let index = self.ready.pop_front()?;
         connections[index].scheduled.ready = false;
         Some(index)
@@ -108,10 +116,10 @@ impl Schedule {
 
     /// Removes and returns the next connection whose delayed ACK is due.
     #[inline]
-    pub(super) fn take_ack_due(
+    pub(super) fn take_ack_due<T: Transport>(
         &mut self,
         now: Instant,
-        connections: &mut Connections,
+        connections: &mut Connections<T>,
     ) -> Option<usize> {
         if !self.has_ack_due(now) {
             return None;
@@ -123,10 +131,10 @@ impl Schedule {
 
     /// Removes and returns the next connection whose timer has gone off, and whether there is still
     /// something to do for it. If there is not, the timer is set anew.
-    pub(super) fn take_expired(
+    pub(super) fn take_expired<T: Transport>(
         &mut self,
         now: Instant,
-        connections: &mut Connections,
+        connections: &mut Connections<T>,
     ) -> Option<(usize, bool)> {
         let index = self.timers.expired(now)?;
         let connection = &mut connections[index];
@@ -138,7 +146,7 @@ impl Schedule {
     }
 
     /// Removes a connection that is no longer at `index`.
-    pub(super) fn remove(&mut self, index: usize, connection: &mut Connection) {
+    pub(super) fn remove<T: Transport>(&mut self, index: usize, connection: &mut Connection<T>) {
         let scheduled = std::mem::take(&mut connection.scheduled);
         self.timers.set(index, None);
         if scheduled.ready {
@@ -151,7 +159,7 @@ impl Schedule {
 }
 
 /// Returns whether the timer of a connection goes off when it wants it, or earlier.
-fn has_timer_in_time(connection: &Connection) -> bool {
+fn has_timer_in_time<T: Transport>(connection: &Connection<T>) -> bool {
     let set = connection.scheduled.timer;
     Instant::earliest([set, connection.next_timeout()]) == set
 }

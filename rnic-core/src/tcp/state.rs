@@ -46,7 +46,7 @@ impl State {
     }
 
     /// Returns the state after CLOSE by the application.
-    pub(super) const fn after_close(self) -> Self {
+    pub(crate) const fn after_close(self) -> Self {
         match self {
             Self::SynSent => Self::Closed,
             Self::Established => Self::FinWait1,
@@ -56,7 +56,7 @@ impl State {
     }
 
     /// Returns the state after the peer's FIN has been taken in order.
-    pub(super) const fn after_peer_fin(self) -> Self {
+    pub(crate) const fn after_peer_fin(self) -> Self {
         match self {
             Self::Established => Self::CloseWait,
             Self::FinWait1 => Self::Closing,
@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Returns the state after our FIN has been acknowledged.
-    pub(super) const fn after_fin_acked(self) -> Self {
+    pub(crate) const fn after_fin_acked(self) -> Self {
         match self {
             Self::FinWait1 => Self::FinWait2,
             Self::Closing => Self::TimeWait,

@@ -1,6 +1,7 @@
 //! Virtual devices and links, on which tests run the engine.
 
 pub mod host;
+pub mod kernel;
 pub mod link;
 pub mod raw_peer;
 pub mod simulation;

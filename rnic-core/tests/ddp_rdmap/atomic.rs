@@ -268,6 +268,7 @@ fn a_request_in_several_segments_is_one_request() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn reads_and_atomics_share_the_depths() {
     // rfc: 7306-21, 7306-34
     let mut end = End::new(0, 2);

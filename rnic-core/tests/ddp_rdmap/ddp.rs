@@ -406,6 +406,7 @@ fn a_receive_without_pieces_takes_a_send_without_payload() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn segments_are_placed_out_of_order_and_delivered_in_order() {
     // rfc: 5040-75, 5041-21, 5041-61, 5041-62, 5041-63
     let mut end = End::with_markers(4, 4);

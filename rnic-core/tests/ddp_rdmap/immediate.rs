@@ -255,6 +255,7 @@ fn a_terminate_that_names_immediate_data_fails_their_write() {
 /// Between a Write and its Immediate Data the memory may be gone: then neither the rest nor they
 /// are sent.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_write_that_fails_half_way_has_no_immediate_data() {
     // rfc: 7306-54a
     let mut end = Settings::new(0, 0).small().connect();

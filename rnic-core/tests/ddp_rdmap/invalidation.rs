@@ -280,6 +280,7 @@ fn a_write_is_stopped_in_the_middle_by_an_invalidation() {
 /// A Read Response is under way, and the window that it comes from is taken away.
 // rfc: 5040-110
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_read_is_stopped_in_the_middle_by_an_invalidation() {
     for by_the_peer in [false, true] {
         let mut end = Settings::new(4, 4).small().connect();

@@ -46,6 +46,7 @@ fn with_lent_memory() -> (End, End, Stag) {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn an_stag_is_invalid_when_the_send_that_asks_for_it_is_told_and_not_before() {
     // rfc: 5040-60b
     let (mut a, mut b, stag) = with_lent_memory();
@@ -93,6 +94,7 @@ fn nothing_behind_an_invalidation_reaches_the_memory() {
 /// A Send may be told before an earlier Read is answered (rule 18), and then takes the Read's
 /// memory away: who does not want that fences it.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_read_before_an_invalidation_needs_a_fence() {
     // More than may be on its way at first.
     const LONG: usize = 20_000;

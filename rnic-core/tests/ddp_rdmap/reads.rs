@@ -11,6 +11,7 @@ use crate::fixture::{BASE, End, PD, all_rights, pattern, tagged};
 use crate::requester::{read, response, send};
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn a_read_completes_with_the_last_octet_of_its_response() {
     // rfc: 5040-48, 5040-77, 5040-79
     let mut end = End::with_markers(0, 1);
@@ -86,6 +87,7 @@ fn read_responses_go_where_a_read_wants_them() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn responses_come_in_the_order_of_the_reads() {
     // rfc: 5040-70
     let mut end = End::with_markers(0, 4);

@@ -418,6 +418,7 @@ fn requests_in_front_of_one_that_fails_complete_first() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn memory_revoked_in_the_middle_of_a_message() {
     let mut end = Settings::new(0, 0).small().connect();
     let lkey = end.register(0, 5000, all_rights(), PD);

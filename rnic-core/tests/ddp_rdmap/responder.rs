@@ -259,6 +259,7 @@ fn a_read_request_that_is_too_short() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn more_reads_than_agreed_on() {
     // rfc: 5040-81, 5040-84
     for ird in [0u16, 1, 3] {
@@ -273,6 +274,7 @@ fn more_reads_than_agreed_on() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_read_counts_against_the_ird_until_its_response_was_sent() {
     let mut end = Settings::new(1, 0).small().connect();
     let stag = end.stag;
@@ -334,6 +336,7 @@ fn a_read_of_nothing_is_not_checked() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_read_whose_source_is_revoked_on_the_way() {
     let mut end = Settings::new(1, 0).small().connect();
     let stag = end.register(0, LONG as usize, all_rights(), PD);
@@ -359,6 +362,7 @@ fn a_read_whose_source_is_revoked_on_the_way() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn responses_and_requests_take_turns() {
     let mut end = Settings::new(8, 8).small().connect();
     let first = SendWr::new(0, WrOpcode::Write).with_remote(Stag(9), TaggedOffset(0));
@@ -412,6 +416,7 @@ fn send_invalidate(opcode: Opcode, stag: Stag) -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn send_with_invalidate() {
     // rfc: 5040-5, 5040-60b, 5040-93, 5040-94
     for (opcode, flags) in [

@@ -172,6 +172,7 @@ fn immediate_data_go_ahead_of_the_next_inline_request() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn responses_alternate_with_inline_requests() {
     let mut end = Settings::new(4, 0).small().connect();
     // So much is not sent at once: the others wait behind it.

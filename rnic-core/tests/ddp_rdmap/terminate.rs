@@ -100,6 +100,7 @@ fn read_errors_quote_the_request() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn earlier_reads_are_answered_before_the_terminate_of_a_later_one() {
     let mut end = Settings::new(2, 0).small().connect();
     // The first is too long to be on its way wholly when the second comes.
@@ -312,6 +313,7 @@ fn the_first_error_counts() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn what_comes_after_an_error_is_dropped() {
     // rfc: 5041-75
     let mut end = End::with_markers(4, 0);

@@ -198,6 +198,7 @@ fn a_window_is_for_the_stream_that_bound_it() {
 /// A local request takes effect before anything of a later request is sent, and completes in order.
 // rfc: 5040-74
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn requests_without_a_message_keep_the_order_of_the_queue() {
     // These are more than may be on its way, so that what is behind them waits.
     let long = |end: &End, wr_id, len| send(wr_id).with_sges(&[end.sge(2000, len)]).unwrap();

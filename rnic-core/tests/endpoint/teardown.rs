@@ -145,6 +145,20 @@ fn a_lost_connection_is_an_abortive_end() {
     raw.assert_nothing_left();
 }
 
+/// No octet can come any more, but the connection may still be lost.
+#[test]
+fn a_stream_that_the_peer_has_half_closed_may_be_lost() {
+    // rfc: 5041-5, 5041-70a
+    let mut raw = open();
+    raw.sim.raw[0].close();
+    raw.sim.run_now();
+    assert!(raw.layer.state().half_closed);
+    raw.sim.raw[0].abort();
+    raw.sim.run_now();
+    assert_ended(&raw, Teardown::Abortive, &EndReason::Reset);
+    raw.assert_nothing_left();
+}
+
 #[test]
 fn the_application_may_cut_a_stream_off() {
     let mut raw = open();

@@ -32,7 +32,6 @@ const ON_DEVICE: [&str; 4] = ["shared", "client", "capture", "facts"];
 const XDP_FLOORS: [Floor; 9] = [
     &[
         "device/automatic_ports",
-        "device/bell",
         "device/clock",
         "device/lingering",
         "device/listening",

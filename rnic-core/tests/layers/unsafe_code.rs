@@ -6,11 +6,12 @@ use crate::source::Token;
 use crate::words::{files_with, outside};
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
-const UNSAFE: [&str; 9] = [
+const UNSAFE: [&str; 10] = [
     "rnic-core/src/memory",
     "rnic-core/src/wire/crc/lanes",
     "rnic-core/src/wire/crc/wide",
     "rnic-manager/src/peer",
+    "rnic-sockets/src/sys",
     "rnic-xdp/src/device/icmp/filter",
     "rnic-xdp/src/device/queue_choice/ioctl",
     "rnic-xdp/src/device/interface",

@@ -34,6 +34,11 @@ const LOGS: &[&str] = &[
     "rnic-ibverbs/src/label",
     "rnic-ibverbs/src/qp",
     "rnic-ibverbs/src/rendezvous",
+    "rnic-sockets/src/net",
+    "rnic-sockets/src/port",
+    "rnic-sockets/src/socket",
+    "rnic-sockets/src/sockets",
+    "rnic-verbs/src/config",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
@@ -73,9 +78,11 @@ const PORTS: [&str; 14] = [
     "rnicd/src",
 ];
 
-/// The files that know of rnicd: in rnic-verbs only those that open a device.
-const MANAGERS: [&str; 7] = [
+/// The files that know of rnicd: in rnic-verbs only those that open a device. rnic-sockets has only
+/// its descriptors and its bell from there.
+const MANAGERS: [&str; 8] = [
     "rnic-ctl/src",
+    "rnic-sockets/src",
     "rnic-verbs/src/config",
     "rnic-verbs/src/offers",
     "rnic-verbs/src/open",
@@ -103,6 +110,7 @@ pub(super) fn files_with(is_such: impl Fn(&[Token<'_>]) -> bool) -> Vec<PathBuf>
     let members = [
         "rnic-core",
         "rnic-manager",
+        "rnic-sockets",
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",

@@ -61,6 +61,7 @@ fn placed_early(sim: &mut Simulation) -> u64 {
 /// last octet has arrived, if it is not [short](SHORT), and holds a marker or follows one that is
 /// placed. The Send at the end is delivered when the first FPDU has arrived.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
     // rfc: 5041-7, 5044-1, 5044-46a, 5044-46b, 5044-47, 5044-92, 5044-s2
     for seed in 0..60 {
@@ -136,6 +137,7 @@ fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
 
 /// Each FPDU in a segment of its own that begins and ends elsewhere, at every position modulo 512.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn an_fpdu_inside_of_a_segment_is_found_at_every_position() {
     // rfc: 5044-46a, 5044-46b
     for shift in (0..512).step_by(4) {
@@ -233,6 +235,7 @@ fn what_is_written_here_reads_the_same() {
 /// middle: they stay in the out-of-order queue, for which the window accounts, and are taken in
 /// order.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn short_fpdus_wait_for_their_turn() {
     for (len, record) in [(0, false), (4, false), (300, true)] {
         let mut sim = simulation();

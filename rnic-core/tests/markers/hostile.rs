@@ -86,18 +86,21 @@ fn markers_of_the_second_point(pointer: impl Fn(usize, u16) -> u16) {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_point_before_the_stream() {
     markers_of_the_second_point(|_, _| 0xfffc);
     markers_of_the_second_point(|at, _| at as u16 + 4);
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_point_to_the_lost_fpdu() {
     markers_of_the_second_point(|at, _| at as u16 - 4);
     markers_of_the_second_point(|at, _| at as u16 - 100);
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_point_to_other_markers() {
     markers_of_the_second_point(|at, distance| if at == 1024 { 512 } else { distance });
     markers_of_the_second_point(|at, distance| if at == 1024 { 1024 } else { distance });
@@ -105,6 +108,7 @@ fn markers_that_point_to_other_markers() {
 
 /// The reserved bits of a pointer count as zero: such a marker says that the FPDU begins behind it.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_point_into_themselves() {
     for pointer in [0, 1, 2, 3] {
         markers_of_the_second_point(|_, _| pointer);
@@ -113,12 +117,14 @@ fn markers_that_point_into_themselves() {
 
 /// There is no pointer forward: the farthest that looks like one goes far back.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_mean_to_point_forward() {
     markers_of_the_second_point(|_, _| -4_i16 as u16);
     markers_of_the_second_point(|_, _| 0x8000);
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_point_into_the_middle_of_their_fpdu() {
     markers_of_the_second_point(|at, distance| if at == 512 { distance - 4 } else { distance });
     markers_of_the_second_point(|at, distance| if at == 512 { distance } else { 4 });
@@ -126,6 +132,7 @@ fn markers_that_point_into_the_middle_of_their_fpdu() {
 
 /// A marker points to what was delivered long ago.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn markers_that_point_to_what_was_delivered() {
     let mut scene = Scene::new();
     scene.sim.raw[scene.raw.peer].send(&scene.octets[..420]);
@@ -148,6 +155,7 @@ fn markers_that_point_to_what_was_delivered() {
 /// where it says, so it is placed; but the lengths of the FPDUs before contradict, and that ends
 /// the stream.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn a_marker_that_shows_an_fpdu_inside_of_another() {
     // rfc: 5044-85c, 5044-s18, 5044-s19
     let mut scene = Scene::new();
@@ -171,6 +179,7 @@ fn a_marker_that_shows_an_fpdu_inside_of_another() {
 
 /// The outer FPDU is placed first: then no octet of it is left to be taken for another FPDU.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn a_marker_that_points_into_an_early_fpdu() {
     // rfc: 5044-s19
     let mut scene = Scene::new();

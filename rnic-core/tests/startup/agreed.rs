@@ -55,6 +55,7 @@ fn an_attempt_that_fails_leaves_the_queue_pair_idle() {
 }
 
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at next hops; the kernel has them")]
 fn a_host_without_a_way_fails_at_once_and_one_that_waits_for_it_in_time() {
     let mut sim = simulation();
     let options = ConnectionOptions {

@@ -124,6 +124,26 @@ fn the_peers_terminate_is_told_and_answered_by_closing() {
     }
 }
 
+/// A RST right behind a Terminate takes nothing from it, though this side finds that it cannot send
+/// any more.
+#[test]
+fn a_terminate_counts_although_a_reset_follows() {
+    let mut scene = scene(0);
+    let long = scene.sim.hosts[0].share(&pattern(1_000_000), all_rights());
+    scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+    let wr = send(1, &long, 1_000_000);
+    scene.sim.hosts[0].post_send(&mut scene.qp, wr);
+    scene.sim.raw[scene.peer].acknowledges = false;
+    scene.sim.run_now();
+    let header = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 1, true);
+    let peer = &mut scene.sim.raw[scene.peer];
+    peer.send_ddp(DdpHeader::Untagged(header), &[0x10, 0, 0, 0]);
+    peer.abort();
+    scene.sim.run_now();
+    let reason = scene.sim.hosts[0].end_of(scene.qp.number);
+    assert!(matches!(reason, Some(EndReason::TerminateReceived { .. })));
+}
+
 /// All that a Terminate says reaches the application.
 #[test]
 fn what_the_peers_terminate_quotes_is_told() {
@@ -185,6 +205,7 @@ fn a_wrong_response_takes_nothing_from_the_request_that_it_acknowledges() {
 
 /// A Terminate of the peer also ends a message that is not sent in full.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn nothing_is_sent_on_after_the_peers_terminate() {
     let mut scene = scene(0);
     let long = scene.sim.hosts[0].share(&pattern(1_000_000), all_rights());
@@ -207,6 +228,7 @@ fn nothing_is_sent_on_after_the_peers_terminate() {
 /// would run the engine.
 // rfc: 5040-87, 5040-88a
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "stops a message in its middle")]
 fn a_local_error_is_told_to_the_peer_at_once() {
     for bad_from_the_start in [true, false] {
         let mut scene = scene(1);

@@ -415,6 +415,7 @@ fn no_send_is_delivered_behind_a_write_that_is_not_whole() {
 
 /// What was placed ahead of order is checked again in order.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn what_was_placed_ahead_of_order_is_not_delivered_within_another_message() {
     // rfc: 5041-21, 5041-62, 5041-63
     let cases: [(&str, Make, Make); 3] = [

@@ -186,6 +186,7 @@ fn a_request_is_quoted_as_received() {
 
 /// What was placed ahead of order is found to be in error in order.
 #[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at what is placed ahead of order")]
 fn a_segment_ahead_of_order_is_quoted_as_received() {
     // rfc: 5041-s11
     let mut scene = scene(0);

@@ -25,11 +25,11 @@ use tracing::{debug, info, warn};
 
 use super::connection::{Connection, LOCATED_WITHIN, Waiting, refuse};
 use super::inspection::Inspection;
-use crate::device::bell::Bell;
 use crate::device::clock::clock;
 use crate::device::interface::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
+use rnic_manager::Bell;
 
 /// How long to wait before connecting again.
 const CONNECT_EVERY: Duration = Duration::from_millis(200);

@@ -2,7 +2,6 @@
 //! neighbours, and the worker that drives an engine on it.
 
 mod automatic_ports;
-pub(crate) mod bell;
 pub(crate) mod clock;
 mod domains;
 pub(crate) mod drivers;

@@ -12,13 +12,13 @@ use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Sleeper, SplitTurn, Tur
 use rnic_core::memory::doorbell::Doorbells;
 use rnic_core::time::Instant;
 
-use crate::device::bell::Bell;
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::interface::{
     ControlHandle, InterfaceReport, OpenSocket, WorkerNotice, XdpInterface,
 };
 use crate::device::routes::{LinkState, Update};
+use rnic_manager::Bell;
 
 /// How often to look for notices of the control thread.
 const NOTICES_EVERY: Duration = Duration::from_millis(1);

@@ -133,6 +133,8 @@ pub(super) struct Findings<'a> {
     pub(super) judged: bool,
     /// The opcodes of RC are agreed on.
     pub(super) rc: bool,
+    /// FPDUs must be aligned with TCP segments, so that none comes in pieces.
+    pub(super) aligned: bool,
     pub(super) wrong: bool,
     pub(super) place: String,
 }

@@ -136,6 +136,7 @@ impl Decoder {
             heard: &mut self.heard,
             judged,
             rc: self.rc,
+            aligned: !self.unaligned,
             wrong: speaker.wrong,
             place: format!("{} -> {}", tcp.source, tcp.destination),
         };

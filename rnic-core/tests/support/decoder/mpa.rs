@@ -167,10 +167,9 @@ fn read_giving_up(
 ) -> bool {
     let octets = speaker.stream.octets();
     let Some(fpdu) = next(octets, speaker.read, first_marker) else {
-        if !findings.judged {
-            return false;
+        if findings.judged && findings.aligned {
+            findings.object(Rule::StartupOrder, "octets before the Reply");
         }
-        findings.object(Rule::StartupOrder, "octets before the Reply");
         return false;
     };
     let given_up = matches!(fpdu.ulpdu[..], [0x41, 0x47, .., 0x20, 5, 0, 0]);

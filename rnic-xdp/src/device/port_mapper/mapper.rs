@@ -13,11 +13,11 @@ use super::asking::Asked;
 use super::mappings::Listening;
 use super::state::State;
 use super::watch::Watch;
-use crate::device::bell::{Bell, bell};
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::locals::Locals;
 use crate::device::netlink::Link;
+use rnic_manager::{Bell, bell};
 
 /// The port mapper of a device. Clones are the same one.
 #[derive(Clone, Debug)]

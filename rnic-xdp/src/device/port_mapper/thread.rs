@@ -10,9 +10,9 @@ use nix::sys::time::TimeSpec;
 
 use super::mapper::{Inner, PortMapper};
 use super::watch::Watch;
-use crate::device::bell::Bell;
 use crate::device::error::OpenError;
 use crate::device::netlink::Link;
+use rnic_manager::Bell;
 
 impl PortMapper {
     /// Makes the mapper of a device, in the network namespace of this thread, with a thread of its

@@ -9,7 +9,6 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rnic_core::engine::NextHopRequest;
 use rnic_core::wire::icmp::TooBig;
 
-use crate::device::bell::{Bell, bell};
 use crate::device::error::OpenError;
 use crate::device::interface::rx::RxRing;
 use crate::device::policies::KnownPolicies;
@@ -17,6 +16,7 @@ use crate::device::process::Maker;
 use crate::device::queue_choice::FlowRule;
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
+use rnic_manager::{Bell, bell};
 
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block
 /// meanwhile.

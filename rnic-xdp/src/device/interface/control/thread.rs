@@ -15,7 +15,6 @@ use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::handle::{Control, FollowedWorker, Joining, Request, WorkerNotice};
-use crate::device::bell::Bell;
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::icmp::Icmp;
@@ -24,6 +23,7 @@ use crate::device::netlink::{Groups, NetlinkError, PolicySocket, RouteSocket};
 use crate::device::policies::KnownPolicies;
 use crate::device::queue_choice::worker_of;
 use crate::device::routes::Routes;
+use rnic_manager::Bell;
 
 /// How often to look for new queues of the device.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);

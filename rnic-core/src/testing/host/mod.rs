@@ -1,25 +1,31 @@
 //! A host on virtual time: an engine, its device, and the application's ends of its queues.
+//!
+//! Its connections run in frames, or over the sockets of a [virtual kernel](super::kernel): the cfg
+//! `carrier_sockets` chooses.
+
+mod chosen;
+pub mod framed;
+mod machine;
+mod queues;
+pub mod socketed;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 
 use crossbeam_channel::bounded;
 
 use crate::connection::{
-    AddressPair, ConnectionOptions, EndReason, Event, NextHop, PortReservation, Refusals,
+    AddressPair, ConnectionOptions, EndReason, Event, PortReservation, Refusals,
 };
 use crate::ddp::{Endpoint, EndpointUlp};
-use crate::engine::{
-    Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, Snapshot, mailbox,
-};
-use crate::ids::{CqId, ListenerId, PdId, QpNumber, RequestId, SrqId, StreamId};
+use crate::engine::{Command, Driver, EngineConfig, HostEnd, Peers, Snapshot, mailbox};
+use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId, StreamId};
 use crate::memory::{
     frames::TxFrames,
     region::{HugePages, Region},
-    ring::{Consumer, Producer, ring},
+    ring::ring,
     table::{Access, Scope, StagTable},
 };
 use crate::time::Instant;
@@ -27,17 +33,20 @@ use crate::verbs::{
     cq::Arming,
     qp::{QpState, QueuePair, RNR_RETRY_FOR_EVER},
     srq::{ReceiveQueue, SharedReceives, SrqBell, SrqLimit},
-    wr::{Completion, RecvWr, SendWr},
+    wr::{RecvWr, SendWr},
 };
 use crate::wire::ddp::{Stag, TaggedOffset};
-use crate::wire::ethernet::MacAddr;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
+use self::chosen::Chosen;
+use self::machine::Machine;
+use self::queues::WakeCounter;
 use super::VecFrames;
 
-/// The protection domain of queue pairs and memory, unless a test asks for another.
-pub const PD: PdId = PdId(1);
+pub use self::chosen::ChosenCarrier;
+pub use self::machine::Neighbours;
+pub use self::queues::{PD, QpSettings, SharedRegion, TestEndpoint, TestQp, TestSrq};
 
 /// Transmit frames of a host, unless a test asks for another number.
 const FRAMES: usize = 2048;
@@ -47,120 +56,6 @@ const OBJECTS: usize = 256;
 
 /// Turns after which hosts that are busy at one time are taken to be in an endless loop.
 pub(super) const MAX_TURNS: usize = 10_000;
-
-/// The protection domain of a queue pair, and the sizes of its queues.
-#[derive(Clone, Copy, Debug)]
-pub struct QpSettings {
-    /// The protection domain.
-    pub pd: PdId,
-    /// Entries of the send queue and of the receive queue.
-    pub ring: u32,
-    /// Entries of the completion queue.
-    pub cq: u32,
-    /// Whether every request makes a completion.
-    pub signal_all: bool,
-}
-
-impl Default for QpSettings {
-    fn default() -> Self {
-        Self {
-            pd: PD,
-            ring: 256,
-            cq: 512,
-            signal_all: true,
-        }
-    }
-}
-
-/// A region that the peer may access. Its offsets begin at zero.
-pub struct SharedRegion {
-    /// Its memory.
-    pub region: Arc<Region>,
-    /// Its STag.
-    pub stag: Stag,
-}
-
-impl SharedRegion {
-    /// Returns a copy of its content.
-    pub fn content(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.region.len()];
-        self.region
-            .read(0, &mut bytes)
-            .expect("the whole region is in the region");
-        bytes
-    }
-}
-
-/// Counts the wake-ups of an application.
-#[derive(Default)]
-struct WakeCounter(AtomicUsize);
-
-impl Wake for WakeCounter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The application's end of a queue pair, with one completion queue.
-pub struct TestQp {
-    /// Its number.
-    pub number: QpNumber,
-    /// Its stream.
-    pub stream: StreamId,
-    /// Arms the completion queue.
-    pub arming: Arc<Arming>,
-    wakes: Arc<WakeCounter>,
-    sq: Producer<SendWr>,
-    rq: Producer<RecvWr>,
-    cq: Consumer<Completion>,
-}
-
-impl TestQp {
-    /// Returns the completions since the last call.
-    pub fn poll(&mut self) -> Vec<Completion> {
-        std::iter::from_fn(|| self.cq.pop()).collect()
-    }
-
-    /// Removes and returns the next completion.
-    pub fn poll_one(&mut self) -> Option<Completion> {
-        self.cq.pop()
-    }
-
-    /// Requests that the send queue and the receive queue have room for.
-    pub fn room(&self) -> (u32, u32) {
-        (self.sq.free(), self.rq.free())
-    }
-
-    /// Returns how often the application was woken for completions.
-    pub fn notified(&self) -> usize {
-        self.wakes.0.load(Ordering::Relaxed)
-    }
-}
-
-/// The number of an endpoint, and its stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TestEndpoint {
-    /// Its number.
-    pub number: QpNumber,
-    /// Its stream.
-    pub stream: StreamId,
-}
-
-/// The application's end of a shared receive queue.
-pub struct TestSrq {
-    /// Its number.
-    pub id: SrqId,
-    max_in_process: u32,
-    ring: Producer<RecvWr>,
-    bell: Arc<SrqBell>,
-}
-
-impl TestSrq {
-    /// Returns how many receives are posted and not taken.
-    pub fn posted(&self) -> u32 {
-        self.ring.len()
-    }
-}
 
 /// One host.
 pub struct Host {
@@ -175,24 +70,13 @@ pub struct Host {
     /// How often the engine asked for a next hop.
     pub next_hop_requests: usize,
     end: HostEnd,
-    driver: Driver,
+    machine: Chosen,
     tx: VecFrames,
     frames: usize,
     qps: u32,
     srqs: u32,
     streams: u64,
     reservation: PortReservation,
-}
-
-/// How next hops are resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Neighbours {
-    /// Each is there, on a link of this MTU.
-    Known(u16),
-    /// None is reachable.
-    Unreachable,
-    /// None is resolved yet.
-    Unresolved,
 }
 
 impl Host {
@@ -202,14 +86,15 @@ impl Host {
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let table = Arc::new(StagTable::new(OBJECTS, secret));
         let (end, engine_end) = mailbox(table, OBJECTS as u32, Waker::noop().clone());
+        let address = Ipv4Addr::new(192, 0, 2, index + 1);
         Self {
-            address: Ipv4Addr::new(192, 0, 2, index + 1),
+            address,
             events: Vec::new(),
             refusals: Arc::default(),
             neighbours: Neighbours::Known(9000),
             next_hop_requests: 0,
             end,
-            driver: Driver::new(config, secret, engine_end),
+            machine: Chosen::new(address, config, secret, engine_end),
             tx: VecFrames::new(FRAMES),
             frames: FRAMES,
             qps: 0,
@@ -232,18 +117,13 @@ impl Host {
 
     /// Handles an ICMP message that a packet of this host was too big.
     pub fn handle_too_big(&mut self, now: Instant, too_big: &TooBig) {
-        let mut batch = self.driver.begin(now);
-        batch.handle_too_big(too_big);
-        batch.finish(&mut self.tx);
+        self.machine.handle_too_big(now, too_big, &mut self.tx);
     }
 
     /// Revokes the lease of a local port.
     pub fn revoke_lease(&mut self, now: Instant, lease: SocketAddr) {
-        let mut batch = self.driver.begin(now);
-        batch.revoke(lease);
-        batch.finish(&mut self.tx);
-        let notices = std::iter::from_fn(|| self.end.events.next());
-        self.events.extend(notices.map(|notice| notice.event));
+        self.machine.revoke(now, lease, &mut self.tx);
+        self.take_events();
     }
 
     /// Makes its device complete checksums from now on.
@@ -277,7 +157,7 @@ impl Host {
         self.command(Command::Snapshot(answer));
         // Commands sent before are carried out first, several in each turn.
         for _ in 0..MAX_TURNS {
-            self.driver.begin(now);
+            self.machine.carry_out_commands(now);
             if let Ok(snapshot) = answers.try_recv() {
                 return snapshot;
             }
@@ -287,12 +167,13 @@ impl Host {
 
     /// Sends a command to the engine.
     pub fn command(&self, command: Command) {
+        let command = self.machine.prepare(command);
         self.end.send(command).expect("the engine is there");
     }
 
     /// Returns the driver of the engine.
-    pub fn driver(&self) -> &Driver {
-        &self.driver
+    pub fn driver(&self) -> &Driver<ChosenCarrier> {
+        self.machine.driver()
     }
 
     /// Registers new memory with content, for all of [`PD`].
@@ -538,53 +419,34 @@ impl Host {
 
     /// Sets the VLANs of local addresses whose frames arrive without their tag.
     pub fn set_untagged(&mut self, vlans: impl IntoIterator<Item = (IpAddr, u16)>) {
-        self.driver.set_untagged(vlans.into_iter().collect());
+        self.machine.set_untagged(vlans.into_iter().collect());
     }
 
     /// Sets the MTU of the route from this host's address to a destination.
     pub fn set_route(&mut self, destination: IpAddr, mtu: u16) {
-        self.set_path(
-            AddressPair {
-                local: self.address.into(),
-                remote: destination,
-            },
-            mtu,
-        );
-    }
-
-    fn set_path(&mut self, path: AddressPair, mtu: u16) {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let hop = NextHop {
-            source_mac: mac,
-            destination_mac: mac,
-            vlan: None,
-            mtu,
-            advertised_mss: None,
+        let path = AddressPair {
+            local: self.address.into(),
+            remote: destination,
         };
-        self.driver.set_next_hop(path, hop);
+        self.machine.set_path(path, mtu);
     }
 
     /// Resolves the next hops that the engine asks for. Returns whether there were any.
     fn resolve_next_hops(&mut self) -> bool {
-        let mut any = false;
-        while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(path) = request else {
-                continue;
-            };
-            self.next_hop_requests += 1;
-            match self.neighbours {
-                Neighbours::Known(mtu) => self.set_path(path, mtu),
-                Neighbours::Unreachable => self.driver.set_unreachable(path),
-                Neighbours::Unresolved => continue,
-            }
-            any = true;
-        }
+        let (asked, any) = self.machine.resolve(self.neighbours);
+        self.next_hop_requests += asked;
         any
+    }
+
+    /// Takes what the engine tells.
+    fn take_events(&mut self) {
+        let notices = std::iter::from_fn(|| self.end.events.next());
+        self.events.extend(notices.map(|notice| notice.event));
     }
 
     /// Returns when the engine's next timer expires.
     pub fn next_timeout(&mut self) -> Option<Instant> {
-        self.driver.next_timeout()
+        self.machine.next_timeout()
     }
 
     /// Runs one turn of the worker. Returns whether there was anything to do, and the frames sent.
@@ -601,12 +463,8 @@ impl Host {
         now: Instant,
         frames: impl Iterator<Item = (&'a [u8], Checksums)> + Clone,
     ) -> (bool, Vec<Vec<u8>>) {
-        let mut batch = self.driver.begin(now);
-        batch.prefetch(frames.clone().map(|(frame, _)| frame));
-        batch.handle_frames(frames, &mut self.tx);
-        let busy = batch.finish(&mut self.tx) | self.resolve_next_hops();
-        let notices = std::iter::from_fn(|| self.end.events.next());
-        self.events.extend(notices.map(|notice| notice.event));
+        let busy = self.machine.turn(now, frames, &mut self.tx) | self.resolve_next_hops();
+        self.take_events();
         (busy, self.tx.take_transmitted())
     }
 

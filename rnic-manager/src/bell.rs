@@ -35,17 +35,17 @@ pub fn bell() -> io::Result<(Bell, Waker)> {
 
 impl Bell {
     /// Returns another waker that rings it.
-    pub(crate) fn waker(&self) -> Waker {
+    pub fn waker(&self) -> Waker {
         Waker::from(self.0.clone())
     }
 
     /// Rings it.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         self.0.wake_by_ref();
     }
 
     /// Clears it: the file descriptor is not readable until the next ring.
-    pub(crate) fn silence(&self) {
+    pub fn silence(&self) {
         // It fails if the bell was not rung.
         let _ = self.0.0.read();
     }

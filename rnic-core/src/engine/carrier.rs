@@ -1,0 +1,58 @@
+//! What an engine does in another way for each transport of its connections.
+
+use crate::connection::{
+    AddressPair, ConnectionOptions, EndReason, FlowKey, PortReservation, Transport,
+};
+use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::memory::epoch::Guard;
+use crate::time::Instant;
+
+use super::Engine;
+use super::adoption::Adoption;
+
+/// A transport with its engine's part.
+pub trait Carrier: Transport + Sized {
+    /// Returns whether something that has arrived waits for a turn.
+    fn is_waited_for(engine: &Engine<Self>) -> bool;
+
+    /// Returns whether the next hop of a path is known. If not, it is asked for.
+    fn resolves(engine: &mut Engine<Self>, now: Instant, path: AddressPair) -> bool;
+
+    /// Connects a queue pair.
+    fn connect(
+        engine: &mut Engine<Self>,
+        now: Instant,
+        guard: &Guard<'_>,
+        qp: QpNumber,
+        key: FlowKey,
+        options: ConnectionOptions,
+        reservation: PortReservation,
+    );
+
+    /// Is told of a listener that begins. Fails if peers cannot connect to it.
+    fn listen(
+        engine: &mut Engine<Self>,
+        listener: ListenerId,
+        reservation: &PortReservation,
+    ) -> Result<(), EndReason>;
+
+    /// Is told that a listener ends.
+    fn unlisten(engine: &mut Engine<Self>, listener: ListenerId);
+
+    /// Is told that the application is about to accept the request of a connection.
+    fn accepted(engine: &mut Engine<Self>, now: Instant, index: usize);
+
+    /// Moves a connection with its request to another engine of the device.
+    fn accept_elsewhere(
+        engine: &mut Engine<Self>,
+        now: Instant,
+        guard: &Guard<'_>,
+        to: u16,
+        request: RequestId,
+        qp: QpNumber,
+        options: ConnectionOptions,
+    );
+
+    /// Takes over a connection from another engine.
+    fn adopt(engine: &mut Engine<Self>, now: Instant, guard: &Guard<'_>, adoption: Adoption);
+}

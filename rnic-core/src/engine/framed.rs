@@ -1,0 +1,212 @@
+//! Connections in frames: how an engine begins them, moves them to another engine, and follows their
+//! routes.
+
+use crate::connection::{
+    AddressPair, Connection, ConnectionOptions, EndReason, Event, FlowKey, NextHop,
+    PortReservation, Wants,
+};
+use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::memory::epoch::Guard;
+use crate::tcp::Tcp;
+use crate::time::Instant;
+
+use super::Engine;
+use super::adoption::Adoption;
+use super::carrier::Carrier;
+use super::command::Command;
+use super::owners::Handler;
+use super::queue_pairs::EndLocation;
+
+impl Carrier for Tcp {
+    #[inline]
+    fn is_waited_for(engine: &Engine) -> bool {
+        engine.is_waited_for()
+    }
+
+    fn resolves(engine: &mut Engine, now: Instant, path: AddressPair) -> bool {
+        engine.next_hops.inquire(now, path)
+    }
+
+    fn connect(
+        engine: &mut Engine,
+        now: Instant,
+        _: &Guard<'_>,
+        qp: QpNumber,
+        key: FlowKey,
+        options: ConnectionOptions,
+        reservation: PortReservation,
+    ) {
+        engine.connect(now, qp, key, options, reservation);
+    }
+
+    /// Frames for the listener come when its port is steered here.
+    fn listen(_: &mut Engine, _: ListenerId, _: &PortReservation) -> Result<(), EndReason> {
+        Ok(())
+    }
+
+    fn unlisten(_: &mut Engine, _: ListenerId) {}
+
+    /// From here on the route to the peer is worth following. For a SYN alone, which anybody can
+    /// send, it was not.
+    fn accepted(engine: &mut Engine, now: Instant, index: usize) {
+        if let Some(hop) = engine.next_hop(now, index) {
+            engine.connections[index].set_next_hop(&hop);
+        }
+    }
+
+    fn accept_elsewhere(
+        engine: &mut Engine,
+        now: Instant,
+        guard: &Guard<'_>,
+        to: u16,
+        request: RequestId,
+        qp: QpNumber,
+        options: ConnectionOptions,
+    ) {
+        engine.accept_elsewhere(now, guard, to, request, qp, options);
+    }
+
+    fn adopt(engine: &mut Engine, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
+        engine.adopt(now, guard, adoption);
+    }
+}
+
+impl Engine {
+    fn connect(
+        &mut self,
+        now: Instant,
+        number: QpNumber,
+        key: FlowKey,
+        options: ConnectionOptions,
+        reservation: PortReservation,
+    ) {
+        let fail = |engine: &mut Self, reason| {
+            engine
+                .events
+                .push_back(Event::Failed { qp: number, reason });
+        };
+        if self.device_gone {
+            return fail(self, EndReason::DeviceGone);
+        }
+        // Both ends of a connection with this device are here, and two connections have two keys.
+        if key.local == key.remote {
+            return fail(self, EndReason::InUse);
+        }
+        let config = self.tcp_config(&key);
+        let former = self.find(&key);
+        let succession = former.map(|index| self.connections[index].succession(&config));
+        if succession == Some(None) {
+            return fail(self, EndReason::InUse);
+        }
+        let Some(end) = self.qps.take_idle(number) else {
+            return fail(self, EndReason::QpNotIdle);
+        };
+        if let Some(index) = former {
+            // The addresses stay this engine's.
+            self.forget_here(index);
+        } else if self.claim(&key) != Handler::This {
+            self.qps.put(end);
+            return fail(self, EndReason::InUse);
+        }
+        let options = self.permitted(options);
+        let mut isn = self.initial_sequence_number(now, &key);
+        let succession = succession.flatten();
+        if let Some(succession) = succession.filter(|after| !isn.after(after.least)) {
+            isn = succession.least;
+        }
+        let connection = Connection::connect(now, key, reservation, end, options, &config, isn);
+        let connection = match connection {
+            Ok(mut connection) => {
+                if let Some(succession) = succession {
+                    connection.hold_syn(succession.from);
+                }
+                connection
+            }
+            Err((end, reason)) => {
+                self.qps.put(end);
+                if let Some(place) = &self.place {
+                    place.release(&key);
+                }
+                return fail(self, reason);
+            }
+        };
+        let index = self.insert(connection);
+        if self.is_own(&key) {
+            self.connections[index].path().lead_back();
+        }
+        if let Some(hop) = self.next_hop(now, index) {
+            self.connections[index].set_next_hop(&hop);
+        }
+        let wants = Wants {
+            send: true,
+            ..Wants::TIMER
+        };
+        self.schedule(index, wants);
+        *self.qps.place(number) = Some(EndLocation::Connected(index));
+    }
+
+    /// Returns the next hop of a connection, if it is known, and follows it. Frames that come back
+    /// to this device have none.
+    fn next_hop(&mut self, now: Instant, index: usize) -> Option<NextHop> {
+        let connection = &mut self.connections[index];
+        if connection.path().leads_back() {
+            return None;
+        }
+        self.next_hops.find(now, connection.key().addresses())
+    }
+
+    fn accept_elsewhere(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        engine: u16,
+        request: RequestId,
+        qp: QpNumber,
+        options: ConnectionOptions,
+    ) {
+        let index = self.take_request(request);
+        // A peer that has sent its MPA Request has acknowledged all that was sent to it, so no
+        // frame of this engine is held for it. Others cannot move.
+        let (free, bound): (Vec<_>, Vec<_>) = index
+            .into_iter()
+            .partition(|index| !self.connections[*index].holds_frames());
+        for index in bound {
+            self.with_connection(index, now, guard, Connection::abort);
+        }
+        let connection = free.first().map(|index| self.detach(*index));
+        if let Some(place) = &self.place {
+            let key = connection.as_ref().map(Connection::key).copied();
+            let adoption = Adoption {
+                connection,
+                qp,
+                options,
+            };
+            place.give_away(engine, key, Command::Adopt(Box::new(adoption)));
+        }
+    }
+
+    /// Takes over a connection from another engine, and accepts it.
+    fn adopt(&mut self, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
+        let Adoption {
+            connection,
+            qp,
+            options,
+        } = adoption;
+        let request = connection.and_then(|connection| {
+            let request = connection.request()?;
+            let index = self.insert(connection);
+            self.schedule(index, Wants::TIMER);
+            self.add_request(request, index);
+            Some(request)
+        });
+        match request {
+            Some(request) => {
+                self.accept(now, guard, request, qp, options);
+            }
+            None => self.events.push_back(Event::Failed {
+                qp,
+                reason: EndReason::Reset,
+            }),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What drives the engine of a host: the same for the test, whatever the connections run over.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::connection::AddressPair;
+use crate::engine::{Carrier, Command, Driver, EngineConfig, EngineEnd};
+use crate::in_memory::VecFrames;
+use crate::time::Instant;
+use crate::wire::icmp::TooBig;
+use crate::wire::packet::Checksums;
+
+/// How next hops are resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbours {
+    /// Each is there, on a link of this MTU.
+    Known(u16),
+    /// None is reachable.
+    Unreachable,
+    /// None is resolved yet.
+    Unresolved,
+}
+
+/// An engine with what is below it, down to the frames of a device.
+pub(super) trait Machine {
+    /// What its connections run over.
+    type Carrier: Carrier;
+
+    /// Makes an engine at an address.
+    fn new(address: Ipv4Addr, config: EngineConfig, secret: [u8; 32], end: EngineEnd) -> Self;
+
+    /// Returns the driver of the engine.
+    fn driver(&self) -> &Driver<Self::Carrier>;
+
+    /// Returns a command as the engine is to get it.
+    fn prepare(&self, command: Command) -> Command;
+
+    /// Carries out commands, and nothing else.
+    fn carry_out_commands(&mut self, now: Instant);
+
+    /// Runs one turn. Returns whether there was anything to do.
+    fn turn<'a>(
+        &mut self,
+        now: Instant,
+        frames: impl Iterator<Item = (&'a [u8], Checksums)> + Clone,
+        tx: &mut VecFrames,
+    ) -> bool;
+
+    /// Runs one turn that ends what uses a lease.
+    fn revoke(&mut self, now: Instant, lease: SocketAddr, tx: &mut VecFrames);
+
+    /// Runs one turn with an ICMP message.
+    fn handle_too_big(&mut self, now: Instant, too_big: &TooBig, tx: &mut VecFrames);
+
+    /// Returns when the next timer expires.
+    fn next_timeout(&mut self) -> Option<Instant>;
+
+    /// Sets the VLANs of local addresses whose frames arrive without their tag.
+    fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>);
+
+    /// Sets the MTU of a path.
+    fn set_path(&mut self, path: AddressPair, mtu: u16);
+
+    /// Resolves the next hops that are asked for. Returns how many were, and whether any was
+    /// resolved.
+    fn resolve(&mut self, neighbours: Neighbours) -> (usize, bool);
+}
