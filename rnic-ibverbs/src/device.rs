@@ -148,9 +148,10 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
     (*device).name.as_ptr().cast()
 }
 
+/// The kernel, which numbers devices, has none of these.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> i32 {
-    Device::of(device).adapter.index as i32
+pub(crate) unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> i32 {
+    -1
 }
 
 #[unsafe(no_mangle)]

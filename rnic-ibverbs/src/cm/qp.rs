@@ -2,13 +2,16 @@
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
 use std::mem::offset_of;
+use std::net::IpAddr;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
 use crate::abi::*;
+use crate::adapter::Adapter;
 use crate::cancellation::PutOff;
 use crate::cm::id::{Id, Phase};
 use crate::cm::verbs::{self, create_qp_ex, create_srq_ex};
 use crate::errno::{Errno, fail};
+use crate::interface::gid_of;
 
 /// The members that the two structures have in common.
 const PLAIN_QP: usize = offset_of!(ibv_qp_init_attr_ex, comp_mask);
@@ -207,6 +210,19 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     destroy_cqs(id);
 }
 
+/// Describes the way to a peer as adapters of RoCE do: UCX reads it, whatever the mask says.
+fn describe_path(adapter: &Adapter, (local, remote): (IpAddr, IpAddr), attr: &mut ibv_qp_attr) {
+    let own = adapter.addresses();
+    attr.path_mtu = adapter.mtu();
+    attr.ah_attr = ibv_ah_attr {
+        is_global: 1,
+        port_num: 1,
+        ..ibv_ah_attr::default()
+    };
+    attr.ah_attr.grh.dgid.raw = gid_of(remote);
+    attr.ah_attr.grh.sgid_index = own.iter().position(|ip| *ip == local).unwrap_or(0) as u8;
+}
+
 /// Names the attributes with which a program moves its queue pair itself, as the kernel does for
 /// iWARP.
 #[unsafe(export_name = "rnic_cm_rdma_init_qp_attr")]
@@ -219,11 +235,15 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     else {
         return fail(Errno::EINVAL);
     };
+    let state = this.state();
     let begun = matches!(
-        this.state().phase,
+        state.phase,
         Phase::Requested | Phase::Connecting | Phase::Connected | Phase::Over
     );
     attr.port_num = (*id).port_num;
+    if let (Some(adapter), Some(local), Some(remote)) = (state.adapter, state.local, state.remote) {
+        describe_path(adapter, (local.ip(), remote.ip()), attr);
+    }
     *mask = match attr.qp_state {
         IBV_QPS_INIT | IBV_QPS_RTR => {
             attr.qp_access_flags = if begun {
