@@ -8,7 +8,7 @@ use rnic_core::engine::NetError;
 use rnic_core::in_memory;
 use rnic_verbs::{
     CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, Error, ModeChoice,
-    OpenError, Peers, Prefix, TcpConfig,
+    OpenError, Peers, Prefix, TcpConfig, Via,
 };
 use rnic_xdp::cpus_near;
 
@@ -17,9 +17,15 @@ use crate::failure::{Doing, Failure, Outcome};
 /// Which device to open, and what drives it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// The network interface
+    /// The network interface. Without one, connections take TCP sockets of the kernel on any
     #[arg(long, value_name = "IF")]
     pub netdev: Option<String>,
+
+    /// What carries the connections: `xdp`, a port of rnicd or the interface for oneself; `rnicd`, a
+    /// port alone; `kernel`, TCP sockets, which need no right; or the `best` that is there. The
+    /// default is RNIC_VIA of the environment, or else `best`
+    #[arg(long, value_name = "WAY")]
+    pub via: Option<Via>,
 
     /// Have this receive queue of the interface for oneself, as a port of rnicd: without copying if
     /// the driver can. An administrator must have granted it (`queues` in rnicd.toml)
@@ -118,7 +124,7 @@ impl From<XdpMode> for ModeChoice {
 pub(crate) fn with_flags(why: Error) -> String {
     match why {
         Error::Net(NetError::Protected { .. }) => {
-            format!("{why}; the flags are --allow and --ignore-ipsec")
+            format!("{why}; the flags are --via, --allow and --ignore-ipsec")
         }
         why => why.to_string(),
     }
@@ -135,11 +141,19 @@ impl DeviceArgs {
 
     /// Opens the interface.
     pub(crate) fn open(&self) -> Outcome<Device> {
-        let Some(netdev) = &self.netdev else {
-            let why = "no interface was named; `--netdev IF` does (`ip link` lists them)";
-            return Err(Failure::usage("open a device", why));
+        let of_environment = || Via::of_environment();
+        let via = self.via.map_or_else(of_environment, Ok);
+        let via = via.map_err(|why| Failure::usage(format_args!("read {}", Via::VARIABLE), why))?;
+        let netdev = match (&self.netdev, via) {
+            (Some(netdev), _) => netdev,
+            (None, Via::Best | Via::Kernel) => "",
+            (None, Via::Rnicd | Via::Xdp) => {
+                let why = "no interface was named; `--netdev IF` does (`ip link` lists them)";
+                return Err(Failure::usage("open a device", why));
+            }
         };
         let mut config = DeviceConfig {
+            via,
             engine: self.engine(),
             driving: self.driving(),
             ignore_ipsec: self.ignore_ipsec,
@@ -150,6 +164,7 @@ impl DeviceArgs {
         config.interface.busy_poll = self.busy_poll;
         Device::open_with(&config).map_err(|error| match error {
             OpenError::Threads(why) => Failure::operation("open a device", why),
+            why if netdev.is_empty() => Failure::environment("open a device", why),
             why => Failure::environment(format_args!("open {netdev}"), why),
         })
     }
@@ -202,9 +217,10 @@ impl DeviceArgs {
 
 /// Describes a device for people: what it is on, and what drives it.
 pub(crate) fn describe(device: &Device) -> String {
-    let on = match device.interface() {
-        Some(port) => port.report().to_string(),
-        None => "in memory".into(),
+    let on = match (device.interface(), device.kernel()) {
+        (Some(port), _) => port.report().to_string(),
+        (None, Some(kernel)) => kernel.to_string(),
+        (None, None) => "in memory".into(),
     };
     match device.workers() {
         _ if device.is_inline() => format!("{on}, driven by polling"),
@@ -234,6 +250,9 @@ mod tests {
         assert!(!why.to_string().contains("--"), "{why}");
         assert!(why.to_string().contains("`ignore_ipsec`"), "{why}");
         let said = with_flags(why);
-        assert!(said.ends_with("--allow and --ignore-ipsec"), "{said}");
+        assert!(
+            said.ends_with("--via, --allow and --ignore-ipsec"),
+            "{said}"
+        );
     }
 }

@@ -364,7 +364,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 #[test]
 fn exit_codes_tell_what_kind_of_failure() {
     for (line, code, words) in [
-        ("perf write-bw", 2, "--netdev"),
+        ("perf write-bw --via xdp", 2, "--netdev"),
         ("perf write-lat --in-memory -s 0", 2, "last octet"),
         ("perf nothing", 2, "nothing"),
         ("rping --in-memory", 2, "--server"),

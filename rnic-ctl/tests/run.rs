@@ -114,8 +114,11 @@ fn a_shell_gets_the_same_environment() {
     let installed = Installed::new(true);
     let said = installed.run(&here, &["rnic-ctl", "env"]);
     let libraries = installed.libraries();
-    let expected =
-        format!("export LD_LIBRARY_PATH='{libraries}:/theirs'\nexport RNIC_NETDEV='ours'\n");
+    // The way is that of the environment, in which tests run.
+    let expected = format!(
+        "export LD_LIBRARY_PATH='{libraries}:/theirs'\nexport RNIC_NETDEV='ours'\n\
+         export RNIC_VIA='xdp'\n"
+    );
     assert_eq!(text(&said.stdout), expected);
     let said = installed.run(&here, &["rnic-ctl", "-j", "env", "--netdev", "ours"]);
     let said: Value = serde_json::from_slice(&said.stdout).unwrap();

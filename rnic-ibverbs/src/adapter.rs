@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 
-use rnic_verbs::{Device, DeviceConfig, Driving};
+use rnic_verbs::{Device, DeviceConfig, Driving, Via};
 use tracing::warn;
 
 use crate::abi::{IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096};
@@ -20,6 +20,9 @@ use crate::process::keep_from_children;
 /// Names the interfaces, separated by commas.
 const NETDEV: &str = "RNIC_NETDEV";
 
+/// What stands for the interface in the name of a device without one.
+const ANY: &str = "any";
+
 /// The most memory regions and windows of a process.
 pub(crate) const STAGS: u32 = 1 << 16;
 
@@ -31,7 +34,7 @@ pub(crate) const QUEUE_PAIRS: u32 = 1 << 14;
 pub(crate) struct Adapter {
     /// Its place among the adapters.
     pub(crate) index: usize,
-    /// The interface.
+    /// The interface. It is empty where connections may take any.
     pub(crate) netdev: String,
     /// The name of the RDMA device.
     pub(crate) name: String,
@@ -85,7 +88,16 @@ fn rnicd() -> PathBuf {
 
 fn netdevs() -> Vec<String> {
     let Ok(named) = std::env::var(NETDEV) else {
-        return rnic_verbs::offered(&rnicd());
+        let via = DeviceConfig::new("").via;
+        let mut offered = match via {
+            Via::Kernel => Vec::new(),
+            _ => rnic_verbs::offered(&rnicd()),
+        };
+        if offered.is_empty() && matches!(via, Via::Best | Via::Kernel) {
+            // Over sockets of the kernel connections may take any interface.
+            offered.push(String::new());
+        }
+        return offered;
     };
     let netdevs = named
         .split(',')
@@ -104,9 +116,10 @@ fn netdevs() -> Vec<String> {
 
 impl Adapter {
     fn new((index, netdev): (usize, String)) -> Self {
+        let name = if netdev.is_empty() { ANY } else { &netdev };
         Self {
             index,
-            name: format!("rnic_{netdev}"),
+            name: format!("rnic_{name}"),
             netdev,
             numbers: Numbers::new(QUEUE_PAIRS),
             opened: Mutex::default(),

@@ -18,6 +18,7 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
+    /// Reads an interface. Without a name it is all of the host together.
     pub(crate) fn read(netdev: &str) -> Self {
         let mut read = Self {
             index: if_nametoindex(netdev).unwrap_or(0),
@@ -25,20 +26,26 @@ impl Interface {
         };
         let Ok(all) = getifaddrs() else { return read };
         let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
-        for entry in all.filter(|entry| entry.interface_name == netdev) {
+        let is_part = |name: &str| netdev.is_empty() || name == netdev;
+        for entry in all.filter(|entry| is_part(&entry.interface_name)) {
             read.is_active |= entry.flags.contains(running);
             let Some(address) = entry.address else {
                 continue;
             };
             if let Some(link) = address.as_link_addr() {
-                read.mac = link.addr().unwrap_or_default();
+                let mac = link.addr().unwrap_or_default();
+                if read.mac == [0; 6] {
+                    read.mac = mac;
+                }
             } else if let Some(v4) = address.as_sockaddr_in() {
                 read.addresses.push(IpAddr::V4(v4.ip()));
             } else if let Some(v6) = address.as_sockaddr_in6() {
                 read.addresses.push(IpAddr::V6(v6.ip()));
             }
         }
-        read.addresses.sort_by_key(|address| address.is_ipv6());
+        // Peers on other hosts cannot reach the loopback address.
+        let order = |address: &IpAddr| (address.is_loopback(), address.is_ipv6());
+        read.addresses.sort_by_key(order);
         read
     }
 
@@ -51,8 +58,12 @@ impl Interface {
         self.addresses.get(index).or(first).copied()
     }
 
-    /// Returns the MTU, if the interface is there.
+    /// Returns the MTU, if the interface is there. That of all together is that of the kernel within
+    /// the host.
     pub(crate) fn mtu(netdev: &str) -> Option<u32> {
+        if netdev.is_empty() {
+            return Some(u32::from(u16::MAX));
+        }
         let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/mtu")).ok()?;
         text.trim().parse().ok()
     }

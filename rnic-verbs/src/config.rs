@@ -7,9 +7,12 @@ use std::time::Duration;
 use rnic_core::engine::EngineConfig;
 use rnic_core::memory::table::MAX_STAGS;
 use rnic_manager::channel::default_socket;
-use rnic_xdp::InterfaceConfig;
+use rnic_xdp::steering::ModeChoice;
+use rnic_xdp::{InterfaceConfig, TxChecksum, ZeroCopyChoice};
+use tracing::warn;
 
 use crate::open_error::OpenError;
+use crate::via::Via;
 
 /// The most queue pairs that a device may be configured for: as many as STags.
 const MAX_QUEUE_PAIRS: u32 = MAX_STAGS;
@@ -20,8 +23,12 @@ const MAX_WORKERS: u32 = 1024;
 /// The configuration of a device on a network interface.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The interface, how it is attached to, and its frames.
+    /// The interface, how it is attached to, and its frames. Over TCP sockets of the kernel its
+    /// name may be empty: then connections take any interface, and any address of the host.
     pub interface: InterfaceConfig,
+    /// What is to carry the connections. The default is `RNIC_VIA` of the environment, or else the
+    /// best way that is there.
+    pub via: Via,
     /// TCP's settings and the most connections, for each worker. `mtu`, `partial_checksums` and
     /// `marks` become those of the interface.
     pub engine: EngineConfig,
@@ -83,6 +90,10 @@ impl DeviceConfig {
     pub fn new(netdev: impl Into<String>) -> Self {
         Self {
             interface: InterfaceConfig::new(netdev),
+            via: Via::of_environment().unwrap_or_else(|why| {
+                warn!("{}: {why}", Via::VARIABLE);
+                Via::Best
+            }),
             engine: EngineConfig::default(),
             driving: Driving::default(),
             stags: 4096,
@@ -104,6 +115,22 @@ impl DeviceConfig {
             },
             ..Self::new(netdev)
         }
+    }
+
+    /// Returns whether something was set that only frames have.
+    pub(crate) fn wants_frames(&self) -> bool {
+        let InterfaceConfig {
+            queue,
+            mode,
+            zero_copy,
+            busy_poll,
+            tx_checksum,
+            ..
+        } = self.interface;
+        let is_default = mode == ModeChoice::default()
+            && zero_copy != ZeroCopyChoice::Require
+            && tx_checksum == TxChecksum::Auto;
+        queue.is_some() || busy_poll || !is_default
     }
 
     /// Checks the values that opening the interface does not check.

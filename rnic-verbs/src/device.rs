@@ -25,6 +25,7 @@ use crate::interface::Interface;
 use crate::objects::Objects;
 use crate::ports::Ports;
 use crate::standby::Standby;
+use crate::via::KernelWay;
 
 /// How long the application's thread sleeps at a time while it drives the engine inline.
 const LONGEST_IDLE: Duration = Duration::from_millis(50);
@@ -43,8 +44,10 @@ pub(crate) struct Inner {
     /// The mailboxes of the engines: one, or several that share the work of the device.
     hosts: Box<[HostEnd]>,
     pub(crate) net: Arc<dyn Net>,
-    /// None in memory.
+    /// None in memory, and over sockets of the kernel.
     interface: Option<Interface>,
+    /// None but over sockets of the kernel.
+    kernel: Option<KernelWay>,
     pub(crate) router: Arc<Router>,
     pub(crate) objects: Arc<Objects>,
     inline: Option<Mutex<Box<dyn Turn>>>,
@@ -106,7 +109,17 @@ impl Device {
     /// them in turn. A queue pair that accepts a connection moves to the worker that received the
     /// request. Each completion queue has a ring for each worker. Panics without any link.
     pub fn with_workers(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver) -> Self {
-        Self::make(hosts, net, driver, None)
+        Self::make(hosts, net, driver, (None, None))
+    }
+
+    /// Makes a device over sockets of the kernel.
+    pub(crate) fn on_sockets(
+        host: HostEnd,
+        net: Arc<dyn Net>,
+        driver: Driver,
+        kernel: KernelWay,
+    ) -> Self {
+        Self::make(vec![host], net, driver, (None, Some(kernel)))
     }
 
     /// Makes a device of several workers on a network interface.
@@ -116,14 +129,14 @@ impl Device {
         driver: Driver,
         interface: Interface,
     ) -> Self {
-        Self::make(hosts, net, driver, Some(interface))
+        Self::make(hosts, net, driver, (Some(interface), None))
     }
 
     fn make(
         hosts: Vec<HostEnd>,
         net: Arc<dyn Net>,
         driver: Driver,
-        interface: Option<Interface>,
+        (interface, kernel): (Option<Interface>, Option<KernelWay>),
     ) -> Self {
         let host = hosts.first().expect("a device has a worker");
         let (mut inline, mut standby, mut thread) = (None, None, None);
@@ -145,6 +158,7 @@ impl Device {
                 hosts: hosts.into(),
                 net,
                 interface,
+                kernel,
                 inline,
                 standby,
                 ports: Ports::default(),
@@ -158,7 +172,13 @@ impl Device {
         }
     }
 
-    /// Returns the network interface that was opened. A device in memory has none.
+    /// Returns how the device is over TCP sockets of the kernel, if it is.
+    pub fn kernel(&self) -> Option<&KernelWay> {
+        self.inner.kernel.as_ref()
+    }
+
+    /// Returns the network interface that was opened. A device in memory has none, nor has one over
+    /// sockets of the kernel.
     pub fn interface(&self) -> Option<&Interface> {
         self.inner.interface.as_ref()
     }

@@ -107,7 +107,7 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, offers, port, ports, resource, state < binding, error < events,
+// address, async_event, objects, offers, port, ports, resource, state, via < binding, error < events,
 // open_error, private_data, request, ring, standby < config, driver, inspector < device <
 // async_events, connection_events, cq, open, pd < copier, srq < qp < listener, memory < window
 mod address;
@@ -140,6 +140,7 @@ mod ring;
 mod srq;
 mod standby;
 mod state;
+mod via;
 mod window;
 
 pub use address::{RemoteAddress, Sge};
@@ -165,6 +166,7 @@ pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
 pub use standby::Standby;
 pub use state::QpState;
+pub use via::{KernelWay, NoVia, Via};
 pub use window::{FastMr, Mw};
 
 pub use rnic_core::connection::{

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
-use rnic_core::engine::{Net, mailboxes};
+use rnic_core::engine::{Net, SplitTurn, mailboxes};
 use rnic_core::memory::table::StagTable;
+use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, SocketWorker};
 use rnic_xdp::client::{Inspection, Manager};
 use rnic_xdp::{Worker, XdpInterface, XdpNet, bell, cpus_near};
 
@@ -16,6 +17,7 @@ use crate::error::Error;
 use crate::inspector::{Inspector, expect_no_reader};
 use crate::interface::Interface;
 use crate::open_error::{NotShared, OpenError};
+use crate::via::{KernelWay, Via};
 
 /// Inspections that may wait. rnicd sends no more.
 const MAX_INSPECTIONS: usize = 4;
@@ -36,11 +38,58 @@ impl Device {
     /// namespace for itself until the device is closed, and needs CAP_NET_ADMIN, CAP_NET_RAW,
     /// CAP_BPF and CAP_PERFMON. Frames that are not for this device's connections still go to the
     /// kernel.
+    ///
+    /// Where neither is possible, or no interface is named, connections take TCP sockets of the
+    /// kernel, which need no right. [`DeviceConfig::via`] has it one way alone, and
+    /// [`Device::kernel`] says whether that way was taken, and why.
     pub fn open_with(config: &DeviceConfig) -> Result<Self, OpenError> {
         config.check()?;
-        let opened = Opened::open(config)?;
-        opened.into_device(config)
+        let error = match config.via {
+            Via::Kernel => return open_by_sockets(config, None),
+            Via::Best if config.interface.netdev.is_empty() => {
+                return open_by_sockets(config, None);
+            }
+            _ => match Opened::open(config).and_then(|opened| opened.into_device(config)) {
+                Ok(device) => return Ok(device),
+                Err(error) => error,
+            },
+        };
+        if config.via != Via::Best || config.wants_frames() || !error.leaves_sockets() {
+            return Err(error);
+        }
+        open_by_sockets(config, Some(error.to_string()))
     }
+}
+
+/// Opens a device over TCP sockets of the kernel. `why` says what keeps it from a better way.
+fn open_by_sockets(config: &DeviceConfig, why: Option<String>) -> Result<Device, OpenError> {
+    let netdev = Some(&*config.interface.netdev).filter(|name| !name.is_empty());
+    let interface = KernelInterface::open(netdev)?;
+    let (bell, waker) = bell().map_err(OpenError::Bell)?;
+    let table = table(config)?;
+    let mut mailboxes = mailboxes(&table, config.queue_pairs, vec![waker]);
+    let Some((host, end)) = mailboxes.pop() else {
+        unreachable!("there is a mailbox for each waker");
+    };
+    let net = Arc::new(KernelNet::new(&interface, config.engine.tcp.congestion));
+    let sockets = KernelSockets::new().map_err(OpenError::Bell)?;
+    let worker = SocketWorker::new(sockets, config.engine.clone(), secret()?, end, bell);
+    let worker = worker.map_err(OpenError::Bell)?;
+    let driver = driver(config.driving, vec![worker], None)?;
+    Ok(Device::on_sockets(
+        host,
+        net,
+        driver,
+        KernelWay { interface, why },
+    ))
+}
+
+/// Makes the table of STags.
+fn table(config: &DeviceConfig) -> Result<Arc<StagTable>, OpenError> {
+    let table = StagTable::try_new(config.stags as usize, secret()?);
+    Ok(Arc::new(
+        table.map_err(|_| OpenError::Memory(config.stags))?,
+    ))
 }
 
 /// An open interface: what carries the frames of a device, and its address services.
@@ -65,8 +114,13 @@ impl Opened {
                 None => NotShared::Here,
             },
             Some(Err(error)) => NotShared::NoManager(error),
-            None => return Self::take(config),
+            None if config.via != Via::Rnicd => return Self::take(config),
+            None => NotShared::NotAsked,
         };
+        if config.via == Via::Rnicd {
+            let netdev = netdev.clone();
+            return Err(OpenError::NotShared { netdev, refused });
+        }
         Self::take(config).map_err(|error| match error {
             OpenError::Interface(rnic_xdp::OpenError::NotPermitted { .. }) => {
                 OpenError::Unprivileged {
@@ -126,8 +180,7 @@ impl Opened {
         } = self;
         let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
         let (bells, wakers): (Vec<_>, Vec<_>) = bells.map_err(OpenError::Bell)?.into_iter().unzip();
-        let table = StagTable::try_new(config.stags as usize, secret()?);
-        let table = Arc::new(table.map_err(|_| OpenError::Memory(config.stags))?);
+        let table = table(config)?;
         let mailboxes = mailboxes(&table, config.queue_pairs, wakers);
         let (hosts, ends): (Vec<_>, Vec<_>) = mailboxes.into_iter().unzip();
         let ends = ends.into_iter().zip(bells).collect();
@@ -178,9 +231,9 @@ fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result
 }
 
 /// Makes what drives the workers of an interface on this NUMA node.
-fn driver(
+fn driver<W: SplitTurn + 'static>(
     driving: Driving,
-    mut workers: Vec<Worker>,
+    mut workers: Vec<W>,
     numa_node: Option<u32>,
 ) -> Result<Driver, OpenError> {
     match driving {

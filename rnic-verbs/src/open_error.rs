@@ -24,6 +24,17 @@ pub enum OpenError {
     /// The interface could not be opened, or what follows its routes could not be started.
     #[error(transparent)]
     Interface(#[from] rnic_xdp::OpenError),
+    /// A port of rnicd was wanted, and there is none.
+    #[error("there is no port of {netdev}: {refused}")]
+    NotShared {
+        /// The interface.
+        netdev: String,
+        /// Why.
+        refused: NotShared,
+    },
+    /// The kernel's sockets could not be had.
+    #[error(transparent)]
+    Sockets(#[from] rnic_sockets::InterfaceError),
     /// The process may not have the interface for itself, and gets no port of it.
     #[error("not permitted to open {netdev} alone, which takes root, and {refused}")]
     Unprivileged {
@@ -45,7 +56,7 @@ pub enum OpenError {
     },
     /// There is nothing to wake a sleeping worker with.
     #[error(
-        "cannot make the eventfd that wakes a worker: {0}; raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd)"
+        "cannot make a descriptor that wakes a worker: {0}; raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd)"
     )]
     Bell(io::Error),
     /// There is no memory for the table of STags.
@@ -63,6 +74,20 @@ pub enum OpenError {
     Threads(Error),
 }
 
+impl OpenError {
+    /// Returns whether TCP sockets of the kernel may do where this is in the way.
+    pub(crate) fn leaves_sockets(&self) -> bool {
+        match self {
+            Self::Unprivileged { .. } | Self::NoPort { .. } => true,
+            Self::Interface(why) => !matches!(
+                why,
+                rnic_xdp::OpenError::NoSuchDevice { .. } | rnic_xdp::OpenError::Config { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
 /// Why there is no port of an interface.
 #[derive(Debug, thiserror::Error)]
 pub enum NotShared {
@@ -72,6 +97,9 @@ pub enum NotShared {
     /// rnicd is to share it with this user, and cannot now.
     #[error("rnicd cannot share it now: {0}")]
     Now(String),
+    /// rnicd was not to be asked.
+    #[error("rnicd is not to be asked (DeviceConfig::manager)")]
+    NotAsked,
     /// rnicd does not answer.
     #[error(transparent)]
     NoManager(ChannelError),

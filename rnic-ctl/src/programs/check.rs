@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rnic_manager::{NODE, has_node};
+use rnic_verbs::Via;
 use rnic_xdp::facts::{Fact, Verdict};
 use serde_json::{Map, Value, json};
 
@@ -113,6 +114,9 @@ pub(super) fn report(
         }
         parts.push((name.clone(), device));
     }
+    if devices.as_ref().is_ok_and(may_take_sockets) {
+        leave_sockets(&mut parts);
+    }
     let fails = parts.iter().any(|(_, facts)| has_failures(facts));
     if json {
         let parts = parts
@@ -127,6 +131,29 @@ pub(super) fn report(
         }
     }
     Ok(ExitCode::from(u8::from(fails)))
+}
+
+/// Returns whether programs may use TCP sockets of the kernel, and have an interface for it.
+fn may_take_sockets(devices: &Devices) -> bool {
+    matches!(devices.via, Via::Best | Via::Kernel) && devices.check().is_ok()
+}
+
+/// Turns what stands in the way of better ways into warnings: over TCP sockets of the kernel
+/// programs need none of it.
+fn leave_sockets(parts: &mut [(String, Vec<Fact>)]) {
+    let [(_, first), rest @ ..] = parts else {
+        return;
+    };
+    let rest = rest.iter_mut().flat_map(|(_, facts)| facts);
+    for fact in rest.filter(|fact| fact.verdict == Verdict::Fail) {
+        fact.verdict = Verdict::Warn;
+    }
+    first.push(Fact {
+        name: "sockets",
+        verdict: Verdict::Ok,
+        found: "TCP sockets of the kernel do where no better way is there".into(),
+        remedy: None,
+    });
 }
 
 fn own_libraries() -> Fact {

@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use rnic_manager::channel::default_socket;
+use rnic_verbs::Via;
 use rnic_xdp::client::Manager;
 use rnic_xdp::device_name;
-use rnic_xdp::facts::{self, Verdict};
+use rnic_xdp::facts::{self, Fact, Verdict};
 
 use crate::failure::{Failure, Outcome};
 
@@ -19,7 +20,10 @@ const ETHERNET: u16 = 1;
 
 /// The interfaces, and what rnicd has to do with them.
 pub(super) struct Devices {
+    /// None if connections may take any: over TCP sockets of the kernel.
     pub(super) names: Vec<String>,
+    /// What is to carry the connections.
+    pub(super) via: Via,
     /// What rnicd offers this user, or why it offers nothing.
     offered: Result<Vec<String>, String>,
     /// Of these, what it is to offer and cannot now, with the reason.
@@ -28,8 +32,10 @@ pub(super) struct Devices {
 
 impl Devices {
     /// Chooses those that the command line names, or else the environment, or else rnicd. Without
-    /// any of these, all of this network namespace that can be used, if this user may.
-    pub(super) fn choose(named: &[String]) -> Outcome<Self> {
+    /// any of these, all of this network namespace that can be used, if this user may have them
+    /// alone; and else none, for TCP sockets of the kernel on any.
+    pub(super) fn choose(named: &[String], via: Option<Via>) -> Outcome<Self> {
+        let via = via.map_or_else(via_in_environment, Ok)?;
         let manager = Manager::connect(&default_socket());
         let offered = manager.as_ref().map(|manager| manager.devices().to_vec());
         let offered = offered.map_err(ToString::to_string);
@@ -37,13 +43,15 @@ impl Devices {
         if names.is_empty() {
             names = in_environment();
         }
-        if names.is_empty() {
+        if names.is_empty() && via != Via::Kernel {
             names = offered.clone().unwrap_or_default();
         }
-        if names.is_empty() {
+        let is_unprivileged = || failing_right().is_some();
+        let by_sockets = via == Via::Kernel || via == Via::Best && is_unprivileged();
+        if names.is_empty() && !by_sockets {
             names = usable();
         }
-        if names.is_empty() {
+        if names.is_empty() && !by_sockets && via != Via::Best {
             let why = "no Ethernet interface here is up and has an address; `ip address` shows them, --netdev names one";
             return Err(Failure::environment("choose an interface", why));
         }
@@ -59,6 +67,7 @@ impl Devices {
         Ok(Self {
             withheld: withheld.collect(),
             names,
+            via,
             offered,
         })
     }
@@ -72,8 +81,10 @@ impl Devices {
                     "there is no such interface; `ip link` lists them".into(),
                 ));
             }
-            let rights = facts::host().into_iter().find(|fact| fact.name == "rights");
-            if let Some(rights) = rights.filter(|rights| rights.verdict == Verdict::Fail) {
+            if matches!(self.via, Via::Best | Via::Kernel) {
+                continue;
+            }
+            if let Some(rights) = failing_right() {
                 let mut withheld = self.withheld.iter();
                 if let Some((_, why)) = withheld.find(|(withheld, _)| withheld == name) {
                     return Err(failed(format!("rnicd cannot share it now: {why}")));
@@ -101,6 +112,18 @@ impl Devices {
         let offered = self.offered.iter().flatten();
         offered.into_iter().any(|offered| offered == name)
     }
+}
+
+/// Returns the right that this user lacks to have an interface alone.
+fn failing_right() -> Option<Fact> {
+    let rights = facts::host().into_iter().find(|fact| fact.name == "rights");
+    rights.filter(|rights| rights.verdict == Verdict::Fail)
+}
+
+/// Returns what the environment says is to carry the connections.
+fn via_in_environment() -> Outcome<Via> {
+    let via = Via::of_environment();
+    via.map_err(|why| Failure::usage(format_args!("read {}", Via::VARIABLE), why))
 }
 
 fn in_environment() -> Vec<String> {
@@ -168,6 +191,7 @@ mod tests {
     fn an_interface_that_is_not_there_cannot_be_used() {
         let devices = Devices {
             names: vec!["rnic-nowhere".into()],
+            via: Via::Best,
             offered: Err("rnicd is not there; start it".into()),
             withheld: Vec::new(),
         };

@@ -1,6 +1,7 @@
 //! `rnic-ctl env`: the variables, for a shell.
 
 use clap::Args;
+use rnic_verbs::Via;
 use serde_json::{Map, Value};
 
 use super::devices::Devices;
@@ -14,9 +15,14 @@ use crate::out;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EnvArgs {
     /// The interfaces that programs see as RDMA devices. The default is those that rnicd shares
-    /// with this user, or else all that are up
+    /// with this user, or else all that are up. Without rights and rnicd it is one device for all
+    /// of them, over TCP sockets of the kernel
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     netdev: Vec<String>,
+
+    /// What carries the connections: `xdp`, `rnicd`, `kernel`, or the `best`
+    #[arg(long, value_name = "WAY")]
+    via: Option<Via>,
 
     /// What the devices call themselves, for programs that look. The default is iWARP
     #[arg(long = "as", value_name = "LABEL")]
@@ -26,7 +32,7 @@ pub(crate) struct EnvArgs {
 /// Runs the command.
 pub(crate) fn run(args: &EnvArgs, json: bool) -> Outcome {
     let libraries = libraries::directory()?;
-    let devices = Devices::choose(&args.netdev)?;
+    let devices = Devices::choose(&args.netdev, args.via)?;
     devices.check()?;
     let variables = surroundings::variables(&libraries, &devices, args.label);
     let variables = variables.into_iter();

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 use rnic_manager::make_node;
+use rnic_verbs::Via;
 
 use super::devices::Devices;
 use super::surroundings::{self, Label};
@@ -20,9 +21,16 @@ use crate::failure::{Failure, Kind, Outcome};
 #[derive(Clone, Debug, Args)]
 pub(super) struct RunArgs {
     /// The interfaces that the program sees as RDMA devices. The default is RNIC_NETDEV of the
-    /// environment, or what rnicd shares with this user, or else all that are up
+    /// environment, or what rnicd shares with this user, or else all that are up. Without rights
+    /// and rnicd it is one device for all of them, over TCP sockets of the kernel
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     netdev: Vec<String>,
+
+    /// What carries the connections: `xdp`, a port of rnicd or the interface for oneself; `rnicd`, a
+    /// port alone; `kernel`, TCP sockets, which need no right; or the `best` that is there. The
+    /// default is RNIC_VIA of the environment, or else `best`
+    #[arg(long, value_name = "WAY")]
+    via: Option<Via>,
 
     /// What the devices call themselves, for programs that look. The default is RNIC_DEVICE of the
     /// environment, or else iWARP
@@ -45,7 +53,7 @@ pub(super) fn run(args: &RunArgs, json: bool) -> Outcome<ExitCode> {
         return Err(Failure::usage("run a program", "none was named"));
     };
     let program = executable::find(name)?;
-    let devices = Devices::choose(&args.netdev);
+    let devices = Devices::choose(&args.netdev, args.via);
     if args.check {
         return check::report(&program, &devices, surroundings::label(args.label), json);
     }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use clap::ValueEnum;
+use rnic_verbs::Via;
 
 use super::devices::{Devices, VARIABLE};
 
@@ -43,10 +44,13 @@ pub(super) fn variables(
     label: Option<Label>,
 ) -> Vec<(&'static str, OsString)> {
     let path = std::env::var_os(PATH);
-    let mut variables = vec![
-        (PATH, prepended(libraries, path)),
-        (VARIABLE, devices.names.join(",").into()),
-    ];
+    let mut variables = vec![(PATH, prepended(libraries, path))];
+    if !devices.names.is_empty() {
+        variables.push((VARIABLE, devices.names.join(",").into()));
+    }
+    if devices.via != Via::Best {
+        variables.push((Via::VARIABLE, devices.via.to_string().into()));
+    }
     variables.extend(label.map(|label| (LABEL, label.name().into())));
     variables
 }

@@ -167,6 +167,12 @@ pub(super) fn reserve_again(
         if mapping::choice() == Use::Needed && mapping::tcp_listens(plain(wanted)) {
             return Ok((Reserved::Mapped, wanted));
         }
+        // TIME-WAIT is the kernel's there. Who listens is told if another does.
+        if takes_sockets()
+            && let Ok((bound, local)) = reserve(wanted, true)
+        {
+            return Ok((Reserved::Socket { _bound: bound }, local));
+        }
         // With the kernel alone a port is free once its id is destroyed or its process has ended.
         // rnicd frees it a moment later.
         if is_last {
@@ -178,6 +184,15 @@ pub(super) fn reserve_again(
         is_last = now >= until || !(may_be_near || adapter::are_ports_ending());
         thread::sleep(TRY_EVERY);
     }
+}
+
+/// Returns whether connections take TCP sockets of the kernel.
+fn takes_sockets() -> bool {
+    let by_sockets = |adapter: &'static Adapter| {
+        let device = adapter.device();
+        device.is_ok_and(|device| device.kernel().is_some())
+    };
+    adapters().iter().any(by_sockets)
 }
 
 /// Returns the lease of a port that a device of this process has at an address. Any address stands

@@ -1,8 +1,9 @@
 //! Attempts to connect: in the form of RFC 6581 first, and in that of RFC 5044 where the peer knows
-//! no other.
+//! no other; and again where the peer may not listen yet.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rnic_verbs::{ConnectionOptions, EndReason, Error, PortReservation};
 
@@ -10,6 +11,12 @@ use crate::adapter::Adapter;
 use crate::cm::verbs::errno_of;
 use crate::errno::Errno;
 use crate::objects::Qp;
+
+/// How often a peer that refuses is asked again by sockets of the kernel, and how long the pause
+/// before that is. Programs tell each other their port before they listen; over adapters it takes
+/// longer until a connection begins.
+pub(super) const ASKED_AGAIN: u8 = 4;
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a connection is begun with.
 #[derive(Clone, Debug)]
@@ -20,6 +27,8 @@ pub(super) struct Attempt {
     /// The program left the port to us.
     pub(super) any_port: bool,
     pub(super) options: ConnectionOptions,
+    /// How often a peer that refuses is asked again.
+    pub(super) again: u8,
     /// Keeps a port reserved that others share, until the outcome is known.
     pub(super) _shared: Option<Arc<PortReservation>>,
 }
@@ -38,6 +47,15 @@ impl Attempt {
             }
             done => done.map_err(errno_of),
         }
+    }
+
+    /// Returns the same attempt, to be made after a [`PAUSE`], where the peer has refused this one.
+    pub(super) fn later(&self, reason: &EndReason) -> Option<Self> {
+        let may_listen_soon = *reason == EndReason::Refused && self.again > 0;
+        may_listen_soon.then(|| Self {
+            again: self.again - 1,
+            ..self.clone()
+        })
     }
 
     /// Returns the attempt that may succeed where this one failed for a reason that shows a peer of

@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::cancellation::PutOff;
 use crate::cm::address::Reserved;
-use crate::cm::attempt::Attempt;
+use crate::cm::attempt::{ASKED_AGAIN, Attempt};
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
 use crate::cm::table;
@@ -145,12 +145,15 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Attem
     };
     // The engine reserves the port for itself.
     let shared = state.reserved.take().and_then(Reserved::free);
+    let adapter = state.adapter.ok_or(Errno::EINVAL)?;
+    let by_sockets = adapter.device()?.kernel().is_some();
     let attempt = Attempt {
-        adapter: state.adapter.ok_or(Errno::EINVAL)?,
+        adapter,
         local: state.local.ok_or(Errno::EINVAL)?,
         remote: state.remote.ok_or(Errno::EINVAL)?,
         any_port: state.any_port,
         options,
+        again: if by_sockets { ASKED_AGAIN } else { 0 },
         _shared: shared.map(Arc::new),
     };
     state.phase = Phase::Connecting;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use rnic_verbs::{ConnectionEvent, EndReason, ReadDepths};
+use rnic_verbs::{ConnectionEvent, EndReason, QpNumber, ReadDepths};
 
 use crate::abi::*;
+use crate::cm::attempt::{Attempt, PAUSE};
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::verbs;
+use crate::dispatch::spawn;
 use crate::errno::Errno;
 
 /// Tells an id of an event of its queue pair.
@@ -87,25 +89,49 @@ fn stated(peer: Option<ReadDepths>) -> Option<(u16, u16)> {
     Some((peer.ird, peer.ord))
 }
 
-/// Asks the peer again in the form of RFC 5044, if it seems to know no other. Returns whether that
-/// has begun: then its outcome is that of the id.
+/// Asks the peer again: in the form of RFC 5044, if it seems to know no other, or a moment later, if
+/// it may not listen yet. Returns whether that has begun: then its outcome is that of the id.
 fn tries_again(id: &Arc<Id>, reason: &EndReason) -> bool {
-    let (again, number) = {
-        let mut state = id.state();
-        let waits = state.phase == Phase::Connecting && !state.disconnected;
-        let again = state.attempt.take().filter(|_| waits);
-        let again = again.and_then(|attempt| attempt.plainer(reason));
-        match (again, state.connection) {
-            (Some(again), Some(number)) => (again, number),
-            _ => return false,
-        }
+    let mut state = id.state();
+    let waits = state.phase == Phase::Connecting && !state.disconnected;
+    let attempt = state.attempt.take().filter(|_| waits);
+    let (Some(attempt), Some(number)) = (attempt, state.connection) else {
+        return false;
     };
+    if let Some(later) = attempt.later(reason) {
+        state.attempt = Some(later.clone());
+        drop(state);
+        return starts_later(id, later, number);
+    }
+    drop(state);
+    let again = attempt.plainer(reason);
+    again.is_some_and(|again| starts(&again, number))
+}
+
+/// Makes a queue pair connect. Returns whether it does: the program may have destroyed it meanwhile.
+fn starts(attempt: &Attempt, number: QpNumber) -> bool {
     let mut begun = false;
-    // The program may have destroyed the queue pair meanwhile.
-    verbs::with_number(again.adapter, number, |qp| {
-        begun = again.start(qp).is_ok();
+    verbs::with_number(attempt.adapter, number, |qp| {
+        begun = attempt.start(qp).is_ok();
     });
     begun
+}
+
+/// Makes a queue pair connect after a pause. Returns whether it will.
+fn starts_later(id: &Arc<Id>, attempt: Attempt, number: QpNumber) -> bool {
+    let id = id.clone();
+    let run = move || {
+        std::thread::sleep(PAUSE);
+        let waits = || {
+            let state = id.state();
+            state.phase == Phase::Connecting && !state.disconnected
+        };
+        if waits() && !starts(&attempt, number) {
+            id.state().attempt = None;
+            tell(&id, ConnectionEvent::Failed(EndReason::Refused));
+        }
+    };
+    spawn("rnic-again", run).is_ok()
 }
 
 /// Returns how the kernel would report that connecting has failed.

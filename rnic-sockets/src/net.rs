@@ -1,0 +1,234 @@
+//! Local ports, reserved in the kernel by sockets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use rnic_core::connection::PortReservation;
+use rnic_core::engine::{Net, NetError, Peers};
+use rnic_core::tcp::CongestionAlgorithm;
+use rustix::io::Errno;
+
+use crate::interface::{self, KernelInterface};
+use crate::port::{Port, Settings, lacks_room, source};
+
+/// What errors call the interface where none is named.
+const ANY_INTERFACE: &str = "this host";
+
+/// The address services of an interface, or of all.
+///
+/// A listener is open to all peers: who may connect is for the engine to decide, which knows them.
+#[derive(Debug)]
+pub struct KernelNet {
+    /// The interface to use, if one is named.
+    name: Option<String>,
+    congestion: CongestionAlgorithm,
+}
+
+impl KernelNet {
+    /// Makes the services of an interface. Its addresses are read anew for each port. `congestion`
+    /// steers the congestion windows of connections, if the kernel permits it.
+    pub fn new(interface: &KernelInterface, congestion: CongestionAlgorithm) -> Self {
+        Self {
+            name: interface.name.clone(),
+            congestion,
+        }
+    }
+
+    /// Reads the interface, if one is named.
+    fn interface(&self, address: SocketAddr) -> Result<Option<KernelInterface>, NetError> {
+        let Some(name) = &self.name else {
+            return Ok(None);
+        };
+        let interface = KernelInterface::open(Some(name));
+        interface.map(Some).map_err(|why| other(address, why))
+    }
+
+    fn settings(&self, interface: Option<&KernelInterface>) -> Settings {
+        Settings {
+            vrf: interface.and_then(|interface| interface.vrf.clone()),
+            congestion: self.congestion,
+            scope: interface.map_or(0, |interface| interface.index),
+        }
+    }
+
+    fn shown_name(&self) -> String {
+        self.name.as_deref().unwrap_or(ANY_INTERFACE).into()
+    }
+
+    /// Returns where to listen: at the address, or at each of the interface's if it is unspecified.
+    fn places(
+        &self,
+        interface: Option<&KernelInterface>,
+        local: SocketAddr,
+    ) -> Result<Vec<SocketAddr>, NetError> {
+        let Some(interface) = interface else {
+            return Ok(vec![local]);
+        };
+        if !local.ip().is_unspecified() {
+            return Ok(vec![self.own(interface, local)?]);
+        }
+        let places: Vec<_> = of_family(interface, local)
+            .map(|address| interface.scoped(SocketAddr::new(address, local.port())))
+            .collect();
+        match places.is_empty() {
+            true => Err(other(
+                local,
+                format!(
+                    "{name} has no address of this family; `ip addr add ADDRESS/LENGTH dev {name}`",
+                    name = self.shown_name()
+                ),
+            )),
+            false => Ok(places),
+        }
+    }
+
+    /// Returns an address with its scope, if it is the interface's.
+    fn own(&self, interface: &KernelInterface, local: SocketAddr) -> Result<SocketAddr, NetError> {
+        match interface.has(local.ip()) {
+            true => Ok(interface.scoped(local)),
+            false => Err(NetError::NotLocal(local, self.shown_name())),
+        }
+    }
+
+    /// Returns the address to connect from, with the port that is wanted.
+    fn source_for(
+        &self,
+        interface: Option<&KernelInterface>,
+        settings: &Settings,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<SocketAddr, NetError> {
+        let port = local.map_or(0, |local| local.port());
+        let with_port = |mut address: SocketAddr| {
+            address.set_port(port);
+            address
+        };
+        let ask = |from| source(settings, from, remote).map(with_port);
+        if let Some(local) = local.filter(|local| !local.ip().is_unspecified()) {
+            let local = interface.map_or(Ok(local), |interface| self.own(interface, local))?;
+            let any_port = SocketAddr::new(local.ip(), 0);
+            let from = interface::scoped(any_port, scope_of(local));
+            ask(Some(from)).map_err(|errno| self.no_way(remote, Some(local), errno))?;
+            return Ok(local);
+        }
+        let chosen = ask(None).map_err(|errno| self.no_way(remote, None, errno));
+        let Some(interface) = interface else {
+            return chosen;
+        };
+        if let Ok(chosen) = chosen
+            && interface.has(chosen.ip())
+        {
+            return Ok(chosen);
+        }
+        // Addresses of the peer's scope first.
+        let mut own: Vec<_> = of_family(interface, remote).collect();
+        own.sort_by_key(|own| is_link_local(*own) != is_link_local(remote.ip()));
+        let tried = own.into_iter().find_map(|own| {
+            let from = interface.scoped(SocketAddr::new(own, 0));
+            ask(Some(from)).ok()
+        });
+        tried.ok_or_else(|| NetError::NoRoute(remote, self.shown_name()))
+    }
+
+    /// Returns why the kernel would not send to a peer.
+    fn no_way(&self, remote: SocketAddr, from: Option<SocketAddr>, errno: Errno) -> NetError {
+        match (errno, from) {
+            (Errno::ADDRNOTAVAIL, Some(local)) => NetError::NotLocal(local, self.shown_name()),
+            (Errno::INVAL, _) if lacks_scope(remote) => other(remote, NO_SCOPE),
+            (errno, _) if lacks_room(errno) => other(remote, no_room(errno)),
+            // EINVAL and EACCES: a route forbids it (blackhole, prohibit).
+            _ => NetError::NoRoute(remote, self.shown_name()),
+        }
+    }
+
+    /// Returns why a socket cannot have a port.
+    fn not_bound(&self, local: SocketAddr, errno: Errno) -> NetError {
+        let port = local.port();
+        match errno {
+            Errno::ADDRINUSE if port == 0 => NetError::NoPort(local.ip()),
+            Errno::ADDRINUSE => NetError::InUse(local.into()),
+            Errno::ADDRNOTAVAIL => NetError::NotLocal(local, self.shown_name()),
+            Errno::ACCESS if port != 0 => other(
+                local,
+                format!(
+                    "the kernel keeps low ports for root; choose a higher one, or let all have it \
+                     (`sysctl net.ipv4.ip_unprivileged_port_start={port}`)"
+                ),
+            ),
+            Errno::INVAL if lacks_scope(local) => other(local, NO_SCOPE),
+            errno if lacks_room(errno) => other(local, no_room(errno)),
+            errno => other(local, errno),
+        }
+    }
+}
+
+impl Net for KernelNet {
+    /// `peers` is not looked at: the kernel lets all connect.
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        _peers: &Peers,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let interface = self.interface(local)?;
+        let places = self.places(interface.as_ref(), local)?;
+        let settings = self.settings(interface.as_ref());
+        let port = Port::to_listen(settings, places);
+        let port = port.map_err(|errno| self.not_bound(local, errno))?;
+        let at = match local.ip().is_unspecified() {
+            true => SocketAddr::new(local.ip(), port.local().port()),
+            false => port.local(),
+        };
+        Ok((at, Arc::new(port)))
+    }
+
+    fn active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        _engine: u16,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let interface = self.interface(remote)?;
+        let mut settings = self.settings(interface.as_ref());
+        if interface.is_none() {
+            settings.scope = local.map_or(0, scope_of).max(scope_of(remote));
+        }
+        let remote = interface::scoped(remote, settings.scope);
+        let wanted = self.source_for(interface.as_ref(), &settings, remote, local)?;
+        let port = Port::to_connect(settings, wanted);
+        let port = port.map_err(|errno| self.not_bound(wanted, errno))?;
+        Ok((port.local(), Arc::new(port)))
+    }
+}
+
+/// Returns the interface's addresses of the same family as another.
+fn of_family(interface: &KernelInterface, like: SocketAddr) -> impl Iterator<Item = IpAddr> {
+    let addresses = interface.addresses.iter().copied();
+    addresses.filter(move |address| address.is_ipv4() == like.is_ipv4())
+}
+
+const NO_SCOPE: &str =
+    "a link-local address does not tell its interface; name that, as in fe80::1%eth0";
+
+fn no_room(errno: Errno) -> String {
+    format!("{errno}; close connections, or let the process have more descriptors (`ulimit -n`)")
+}
+
+fn other(address: SocketAddr, reason: impl ToString) -> NetError {
+    let reason = reason.to_string();
+    NetError::Other { address, reason }
+}
+
+fn lacks_scope(address: SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if interface::needs_scope(v6))
+}
+
+fn scope_of(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if interface::is_link_local(v6))
+}
