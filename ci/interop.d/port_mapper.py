@@ -43,7 +43,7 @@ def messages(capture):
     return found
 
 
-@case("port mapper: siw connects to a number that TCP has too")
+@case("port mapper: siw connects to a number that TCP has too", frames_only=True)
 def _(bench):
     with iwpmd(bench), tcp_socket(bench) as tcp, bench.capture() as capture:
         server = ours(bench, "rping -s -v -V -C 3 -p {port} -a {own}")
@@ -58,7 +58,7 @@ def _(bench):
     expect((SIW, ACKNOWLEDGMENT, accepts[0]) in seen, "iwpmd did not acknowledge", seen)
 
 
-@case("port mapper: siw connects to a number that RDMA has")
+@case("port mapper: siw connects to a number that RDMA has", frames_only=True)
 def _(bench):
     with iwpmd(bench), bench.capture() as capture:
         server = ours(bench, "rping -s -v -V -C 3 -p {port} -a {own}")
@@ -69,7 +69,7 @@ def _(bench):
     expect((OURS, ACCEPT, bench.port) in seen, "we did not tell the port", seen)
 
 
-@case("port mapper: we connect")
+@case("port mapper: we connect", frames_only=True)
 def _(bench):
     with iwpmd(bench), bench.capture() as capture:
         server = bench.siw_serves("rping -s -v -V -C 3 -p {port}")
@@ -81,7 +81,7 @@ def _(bench):
            "not a Request, an Accept and an Acknowledgment", seen)
 
 
-@case("port mapper: iwpmd knows no listener")
+@case("port mapper: iwpmd knows no listener", frames_only=True)
 def _(bench):
     with iwpmd(bench), bench.capture() as capture:
         client = ours(bench, "rping -c -v -V -C 3 -p {port} -a {host}")

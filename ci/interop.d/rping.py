@@ -172,7 +172,7 @@ def settled_kernel_tcp(lan):
     raise siw.GuestError("the kernel's TCP goes on sending")
 
 
-@case("the kernel's TCP stays out of it")
+@case("the kernel's TCP stays out of it", frames_only=True)
 def _(bench):
     server = bench.siw_serves("rping -s -v -p {port}")
     before = settled_kernel_tcp(bench.lan)

@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+import bench as tools
+import siw
 from bench import CTL, OURS, SIW, case, expect
 
 RNIC = CTL.parent / "rnic"
@@ -25,12 +27,14 @@ def steered(bench):
 
 def listens(bench, port):
     """Returns whether a program of ours listens."""
+    if tools.VIA == "kernel":
+        return f":{port:04X} 00000000:0000 0A" in siw.call(*bench.lan.inside("cat", "/proc/net/tcp"))
     return any(entry.endswith(f":{port}") for entry in steered(bench))
 
 
 def ours(bench, command):
     words = command.format(port=bench.port, host=SIW, own=OURS).split()
-    return bench.ours(RNIC, "run", "--netdev", bench.interface, *words)
+    return bench.ours(RNIC, "run", "--via", tools.VIA, "--netdev", bench.interface, *words)
 
 
 def expect_success(code, ours, done, says):

@@ -21,6 +21,8 @@ OURS, SIW = "10.78.0.1", "10.78.0.2"
 # siw's responder can leave data unread that come within a few milliseconds of its MPA Reply.
 PATIENT = ["--first-fpdu-delay", "20"]
 CASES = []
+# What carries our connections: `xdp`, or `kernel` for TCP sockets.
+VIA = "xdp"
 
 # The path of a case's frames: over a bridge, where both directions can be captured; to our AF_XDP
 # socket on the guest's tap itself; or through ci/lib/mangle.py, which changes some of them.
@@ -36,11 +38,11 @@ def expect(holds, what, *seen):
         raise Failed("\n".join([what, *map(str, seen)]))
 
 
-def case(name, way=BRIDGE):
-    """Registers a case, which is called with a Bench."""
+def case(name, way=BRIDGE, frames_only=False):
+    """Registers a case, which is called with a Bench. `frames_only`: not over sockets."""
 
     def register(function):
-        CASES.append((name, way, function))
+        CASES.append((name, way, function, frames_only or way == TAP))
         return function
 
     return register
@@ -112,7 +114,7 @@ class Bench:
         return ours
 
     def _rping(self, *options):
-        return self.ours(CTL, "rping", *options, "-p", self.port, "--netdev", self.interface)
+        return self.ours(CTL, "rping", *options, "-p", self.port, "--netdev", self.interface, "--via", VIA)
 
     def serve(self, *options):
         return self._rping("-s", "-a", OURS, *options).ready()

@@ -1,8 +1,8 @@
 """What the cases of ci/programs run on: two network namespaces, joined by a veth pair, and the
 programs of a case at both ends.
 
-A program runs in one of these ways (see `Way`): as root with the interface for itself, or without
-any right, with a port of rnicd.
+A program runs in one of these ways: as root with the interface for itself; without any right, with
+a port of rnicd; or over TCP sockets of the kernel, as a container without any right.
 """
 
 import contextlib
@@ -32,7 +32,13 @@ CASES = []
 # How a case is run. On one host both programs have ports of the same rnicd, and their frames never
 # leave it.
 ALONE, SHARED, ONE_HOST = "alone", "over rnicd", "on one host, over rnicd"
-WAYS = (ALONE, SHARED, ONE_HOST)
+# Over TCP sockets of the kernel, without any right; and with one end by sockets, and the other with
+# the interface for itself: the server, or the client.
+KERNEL, KERNEL_HOST = "by sockets", "on one host, by sockets"
+TO_XDP, FROM_XDP = "by sockets, the server alone", "by sockets, the client alone"
+FRAMES = (ALONE, SHARED, ONE_HOST)
+SOCKETS = (KERNEL, KERNEL_HOST, TO_XDP, FROM_XDP)
+WAYS = FRAMES + SOCKETS
 
 
 class Failed(Exception):
@@ -72,7 +78,10 @@ class Case:
     code: int = 0
     server_code: int = 0
     seconds: int = 30
-    ways: tuple = WAYS
+    # By frames. By sockets it runs too, unless it is `frames_only`; if a turn was chosen, in one way.
+    ways: tuple = FRAMES
+    frames_only: bool = False
+    turn: str = ""
     # A signal that ends the client after this many seconds.
     stopped_after: int = 0
     tags: tuple = field(default=())
@@ -81,6 +90,28 @@ class Case:
     lost: int = 0
     # Whether it sleeps most of its time: such cases run beside the others, on hosts of their own.
     waits: bool = False
+
+
+    def runs(self, way):
+        """Returns whether the case is run in a way."""
+        if way in FRAMES:
+            return way in self.ways
+        if self.frames_only or self.turn not in ("", way):
+            return False
+        if way == KERNEL_HOST:
+            return ONE_HOST in self.ways
+        if way == KERNEL:
+            return ALONE in self.ways or SHARED in self.ways
+        return bool(self.server) and self.ways == FRAMES
+
+
+def take_turns(cases):
+    """Chooses for each case one of its ways by sockets: another one each day."""
+    show = ["git", "-C", ROOT, "show", "--no-patch", "--format=%ct"]
+    day = int(subprocess.run(show, check=True, capture_output=True, text=True).stdout) // 86400
+    for number, case in enumerate(cases):
+        ways = [way for way in SOCKETS if case.runs(way)]
+        case.turn = ways[(day + number) % len(ways)] if ways else ""
 
 
 def table(*cases):
@@ -141,7 +172,7 @@ class Hosts:
             self.directory.chmod(0o755)
             self._install()
             self._link()
-            if self.way != ALONE:
+            if self.way in (SHARED, ONE_HOST):
                 self._share()
             self._things = self._things.pop_all()
         return self
@@ -304,40 +335,59 @@ class Hosts:
             time.sleep(0.05)
 
     def environment(self, side):
-        socket = "/nowhere" if self.way == ALONE else self.directory / side / "socket"
-        return {"RNICD_SOCKET": str(socket), "HOME": str(self.place)}
+        socket = self.directory / side / "socket" if self.way in (SHARED, ONE_HOST) else "/nowhere"
+        return {"RNICD_SOCKET": str(socket), "HOME": str(self.place), "TMPDIR": str(self.place)}
+
+    def via(self, name):
+        """Returns what carries the connections of the server or the client."""
+        if self.way in (SHARED, ONE_HOST):
+            return "rnicd"
+        alone = {ALONE: ("server", "client"), TO_XDP: ("server",), FROM_XDP: ("client",)}
+        return "xdp" if name in alone.get(self.way, ()) else "kernel"
+
+    @functools.cached_property
+    def confined(self):
+        """The words in front of a program that make it one of a container without any right: no user,
+        no capability, Docker's seccomp profile, nothing but `place` to write to."""
+        call("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", self.directory / "confined", ROOT / "ci/programs.d/confined.c")
+        own_root = f'mount --bind {self.place} {self.place} && mount -o remount,ro,bind / && cd {self.place} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", own_root, "sh", *NOBODY, self.directory / "confined"]
 
     def start(self, name, side, command):
-        """Starts a program of a case."""
-        user = [] if self.way == ALONE else NOBODY
-        words = [self.directory / "rnic", "run", "--netdev", side, *shlex.split(command)]
+        """Starts a program of a case: the server, or the client."""
+        via = self.via(name)
+        user = {"xdp": [], "rnicd": NOBODY}.get(via) if via != "kernel" else self.confined
+        # On one host sockets need no interface.
+        netdev = [] if self.way == KERNEL_HOST else ["--netdev", side]
+        words = [self.directory / "rnic", "run", "--via", via, *netdev, *shlex.split(command)]
         # Some leave files where they run.
         return Process(self.directory, name, self.inside(side, *user, *words), self.environment(side), self.place)
 
     def listens(self, side, port, in_kernel):
-        """Returns whether somebody listens at a TCP port."""
-        if in_kernel:
+        """Returns whether a server listens at a TCP port."""
+        via = self.via("server")
+        if in_kernel or via == "kernel":
             tables = call(*self.inside(side, "cat", "/proc/net/tcp", "/proc/net/tcp6"))
             return any(f":{port:04X} " in line and " 0A " in line for line in tables.splitlines())
-        ask = ["lease", "show"] if self.way != ALONE else ["steering", "--netdev", side]
+        ask = ["lease", "show"] if via == "rnicd" else ["steering", "--netdev", side]
         command = [self.directory / "rnic-ctl", "-j", *ask]
         done = subprocess.run(list(map(str, self.inside(side, *command))), capture_output=True, text=True,
                               env={**os.environ, **self.environment(side)})
         if done.returncode != 0:  # no program has the interface yet
             return False
         said = json.loads(done.stdout)
-        entries = said["steered"] if self.way == ALONE else [each["lease"] for each in said]
+        entries = said["steered"] if via == "xdp" else [each["lease"] for each in said]
         return any(re.search(rf":{port}(?!\d)", entry) for entry in entries)
 
     def run(self, case):
         """Runs a case, which raises `Failed` if it fails."""
         west, east = SIDES
-        if self.way == ONE_HOST:
+        if self.way in (ONE_HOST, KERNEL_HOST):
             east = west
 
         def filled(command, side):
             words = {"server": SIDES[west][0], "server6": SIDES[west][1], "client": SIDES[east][0],
-                     "device": f"rnic_{side}", "place": self.place, "files": self.files,
+                     "device": "rnic_any" if self.way == KERNEL_HOST else f"rnic_{side}", "place": self.place, "files": self.files,
                      "other_host": f"{self.namespace(west)} {west} {self.directory}/rnic"}
             return re.sub(r"\{(\w+)\}", lambda found: str(words.get(found[1]) or getattr(self, found[1])), command)
 

@@ -27,9 +27,9 @@ def ucx(name, options, **how):
 
 
 table(
-    mpi("two hosts", TWO_HOSTS, ways=(ALONE,)),
+    mpi("two hosts", TWO_HOSTS, ways=(ALONE,), frames_only=True),
     mpi("one host", "--oversubscribe", ways=(ONE_HOST,)),
-    ucx("two hosts", TWO_HOSTS, ways=(ALONE,)),
+    ucx("two hosts", TWO_HOSTS, ways=(ALONE,), frames_only=True),
     ucx("one host", "--oversubscribe", ways=(ONE_HOST,)),
     ucx("one host, 4 ranks", "--oversubscribe", ranks=4, ways=(ONE_HOST,)),
 )

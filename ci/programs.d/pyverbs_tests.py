@@ -4,5 +4,5 @@ processes on one host."""
 from programs import ONE_HOST, Case, table
 
 table(
-    Case("pyverbs", "{own}/pyverbs/run west", ways=(ONE_HOST,), seconds=300, says=(r"^pyverbs: \d+ of \d+ tests pass",)),
+    Case("pyverbs", "{own}/pyverbs/run {device}", ways=(ONE_HOST,), seconds=300, says=(r"^pyverbs: \d+ of \d+ tests pass",)),
 )
