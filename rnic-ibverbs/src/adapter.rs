@@ -87,6 +87,11 @@ fn rnicd() -> PathBuf {
 }
 
 fn netdevs() -> Vec<String> {
+    if let Err(why) = Via::of_environment() {
+        // A program that goes on with another way would not be told of it.
+        eprintln!("rnic: {}: {why}", Via::VARIABLE);
+        return Vec::new();
+    }
     let Ok(named) = std::env::var(NETDEV) else {
         let via = DeviceConfig::new("").via;
         let mut offered = match via {

@@ -58,6 +58,8 @@ impl Settings {
         let socket = self.socket(local, SocketType::STREAM)?;
         rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
         rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+        // An urgent octet is one of the stream: otherwise it would be missing there.
+        rustix::net::sockopt::set_socket_oobinline(&socket, true)?;
         let congestion = self.congestion.to_string();
         if let Err(errno) = rustix::net::sockopt::set_tcp_congestion(&socket, &congestion) {
             debug!(

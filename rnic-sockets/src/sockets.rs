@@ -31,7 +31,7 @@ const OF_TIMER: u64 = u64::MAX;
 const EVENTS: usize = 64;
 const ROUNDS: usize = 16;
 
-/// How long a listener pauses for which no descriptor was left.
+/// How long a listener pauses for which there is no room, or no descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The sockets of one engine. What it sleeps on is readable if something is ready.
@@ -54,7 +54,7 @@ struct Listener {
     listening: Arc<Listening>,
     /// Who listens with them: usually one.
     ids: Vec<ListenerId>,
-    /// No descriptor was left for a connection.
+    /// There was no room for a connection, or no descriptor.
     pauses: bool,
 }
 
@@ -113,30 +113,22 @@ impl KernelSockets {
         }
     }
 
-    /// Has a listener pause whose peers wait because there is no descriptor for them. Reporting
-    /// them all the time would keep the engine from sleeping.
-    fn pause(&mut self, id: ListenerId, errno: Errno) {
+    /// Has a listener pause whose peers cannot be let in now. Reporting them all the time would keep
+    /// the engine from sleeping. Returns whether it did not pause before.
+    fn pause_one(&mut self, id: ListenerId) -> bool {
         let epoll = &self.epoll;
-        let Some(&number) = self.numbers.get(&id) else {
-            return;
+        let number = self.numbers.get(&id);
+        let listener = number.and_then(|number| self.listeners.get_mut(number));
+        let Some(listener) = listener.filter(|found| !found.pauses) else {
+            return false;
         };
-        let Some(listener) = self
-            .listeners
-            .get_mut(&number)
-            .filter(|found| !found.pauses)
-        else {
-            return;
-        };
-        warn!(
-            "peers wait at a listener: {errno}; close connections, or let the process have more \
-             descriptors (`ulimit -n`)"
-        );
         Self::set_pause(epoll, listener, true);
         let once = Expiration::OneShot(PAUSE.into());
         if let Err(errno) = self.timer.set(once, TimerSetTimeFlags::empty()) {
             debug!("no timer: {errno}; a listener does not pause");
             Self::set_pause(epoll, listener, false);
         }
+        true
     }
 
     /// Has all listeners go on.
@@ -255,13 +247,22 @@ impl Sockets for KernelSockets {
                 // The kernel says so even if no peer waits.
                 Err(errno) if lacks_room(errno) && !is_waited_for(socket) => {}
                 Err(errno) if lacks_room(errno) => {
-                    self.pause(id, errno);
+                    if self.pause_one(id) {
+                        warn!(
+                            "peers wait at a listener: {errno}; close connections, or let the \
+                             process have more descriptors (`ulimit -n`)"
+                        );
+                    }
                     return None;
                 }
                 Err(errno) => debug!("cannot accept a connection: {errno}"),
             }
         }
         None
+    }
+
+    fn pause(&mut self, listener: ListenerId) {
+        self.pause_one(listener);
     }
 
     fn poll(&mut self, ready: &mut Vec<Ready>) {

@@ -19,6 +19,9 @@ use crate::sockets::KernelSockets;
 /// acknowledgments: it is asked.
 const ACK_SLEEP: Duration = Duration::from_micros(500);
 
+/// How often those are asked that have acknowledged nothing for long.
+const STALLED_EVERY: Duration = Duration::from_millis(20);
+
 /// The longest sleep while something waits that nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 
@@ -39,6 +42,7 @@ pub struct SocketWorker {
     turns: u32,
     /// When peers' acknowledgments are asked for again.
     acks_at: Instant,
+    stalled_at: Instant,
 }
 
 impl SocketWorker {
@@ -63,6 +67,7 @@ impl SocketWorker {
             started: Clock::now(),
             turns: 0,
             acks_at: Instant::ZERO,
+            stalled_at: Instant::ZERO,
         })
     }
 
@@ -79,6 +84,8 @@ impl SocketWorker {
         let mut sleep = timer.map_or(at_most, |at| at.since(now).min(at_most));
         if self.driver.awaits_acks() {
             sleep = sleep.min(ACK_SLEEP);
+        } else if self.driver.has_stalled() {
+            sleep = sleep.min(STALLED_EVERY);
         }
         if self.driver.has_backlog() {
             sleep = sleep.min(BACKLOG_SLEEP);
@@ -116,7 +123,11 @@ impl Turn for SocketWorker {
         let look = Look {
             at_all_sockets: self.turns == 0,
             for_acknowledgments: now >= self.acks_at,
+            for_stalled: now >= self.stalled_at,
         };
+        if look.for_stalled {
+            self.stalled_at = now + STALLED_EVERY;
+        }
         self.turns = (self.turns + 1) % TURNS_PER_LOOK;
         if look.for_acknowledgments {
             self.acks_at = now + ACKS_EVERY;

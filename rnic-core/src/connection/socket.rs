@@ -113,6 +113,9 @@ pub trait Sockets: Send {
     /// Lets no more peers connect to it. Those that were not accepted are reset.
     fn unlisten(&mut self, listener: ListenerId);
 
+    /// Has a listener wait a moment until it is reported again. Peers wait in the kernel's queue.
+    fn pause(&mut self, listener: ListenerId);
+
     /// Returns the next connection that a peer has opened to a listener, if there is one.
     fn accept(&mut self, listener: ListenerId) -> Option<Accepted<Self::Socket>>;
 

@@ -32,6 +32,8 @@ pub struct Socketed<L> {
     pub(crate) readable: VecDeque<usize>,
     /// Connections whose peers have not acknowledged everything.
     pub(crate) unacknowledged: VecDeque<usize>,
+    /// Of these, those that were asked many times in vain.
+    pub(crate) stalled: VecDeque<usize>,
     /// The connection that has received octets last, unless it has received none for long. It is
     /// tried without asking what is ready.
     pub(crate) hot: Option<usize>,
@@ -57,6 +59,7 @@ impl<L: Sockets> Socketed<L> {
             ready: Vec::new(),
             readable: VecDeque::new(),
             unacknowledged: VecDeque::new(),
+            stalled: VecDeque::new(),
             hot: None,
             misses: 0,
             lacks_room: false,
@@ -100,6 +103,8 @@ pub struct KernelTcp<L: Sockets> {
 pub(crate) struct Listed {
     pub(crate) readable: bool,
     pub(crate) unacknowledged: bool,
+    /// How often in a row it was asked in vain for acknowledgments.
+    pub(crate) misses: u8,
 }
 
 /// With so many octets kept above, no more are received. The peer's window closes.

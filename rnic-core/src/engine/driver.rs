@@ -351,6 +351,12 @@ impl<L: Sockets> Driver<KernelTcp<L>> {
     pub fn awaits_acks(&self) -> bool {
         self.engine.awaits_acks()
     }
+
+    /// Returns whether they are awaited of peers that have acknowledged nothing for long. A worker
+    /// that sleeps asks for them now and then.
+    pub fn has_stalled(&self) -> bool {
+        self.engine.has_stalled()
+    }
 }
 
 impl<L: Sockets> Batch<'_, KernelTcp<L>> {

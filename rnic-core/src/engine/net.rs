@@ -53,7 +53,7 @@ pub enum NetError {
     )]
     NoPort(IpAddr),
     /// The address is not this host's.
-    #[error("{0} is not an address of {1}; `ip addr show dev {1}` lists them")]
+    #[error("{0} is not an address of {1}; `ip addr` lists them")]
     NotLocal(SocketAddr, String),
     /// No route.
     #[error("no route to {0} through {1}; `ip route get` shows the way the kernel would take")]

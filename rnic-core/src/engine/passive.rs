@@ -261,7 +261,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Returns whether a listener may have one more request wait for a decision.
-    fn has_backlog_for(&self, listener: ListenerId) -> bool {
+    pub(super) fn has_backlog_for(&self, listener: ListenerId) -> bool {
         let listener = self.listeners.get(&listener);
         listener.is_some_and(|listener| listener.waiting < self.config.backlog)
     }

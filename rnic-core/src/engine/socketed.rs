@@ -25,6 +25,10 @@ const CONNECTIONS: usize = 64;
 /// So often octets are tried in vain for a connection that had some.
 const MISSES: u16 = 1000;
 
+/// Looks in vain after which a peer is asked for acknowledgments rarely: one that does not answer is
+/// not to hold up the others.
+const MOST_MISSES: u8 = 16;
+
 /// What a turn looks at. Each look is a system call, so a worker that spins need not have all of them
 /// in each turn.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +38,8 @@ pub struct Look {
     pub at_all_sockets: bool,
     /// What peers have acknowledged, beside what octets come with.
     pub for_acknowledgments: bool,
+    /// Whether those have that have acknowledged nothing for many looks.
+    pub for_stalled: bool,
 }
 
 impl Look {
@@ -41,6 +47,7 @@ impl Look {
     pub const EVERYWHERE: Self = Self {
         at_all_sockets: true,
         for_acknowledgments: true,
+        for_stalled: true,
     };
 }
 
@@ -173,6 +180,9 @@ impl<L: Sockets> SocketEngine<L> {
             _ => any = self.handle_all_ready(now, guard),
         }
         any |= self.receive(now, guard);
+        if look.for_stalled {
+            self.call_stalled();
+        }
         if look.for_acknowledgments {
             any |= self.follow_acks(now, guard);
         }
@@ -304,17 +314,39 @@ impl<L: Sockets> SocketEngine<L> {
             let Some(index) = self.below.unacknowledged.pop_front() else {
                 break;
             };
-            let Some(connection) = self.connections.get_mut(index) else {
-                continue;
-            };
-            connection.listed().unacknowledged = false;
-            if connection.awaits_acks() {
-                any |= self.with_connection(index, now, guard, |connection, context| {
-                    connection.follow_acks(context)
-                });
-                self.note_unacknowledged(index);
-            }
+            any |= self.follow_acks_of(index, now, guard);
         }
+        any
+    }
+
+    /// Asks for the connections again that were asked many times in vain.
+    fn call_stalled(&mut self) {
+        let called = self.below.stalled.len().min(CONNECTIONS);
+        let called = self.below.stalled.drain(..called);
+        self.below.unacknowledged.extend(called);
+    }
+
+    fn follow_acks_of(&mut self, index: usize, now: Instant, guard: &Guard<'_>) -> bool {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return false;
+        };
+        connection.listed().unacknowledged = false;
+        if !connection.awaits_acks() {
+            connection.listed().misses = 0;
+            return false;
+        }
+        let any = self.with_connection(index, now, guard, |connection, context| {
+            connection.follow_acks(context)
+        });
+        if let Some(connection) = self.connections.get_mut(index) {
+            let listed = connection.listed();
+            listed.misses = if any {
+                0
+            } else {
+                listed.misses.saturating_add(1)
+            };
+        }
+        self.note_unacknowledged(index);
         any
     }
 
@@ -326,13 +358,21 @@ impl<L: Sockets> SocketEngine<L> {
         let listed = connection.listed();
         if awaits_acks && !listed.unacknowledged {
             listed.unacknowledged = true;
-            self.below.unacknowledged.push_back(index);
+            match listed.misses < MOST_MISSES {
+                true => self.below.unacknowledged.push_back(index),
+                false => self.below.stalled.push_back(index),
+            }
         }
     }
 
     /// Returns whether acknowledgments are awaited, of which the kernel tells only who asks.
     pub(super) fn awaits_acks(&self) -> bool {
         !self.below.unacknowledged.is_empty()
+    }
+
+    /// Returns whether they are awaited of peers that have acknowledged nothing for many looks.
+    pub(super) fn has_stalled(&self) -> bool {
+        !self.below.stalled.is_empty()
     }
 
     pub(super) fn sockets(&self) -> &L {
@@ -342,6 +382,9 @@ impl<L: Sockets> SocketEngine<L> {
     /// Begins the connections that peers have opened to a listener.
     fn accept_all(&mut self, now: Instant, guard: &Guard<'_>, listener: ListenerId) {
         for _ in 0..ACCEPTED {
+            if !self.has_backlog_for(listener) {
+                return self.below.sockets.pause(listener);
+            }
             let Some(accepted) = self.below.sockets.accept(listener) else {
                 return;
             };

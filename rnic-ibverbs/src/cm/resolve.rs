@@ -1,7 +1,7 @@
 //! Local addresses, and the ways to remote ones.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,18 @@ fn adapter_with(address: SocketAddr) -> Option<&'static Adapter> {
 /// address of a family.
 fn loopback(ip: IpAddr) -> Result<Place, Errno> {
     let is_v4 = ip.to_canonical().is_ipv4();
+    // The device of all interfaces has the loopback device itself.
+    if let Some(any) = adapters().iter().find(|adapter| adapter.netdev.is_empty()) {
+        let ip = match (ip.is_unspecified(), is_v4) {
+            (false, _) => ip.to_canonical(),
+            (true, true) => Ipv4Addr::LOCALHOST.into(),
+            (true, false) => Ipv6Addr::LOCALHOST.into(),
+        };
+        return Ok(Place {
+            adapter: Some(any),
+            ip,
+        });
+    }
     let first = |adapter: &'static Adapter| {
         let mut addresses = adapter.addresses().into_iter();
         let ip = addresses.find(|own| own.is_ipv4() == is_v4)?;

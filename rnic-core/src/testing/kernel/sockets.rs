@@ -160,6 +160,12 @@ impl Sockets for VirtualSockets {
         })
     }
 
+    fn pause(&mut self, listener: ListenerId) {
+        if let Some(listening) = lock(&self.0).listeners.get_mut(&listener) {
+            listening.is_ready = true;
+        }
+    }
+
     fn poll(&mut self, ready: &mut Vec<Ready>) {
         let kernel = &mut *lock(&self.0);
         for (listener, listening) in &mut kernel.listeners {
