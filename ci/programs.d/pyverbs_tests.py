@@ -4,5 +4,7 @@ processes on one host."""
 from programs import ONE_HOST, Case, table
 
 table(
-    Case("pyverbs", "{own}/pyverbs/run {device}", ways=(ONE_HOST,), seconds=300, says=(r"^pyverbs: \d+ of \d+ tests pass",)),
+    # By sockets 12 of its tests see that a Write can complete before it is placed at the peer
+    # (docs/design/sockets.md).
+    Case("pyverbs", "{own}/pyverbs/run {device}", ways=(ONE_HOST,), frames_only=True, seconds=300, says=(r"^pyverbs: \d+ of \d+ tests pass",)),
 )
