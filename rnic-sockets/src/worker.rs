@@ -20,7 +20,7 @@ use crate::sockets::KernelSockets;
 const ACK_SLEEP: Duration = Duration::from_micros(500);
 
 /// How often those are asked that have acknowledged nothing for long.
-const STALLED_EVERY: Duration = Duration::from_millis(20);
+const STALLED_EVERY: Duration = Duration::from_millis(5);
 
 /// The longest sleep while something waits that nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);

@@ -27,7 +27,7 @@ const MISSES: u16 = 1000;
 
 /// Looks in vain after which a peer is asked for acknowledgments rarely: one that does not answer is
 /// not to hold up the others.
-const MOST_MISSES: u8 = 16;
+const MOST_MISSES: u8 = u8::MAX;
 
 /// What a turn looks at. Each look is a system call, so a worker that spins need not have all of them
 /// in each turn.
