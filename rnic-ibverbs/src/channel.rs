@@ -3,7 +3,6 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
@@ -60,11 +59,6 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     let count = |notified: &CqPointer| Cq::of(notified.0).notifications.add();
     match Channel::of(channel).notified.next_counted(count) {
         Ok(CqPointer(notified)) => {
-            let _whole = PutOff::new();
-            let object = Cq::of(notified);
-            object
-                .told
-                .store(object.lock().written(), Ordering::Relaxed);
             *cq = notified;
             *cq_context = (*notified).cq_context;
             0
@@ -76,12 +70,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
     if !Cq::is_inherited(cq) {
-        let object = Cq::of(cq);
-        {
-            let _counting = object.lock();
-            (*cq).comp_events_completed = (*cq).comp_events_completed.wrapping_add(events);
-        }
-        object.notifications.acknowledge(events);
+        Cq::of(cq).notifications.acknowledge(events);
     }
 }
 
