@@ -11,7 +11,6 @@ mod info;
 mod interface;
 mod net;
 mod port;
-mod process;
 mod socket;
 mod sockets;
 mod sys;

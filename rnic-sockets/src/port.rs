@@ -16,7 +16,7 @@ use rustix::net::{
 use tracing::debug;
 
 use crate::interface::scoped;
-use crate::process::Maker;
+use rnic_manager::Maker;
 
 /// How many connections may wait to be accepted. The kernel takes less: `net.core.somaxconn`.
 const BACKLOG: i32 = 1024;

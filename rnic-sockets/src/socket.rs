@@ -14,8 +14,8 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tracing::debug;
 
 use crate::info::TcpInfo;
-use crate::process::Maker;
 use crate::sys;
+use rnic_manager::Maker;
 
 /// The payload of a segment before the peer has said what it takes (RFC 9293 section 3.7.1).
 const DEFAULT_PAYLOAD: usize = 536;

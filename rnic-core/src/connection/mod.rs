@@ -340,7 +340,7 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Handles the timers of all but TCP that are due.
-    fn handle_deadlines(&mut self, context: &mut Context<'_, '_>) {
+    pub(crate) fn handle_deadlines(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_timeout(context);
         }

@@ -464,11 +464,6 @@ impl<L: Sockets> Connection<KernelTcp<L>> {
     pub(crate) fn awaits_acks(&self) -> bool {
         self.tcp.acked < self.tcp.taken && !self.tcp.is_closed()
     }
-
-    /// Handles the timers that are due.
-    pub(crate) fn handle_timers(&mut self, context: &mut Context<'_, '_>) {
-        self.handle_deadlines(context);
-    }
 }
 
 impl<L: Sockets> Transport for KernelTcp<L> {

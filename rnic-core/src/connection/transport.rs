@@ -1,5 +1,5 @@
-//! What a connection needs of the TCP below its MPA, whoever runs that TCP: this crate, in frames,
-//! or the host's kernel, behind a socket.
+//! What a connection needs of the TCP below its MPA. That TCP is this crate's own, in frames, or that
+//! of the host's kernel, behind a socket.
 
 use std::fmt;
 use std::time::Duration;

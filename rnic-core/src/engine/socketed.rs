@@ -456,7 +456,7 @@ impl<L: Sockets> SocketEngine<L> {
                 any = true;
                 self.counters.engine.timers_expired += 1;
                 self.with_connection(index, now, guard, |connection, context| {
-                    connection.handle_timers(context);
+                    connection.handle_deadlines(context);
                 });
             }
         }

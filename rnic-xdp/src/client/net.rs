@@ -11,7 +11,7 @@ use rnic_manager::protocol::{Ask, Refused};
 
 use super::session::Errand;
 use crate::device::interface::ControlHandle;
-use crate::device::process::Maker;
+use rnic_manager::Maker;
 
 /// How long to wait for rnicd, which may be about to start again, or wait for the kernel on an
 /// overloaded host.

@@ -1,5 +1,4 @@
-//! This process: what it may do, and what is its own. What a process inherits by a fork still
-//! belongs to its parent: closing it in the kernel would take it from the parent.
+//! What this process may do.
 
 use std::fs;
 
@@ -24,20 +23,4 @@ pub(crate) fn has(capabilities: u64, bit: u32) -> bool {
 pub(crate) fn may_load_programs(capabilities: u64) -> bool {
     let both = has(capabilities, CAP_BPF) && has(capabilities, CAP_PERFMON);
     both || has(capabilities, CAP_SYS_ADMIN)
-}
-
-/// The process that made something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Maker(u32);
-
-impl Maker {
-    /// Returns this process.
-    pub(crate) fn this() -> Self {
-        Self(std::process::id())
-    }
-
-    /// Returns whether this process is a fork of the maker.
-    pub(crate) fn is_forked(self) -> bool {
-        self != Self::this()
-    }
 }

@@ -17,9 +17,9 @@ use crate::device::interface::{ControlHandle, XdpInterface};
 use crate::device::locals::{Locals, other};
 use crate::device::netlink::Link;
 use crate::device::port_mapper::{Listening, Mapping, PortMapper};
-use crate::device::process::Maker;
 use crate::device::queue_choice::{Arrival, FlowRule, QueueChoice};
 use crate::device::steering::{Entry, SteeredPorts};
+use rnic_manager::Maker;
 
 /// How many ports to try for one whose segments come to a certain worker: with a thousand workers,
 /// one port in a thousand does.

@@ -1,4 +1,4 @@
-//! What drives the engine of a host: the same for the test, whatever the connections run over.
+//! What drives the engine of a host. A test sees no difference between frames and sockets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -17,7 +17,7 @@ use nix::libc;
 use super::opening::Opened;
 use super::zero_copy::ZeroCopy;
 use crate::device::netlink::{Generic, Link, QueueNapi};
-use crate::device::process::Maker;
+use rnic_manager::Maker;
 
 /// The most microseconds for which a call polls.
 const POLL_MICROSECONDS: libc::c_int = 20;

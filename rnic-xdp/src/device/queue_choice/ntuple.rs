@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use super::ioctl::{FlowSpec, Match, RxnfcRequest};
 use super::records::{Flow, Record, Records};
-use crate::device::process::Maker;
+use rnic_manager::Maker;
 
 const INSERT: u32 = 0x32;
 const DELETE: u32 = 0x31;

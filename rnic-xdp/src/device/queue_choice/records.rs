@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::mkdtemp;
 
 use crate::device::netlink::Link;
-use crate::device::process::Maker;
+use rnic_manager::Maker;
 
 /// The directory of all records. Each device has one in it.
 const ROOT: &str = "/run/rnic/rules";

@@ -8,7 +8,7 @@ use libbpf_rs::libbpf_sys;
 use rnic_manager::PrivateFd;
 
 use crate::device::netlink::XdpMode;
-use crate::device::process::Maker;
+use rnic_manager::Maker;
 
 /// The attachment of a program to a device. The kernel ends it with the last descriptor, at the
 /// latest when the process ends.

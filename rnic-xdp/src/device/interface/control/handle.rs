@@ -12,10 +12,10 @@ use rnic_core::wire::icmp::TooBig;
 use crate::device::error::OpenError;
 use crate::device::interface::rx::RxRing;
 use crate::device::policies::KnownPolicies;
-use crate::device::process::Maker;
 use crate::device::queue_choice::FlowRule;
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
+use rnic_manager::Maker;
 use rnic_manager::{Bell, bell};
 
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block
