@@ -159,7 +159,7 @@ impl Transport for Tcp {
         Self::set_user_timeout(self, timeout);
     }
 
-    /// The [path](super::Path) of the frames has it.
+    /// The path of the frames has it.
     fn set_traffic_class(&mut self, _: u8) {}
 
     fn close(&mut self, now: Instant) {
