@@ -19,6 +19,10 @@ use crate::errno::{Errno, ToErrno};
 /// queue is taken too.
 const MOST_WITH_SLOTS: u32 = 4096;
 
+/// Datagrams of a link that may be on their way without a request that waits for them: as with an
+/// adapter, a program sees that its datagram is sent before it can see the answer.
+pub(super) const AHEAD: usize = 16;
+
 /// Octets of a slot: a whole datagram, and the next one in another cache line.
 const SLOT: usize = (datagram::LEN + MOST).next_multiple_of(64);
 
@@ -83,8 +87,9 @@ struct Sent {
 /// Registered memory for datagrams on their way: the program may change its own once a request is
 /// complete, and a connection may send them again later than that.
 ///
-/// There are twice as many as requests, up to a limit, and a link has at most half of them: one
-/// whose peer does not answer leaves the others enough.
+/// There are twice as many as can be on their way by one link: requests up to a limit, and those
+/// [ahead](AHEAD). A link has at most half of them: one whose peer does not answer leaves the others
+/// enough.
 struct Slots {
     memory: Mr,
     free: Vec<u32>,
@@ -96,7 +101,7 @@ struct Slots {
 
 impl Slots {
     fn new(pd: &Pd, sends: u32) -> Result<Self, Errno> {
-        let count = 2 * sends.clamp(1, MOST_WITH_SLOTS);
+        let count = 2 * (sends.clamp(1, MOST_WITH_SLOTS) + AHEAD as u32);
         let region = pd.device().allocate(SLOT * count as usize, HugePages::None);
         let region = Arc::new(region.map_err(|_| Errno::ENOMEM)?);
         let memory = pd.register(&region, Access::LOCAL_WRITE);

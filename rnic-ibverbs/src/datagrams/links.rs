@@ -13,7 +13,7 @@ use rnic_verbs::{
 };
 use tracing::debug;
 
-use crate::datagrams::endpoint::{Id, Request};
+use crate::datagrams::endpoint::{AHEAD, Id, Request};
 use crate::errno::{Errno, ToErrno};
 use crate::interface::gid_of;
 use crate::numbers::port_of;
@@ -225,6 +225,12 @@ impl Link {
         }
     }
 
+    /// Returns the datagram behind so many others on their way.
+    fn behind(&self, others: usize) -> Option<Outbound> {
+        let mut all = self.posted.iter().chain(&self.waiting);
+        all.nth(others).copied()
+    }
+
     /// Returns until when it stays if nothing happens.
     fn ends_at(&self) -> Instant {
         let oldest = self.posted.front();
@@ -404,18 +410,22 @@ impl Links {
         link.used = outbound.since;
         link.waiting.push_back(outbound);
         link.pump();
-        !link.is_stalled
+        !link.is_stalled && link.behind(AHEAD).is_some()
     }
 
-    /// Notes that the oldest datagram of a link is complete, and returns it.
-    pub(super) fn completed(&mut self, qp: QpNumber) -> Option<Outbound> {
-        let link = self.by_qp.get_mut(&qp.0)?;
-        let outbound = link.posted.pop_front();
+    /// Notes that the oldest datagram of a link is complete. Returns it, and the one whose request
+    /// need no longer wait.
+    pub(super) fn completed(&mut self, qp: QpNumber) -> [Option<Outbound>; 2] {
+        let Some(link) = self.by_qp.get_mut(&qp.0) else {
+            return [None; 2];
+        };
+        let oldest = link.posted.pop_front();
+        let next = link.behind(AHEAD - 1);
         link.is_stalled = false;
         link.heard = Instant::now();
         link.pump();
         self.remove_if_over(qp);
-        outbound
+        [oldest, next]
     }
 
     /// Notes that a datagram for a queue pair of this process has come by a link.

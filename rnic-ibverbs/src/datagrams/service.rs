@@ -388,8 +388,13 @@ impl Service {
 
     /// Handles the end of the oldest datagram on a link.
     fn sent(&mut self, by: QpNumber) {
-        if let Some(outbound) = self.links.completed(by) {
-            self.drop_outbound(&outbound);
+        let [oldest, next] = self.links.completed(by);
+        if let Some(oldest) = oldest {
+            self.drop_outbound(&oldest);
+        }
+        if let Some(next) = next {
+            self.end(next.id, next.request);
+            self.note_unsettled(next.id);
         }
     }
 

@@ -395,13 +395,18 @@ fn next_datagram(socket: &mut TcpStream) -> Vec<u8> {
 /// More than a send queue has room for.
 const MANY: usize = 200;
 
+/// Datagrams that are sent, as a program sees it, before the peer has acknowledged any.
+const AHEAD: usize = 16;
+
 /// A process that is late loses nothing: the requests wait until their datagrams are on their way.
+/// Only so many do not that a program sees its datagram sent before it sees the answer.
 pub(crate) unsafe fn late(is_server: bool) {
     let mut talk = Talk::of(is_server);
     if is_server {
         let listener = TcpListener::bind((SERVER, 0)).unwrap();
         let own = u32::from(listener.local_addr().unwrap().port()) << 8;
         talk.say(&own.to_string());
+        talk.meet();
         let mut socket = accept_late(&listener, own);
         for at in 0..MANY {
             assert_eq!(next_datagram(&mut socket), pattern(at, 100));
@@ -411,7 +416,14 @@ pub(crate) unsafe fn late(is_server: bool) {
         let qp = side.datagrams(1);
         let there = side.handle(1);
         let number = talk.number() as u32;
-        for at in 0..MANY {
+        for at in 0..AHEAD {
+            ok(side.tell(qp, (there, number, QKEY), &pattern(at, 100)));
+            assert!(poll(side.cq).is_some(), "datagram {at}");
+        }
+        ok(side.tell(qp, (there, number, QKEY), &pattern(AHEAD, 100)));
+        assert!(poll(side.cq).is_none());
+        talk.meet();
+        for at in AHEAD + 1..MANY {
             while side.tell(qp, (there, number, QKEY), &pattern(at, 100)) != 0 {
                 side.sent();
             }
