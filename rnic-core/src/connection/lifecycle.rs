@@ -46,7 +46,10 @@ impl<T: Transport> Connection<T> {
         if let Phase::Streaming(stream) = &mut self.phase {
             // What is parked comes before the end.
             let goes_on = stream.is_inside_message() || stream.is_parked();
-            let mut llp = MpaTcp::new(&self.tcp, stream.has_markers(), goes_on);
+            let mut llp = MpaTcp {
+                done: stream.done(self.tcp.acked_offset()),
+                ..MpaTcp::new(&self.tcp, stream.has_markers(), goes_on)
+            };
             stream.settle(&mut llp, context);
             if llp.close_asked {
                 self.close(context);
@@ -172,9 +175,22 @@ impl<T: Transport> Connection<T> {
         if !self.keeps_rc() {
             return self.give_up(EndReason::Local, context);
         }
+        self.leave_receipt();
+        self.has_left = self.denies_what_comes();
         self.end(EndReason::Local, context);
         self.leave_stream(context);
-        self.has_left = true;
+    }
+
+    /// Queues the receipt that has not left yet.
+    fn leave_receipt(&mut self) {
+        if let Phase::Streaming(stream) = &mut self.phase {
+            self.loose_octets.extend(stream.last_receipt());
+        }
+    }
+
+    /// Returns whether the peer takes what is acknowledged for done, so that nothing more must be.
+    fn denies_what_comes(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(stream) if stream.keeps_rc() && !stream.tells())
     }
 
     /// Sets how the oldest unfinished request completes when the stream ends.
@@ -198,7 +214,8 @@ impl<T: Transport> Connection<T> {
     pub(crate) fn abandon(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 6581-38 during start-up the peer is told
         let told = self.queue_giving_up(context);
-        let leaves = self.keeps_rc();
+        let (leaves, denies) = (self.keeps_rc(), self.denies_what_comes());
+        self.leave_receipt();
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.forget_parked(context);
         }
@@ -211,7 +228,7 @@ impl<T: Transport> Connection<T> {
             flush(&mut qp, context.cqs);
         }
         if ends_in_order || leaves {
-            self.has_left = leaves;
+            self.has_left = denies;
             self.reorder.clear();
             return self.close(context);
         }
@@ -259,6 +276,8 @@ impl<T: Transport> Connection<T> {
 pub(super) struct MpaTcp<'a, T> {
     tcp: &'a T,
     markers: bool,
+    /// Up to where what was sent has been received.
+    done: u64,
     /// A message has arrived in part.
     inside_message: bool,
     /// The layer above asks to close this half, behind everything that was sent.
@@ -268,6 +287,7 @@ pub(super) struct MpaTcp<'a, T> {
 impl<'a, T: Transport> MpaTcp<'a, T> {
     pub(super) fn new(tcp: &'a T, markers: bool, inside_message: bool) -> Self {
         Self {
+            done: tcp.acked_offset(),
             tcp,
             markers,
             inside_message,
@@ -288,7 +308,7 @@ impl<T: Transport> Llp for MpaTcp<'_, T> {
     }
 
     fn transferred(&self) -> u64 {
-        self.tcp.acked_offset()
+        self.done
     }
 
     // rfc: 5041-11, 5041-12, 5044-s16 the orderly end of stream and connection is told

@@ -36,6 +36,7 @@ use crate::memory::frames::FrameId;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
 use crate::tcp::{Due, Seq, State, Tcp};
 use crate::time::Instant;
+use crate::wire::hello::Receipts;
 
 pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
@@ -108,6 +109,8 @@ enum Phase {
         listener: ListenerId,
         request: RequestId,
         responder: Box<MpaResponder>,
+        /// What the peer does about them.
+        receipts: Receipts,
     },
     /// FPDUs flow.
     Streaming(Box<Stream>),

@@ -384,6 +384,9 @@ impl<L: Sockets> Connection<KernelTcp<L>> {
             }
             self.consume(&buffer[..len], context);
             self.tcp.received += len as u64;
+            if let Phase::Streaming(stream) = &mut self.phase {
+                stream.send_receipt(self.tcp.received);
+            }
             self.update_buffered(context);
         }
         if !self.settle_acked(context) {
@@ -460,14 +463,23 @@ impl<L: Sockets> Connection<KernelTcp<L>> {
         len
     }
 
-    /// Returns whether the peer has not acknowledged everything.
+    /// Returns whether the kernel is to be asked what the peer has acknowledged. Where the peer
+    /// sends receipts, these say it.
     pub(crate) fn awaits_acks(&self) -> bool {
-        self.tcp.acked < self.tcp.taken && !self.tcp.is_closed()
+        let is_told = match &self.phase {
+            Phase::Streaming(stream) if self.tcp.state == State::Established => {
+                stream.told().is_some_and(|told| told <= self.tcp.acked)
+            }
+            _ => false,
+        };
+        self.tcp.acked < self.tcp.taken && !self.tcp.is_closed() && !is_told
     }
 }
 
 impl<L: Sockets> Transport for KernelTcp<L> {
     type Below = Socketed<L>;
+
+    const ACKNOWLEDGES_EARLY: bool = true;
 
     fn state(&self) -> State {
         self.state

@@ -14,6 +14,7 @@ use crate::rdmap::ReceivedTerminate;
 use crate::tcp::{Seq, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::qp::QpState;
+use crate::wire::hello::Receipts;
 use crate::wire::tcp::TcpSegment;
 
 use super::stream::{Hold, Stream};
@@ -344,7 +345,9 @@ impl<T: Transport> Connection<T> {
             return;
         };
         let Connecting { end, options, .. } = *connecting;
+        let receipts = Receipts::of_peer(&negotiated.private_data);
         self.start_streaming(end, negotiated, Hold::Nothing, &options, context);
+        self.agree_on_receipts(receipts);
         let delay = options.first_fpdu_delay;
         if let Phase::Streaming(stream) = &mut self.phase
             && !delay.is_zero()
@@ -384,6 +387,7 @@ impl<T: Transport> Connection<T> {
             listener,
             request,
             responder,
+            receipts: Receipts::of_peer(&asked.private_data),
         };
         self.deadline = None;
         context.events.push_back(Event::ConnectRequest {
@@ -407,9 +411,15 @@ impl<T: Transport> Connection<T> {
         options: &ConnectionOptions,
         context: &mut Context<'_, '_>,
     ) {
-        let Phase::Waiting { responder, .. } = &mut self.phase else {
+        let Phase::Waiting {
+            responder,
+            receipts,
+            ..
+        } = &mut self.phase
+        else {
             return self.return_end(end, EndReason::Reset, context);
         };
+        let receipts = *receipts;
         // Asked before the Reply is made: instead of one the peer gets a Terminate.
         if responder.is_peer_to_peer() && !matches!(end, LocalEnd::Qp(_)) {
             self.return_end(end, EndReason::Startup(NO_OPENING.into()), context);
@@ -425,6 +435,7 @@ impl<T: Transport> Connection<T> {
                 // rfc: 5044-77a: the first FPDU is the initiator's.
                 let hold = Hold::ForFirstFpdu;
                 self.start_streaming(end, negotiated, hold, options, context);
+                self.agree_on_receipts(receipts);
                 if let Phase::Streaming(stream) = &mut self.phase {
                     stream.receive(&early, None, context);
                 }
@@ -483,6 +494,12 @@ impl<T: Transport> Connection<T> {
         let mut stream = Stream::new(end, &negotiated, hold, options.rc);
         stream.keep_rc(options.min_rnr_timer);
         self.phase = Phase::Streaming(Box::new(stream));
+    }
+
+    fn agree_on_receipts(&mut self, peer: Receipts) {
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.agree_on_receipts(peer, T::ACKNOWLEDGES_EARLY);
+        }
     }
 
     /// Takes the present phase, and leaves [`Phase::Closing`], in which there is only TCP. The

@@ -7,6 +7,7 @@ mod departure;
 mod opening;
 mod parked;
 mod peer_not_ready;
+mod receipts;
 mod replay;
 
 use std::fmt;
@@ -168,8 +169,10 @@ impl Stream {
     /// Decides whether segments may take fast paths. Beside them stands only what this turns off, so
     /// that they need not look for it.
     fn choose_paths(&mut self) {
-        self.ordinary_only =
-            self.ddp.is_finishing() || self.intake == Intake::Parked || self.wakes_at.is_some();
+        self.ordinary_only = self.ddp.is_finishing()
+            || self.intake == Intake::Parked
+            || self.wakes_at.is_some()
+            || self.told().is_some();
     }
 
     /// Returns whether segments take no fast path.
@@ -265,6 +268,11 @@ impl Stream {
                     }
                     buffered = 0;
                     context.counters.rdma.fpdus_received += 1;
+                    if self.rc
+                        && let LocalUlp::Rdmap(user) = &mut self.user
+                    {
+                        user.rdmap.note_request(ulpdu);
+                    }
                     let received = match self.intake {
                         Intake::Usual => {
                             let guard = context.guard;
@@ -386,7 +394,9 @@ impl Stream {
         };
         if user.rdmap.take_flow_control() {
             self.follow_peer(context);
-        } else if let Some(terminate) = user.rdmap.received() {
+        } else if !user.rdmap.follow_receipt()
+            && let Some(terminate) = user.rdmap.received()
+        {
             context.counters.rdma.terminates_received += 1;
             let reason = EndReason::TerminateReceived {
                 control: terminate.control,
@@ -496,7 +506,7 @@ impl Stream {
     /// Records up to where the peer has acknowledged our stream. The next Send of the peer, or
     /// [`settle`](Self::settle), completes the requests.
     pub(super) fn note_acked(&mut self, acked: u64) {
-        self.acked = acked;
+        self.acked = self.done(acked);
     }
 
     /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do nothing else.

@@ -14,6 +14,9 @@ pub trait Transport: fmt::Debug {
     /// What all connections of an engine share below them.
     type Below;
 
+    /// Whether the peer's octets are acknowledged before they are placed.
+    const ACKNOWLEDGES_EARLY: bool;
+
     /// Returns the state.
     fn state(&self) -> State;
 
@@ -91,6 +94,8 @@ pub trait Transport: fmt::Debug {
 /// In frames.
 impl Transport for Tcp {
     type Below = ();
+
+    const ACKNOWLEDGES_EARLY: bool = false;
 
     #[inline(always)]
     fn state(&self) -> State {

@@ -8,7 +8,7 @@ use super::{News, Rdmap, RdmapError, Urgent};
 use crate::time::Instant;
 use crate::verbs::{QueuePair, cq::CqTable};
 use crate::wire::ddp::{DdpHeader, QueueNumber};
-use crate::wire::rdmap::Readiness;
+use crate::wire::rdmap::{Readiness, Receipt};
 
 impl Rdmap {
     /// Keeps the semantics of RC, and knows its opcodes: the peers have agreed on that. The peer is asked to wait for `min_rnr_timer` where it finds no
@@ -29,6 +29,12 @@ impl Rdmap {
         let Some(flow) = &mut self.flow else {
             return Ok(());
         };
+        if flow.receipts.told.is_some()
+            && let Some(Receipt(offset)) = Receipt::parse(octets)
+        {
+            self.news = Some(Box::new(News::Receipt(offset)));
+            return Ok(());
+        }
         match flow.receive(octets).map_err(RdmapError::Malformed)? {
             None => return Ok(()),
             Some(Readiness::NotReady) => self.requester.pause(),
@@ -49,7 +55,12 @@ impl Rdmap {
                 // rfc: 6581-31 the message that was agreed on
                 Some(rtr.message())
             }
-            Urgent::FlowControl => self.flow.as_mut()?.next_message(),
+            Urgent::FlowControl => {
+                let flow = self.flow.as_mut()?;
+                let message = flow.next_message();
+                self.urgent = flow.has_message().then_some(Urgent::FlowControl);
+                message
+            }
         }
     }
 

@@ -19,6 +19,7 @@ mod message;
 mod opcode;
 mod outstanding;
 mod prepare;
+mod receipts;
 mod receiver_not_ready;
 mod receives;
 mod requester;
@@ -76,6 +77,7 @@ enum Urgent {
 enum News {
     Terminate(ReceivedTerminate),
     FlowControl,
+    Receipt(u64),
 }
 
 /// The control octet of a Write whose reserved bits are zero.
@@ -530,12 +532,13 @@ impl Rdmap {
     pub fn received(&self) -> Option<&ReceivedTerminate> {
         match self.news.as_deref() {
             Some(News::Terminate(terminate)) => Some(terminate),
-            Some(News::FlowControl) | None => None,
+            Some(News::FlowControl | News::Receipt(_)) | None => None,
         }
     }
 
-    /// Returns whether a [Terminate](Self::received) was received, or a
-    /// [change](Self::take_flow_control) of what the peer can take.
+    /// Returns whether a [Terminate](Self::received) was received, a
+    /// [change](Self::take_flow_control) of what the peer can take, or a
+    /// [receipt](Self::follow_receipt).
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news.is_some()

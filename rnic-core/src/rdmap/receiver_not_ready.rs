@@ -1,5 +1,6 @@
 //! Receiver not ready (RNR), on connections with the semantics of RC: the Control messages of both
-//! sides, and how long our requester waits (docs/design/rc-receiver-not-ready.md).
+//! sides, and how long our requester waits (docs/design/rc-receiver-not-ready.md). Receipts are
+//! Control messages too (docs/design/rc-receipts.md).
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::message::{Outbound, PayloadSource, Token, untagged};
 use crate::time::Instant;
 use crate::verbs::{qp::RNR_RETRY_FOR_EVER, wr::SHORT_INLINE};
 use crate::wire::ddp::QueueNumber;
-use crate::wire::rdmap::{FlowControl, Opcode, RdmapWireError, Readiness};
+use crate::wire::rdmap::{FlowControl, Opcode, RdmapWireError, Readiness, Receipt};
 
 const _: () = assert!(FlowControl::LEN <= SHORT_INLINE);
 
@@ -29,6 +30,31 @@ pub(super) struct FlowState {
     peer_count: u32,
     /// The peer has sent XOFF, and no XON since.
     peer: Option<PeerNotReady>,
+    pub(super) receipts: Receipts,
+}
+
+/// What the sides have told each other of what they have placed. Offsets count the octets of a
+/// stream.
+#[derive(Debug, Default)]
+pub(super) struct Receipts {
+    /// Up to where the peer has placed our stream, if it tells so.
+    pub(super) told: Option<u64>,
+    /// This side tells the peer.
+    pub(super) tells: bool,
+    /// A request has come since it was told last.
+    pub(super) owes: bool,
+    /// The receipt that is to be sent.
+    pub(super) due: Option<u64>,
+}
+
+/// Makes a Control message.
+fn control_message(octets: [u8; SHORT_INLINE]) -> Outbound {
+    Outbound {
+        header: untagged(Opcode::FlowControl, QueueNumber::FLOW_CONTROL, 0),
+        length: FlowControl::LEN as u32,
+        source: PayloadSource::Octets(octets),
+        token: Token::FlowControl,
+    }
 }
 
 #[derive(Debug)]
@@ -47,6 +73,7 @@ impl FlowState {
             count: 0,
             peer_count: 0,
             peer: None,
+            receipts: Receipts::default(),
         }
     }
 
@@ -57,31 +84,42 @@ impl FlowState {
         lacks != self.told
     }
 
+    /// Returns whether a Control message is to be sent.
+    pub(super) fn has_message(&self) -> bool {
+        self.told != self.lacks_receive || self.receipts.due.is_some()
+    }
+
     /// Returns the Control message to be sent, if the peer does not know how it is.
     pub(super) fn next_message(&mut self) -> Option<Outbound> {
         if self.told == self.lacks_receive {
-            return None;
+            return self.next_receipt();
         }
+        let mut octets = [0; SHORT_INLINE];
+        self.next_flow_control().emit(&mut octets);
+        Some(control_message(octets))
+    }
+
+    /// Returns the receipt to be sent, if there is one.
+    pub(super) fn next_receipt(&mut self) -> Option<Outbound> {
+        let mut octets = [0; SHORT_INLINE];
+        Receipt(self.receipts.due.take()?).emit(&mut octets);
+        Some(control_message(octets))
+    }
+
+    /// Returns what tells the peer of our receives.
+    fn next_flow_control(&mut self) -> FlowControl {
         self.told = self.lacks_receive;
         if self.told {
             self.count = self.count.wrapping_add(1);
         }
-        let control = FlowControl {
+        FlowControl {
             readiness: match self.told {
                 true => Readiness::NotReady,
                 false => Readiness::Ready,
             },
             count: self.count,
             min_rnr_timer: self.min_rnr_timer,
-        };
-        let mut octets = [0; SHORT_INLINE];
-        let length = control.emit(&mut octets) as u32;
-        Some(Outbound {
-            header: untagged(Opcode::FlowControl, QueueNumber::FLOW_CONTROL, 0),
-            length,
-            source: PayloadSource::Octets(octets),
-            token: Token::FlowControl,
-        })
+        }
     }
 
     /// Handles a Control message of the peer. Returns what it changes for our requester, if it is

@@ -7,7 +7,7 @@
 //! | 4 | version, 1 |
 //! | 5 | in a rejecting Reply the [reason](Refusal), else 0 |
 //! | 6 | what it is for: 0 for two queue pairs, 1 to carry datagrams |
-//! | 7 | 0, not looked at |
+//! | 7 | what the sender does about [receipts](Receipts): 1 knows them, 3 sends them too; other bits 0 |
 //! | 8-11 | the sender's queue pair number |
 //! | 12-15 | the receiver's, as the sender knows it |
 //! | 16-19 | the PSN that the sender expects first; 0 with datagrams |
@@ -45,6 +45,46 @@ pub struct Hello {
     pub rq_psn: u32,
     /// The sender's GID.
     pub gid: [u8; 16],
+    /// What the sender does about receipts.
+    pub receipts: Receipts,
+}
+
+/// What a side does about [receipts](crate::wire::rdmap::Receipt), which tell what was placed where
+/// TCP acknowledges octets before they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipts {
+    /// It does not know them: an older version.
+    Unknown,
+    /// It understands them.
+    Known,
+    /// It understands them, and sends them to a peer that does so too.
+    Sent,
+}
+
+impl Receipts {
+    const KNOWN: u8 = 1;
+    const SENT: u8 = 2;
+
+    /// Returns what a peer does that has sent this private data.
+    pub fn of_peer(private_data: &[u8]) -> Self {
+        Hello::parse(private_data).map_or(Self::Unknown, |hello| hello.receipts)
+    }
+
+    fn octet(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::Known => Self::KNOWN,
+            Self::Sent => Self::KNOWN | Self::SENT,
+        }
+    }
+
+    fn of(octet: u8) -> Self {
+        match (octet & Self::KNOWN != 0, octet & Self::SENT != 0) {
+            (false, _) => Self::Unknown,
+            (true, false) => Self::Known,
+            (true, true) => Self::Sent,
+        }
+    }
 }
 
 /// Why a request is rejected.
@@ -69,6 +109,7 @@ impl Hello {
         octets[4] = VERSION;
         octets[5] = refusal.map_or(0, |reason| reason as u8);
         octets[6] = self.kind as u8;
+        octets[7] = self.receipts.octet();
         octets[8..12].copy_from_slice(&self.own.to_be_bytes());
         octets[12..16].copy_from_slice(&self.peer.to_be_bytes());
         octets[16..20].copy_from_slice(&self.rq_psn.to_be_bytes());
@@ -99,6 +140,7 @@ impl Hello {
             peer: number(12),
             rq_psn: number(16),
             gid,
+            receipts: Receipts::of(octets[7]),
         })
     }
 }

@@ -6,11 +6,13 @@ mod atomic;
 mod error;
 mod flow_control;
 mod read_request;
+mod receipt;
 mod terminate;
 pub use atomic::{AtomicOperation, AtomicRequest, AtomicResponse};
 pub use error::RdmapWireError;
 pub use flow_control::{FlowControl, MAX_RNR_TIMER, Readiness};
 pub use read_request::ReadRequest;
+pub use receipt::Receipt;
 pub use terminate::{BitOrder, Terminate, TerminateControl};
 
 /// The version that RFC 5040 describes.

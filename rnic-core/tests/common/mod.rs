@@ -26,6 +26,7 @@ use rnic_core::verbs::{
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };
+use rnic_core::wire::hello::{Hello, Kind, Receipts};
 use rnic_core::wire::mpa::{Enhanced, StartupKind};
 use rnic_core::wire::rdmap::{Control, Opcode};
 
@@ -234,6 +235,28 @@ pub(crate) fn reply(depth: u16) -> Vec<u8> {
     octets
 }
 
+/// Returns private data by which sides agree on receipts: over sockets they send them.
+pub(crate) fn hello() -> Vec<u8> {
+    let sent = cfg!(carrier_sockets);
+    hello_of(if sent {
+        Receipts::Sent
+    } else {
+        Receipts::Known
+    })
+}
+
+pub(crate) fn hello_of(receipts: Receipts) -> Vec<u8> {
+    let hello = Hello {
+        kind: Kind::QueuePairs,
+        own: 1,
+        peer: 2,
+        rq_psn: 0,
+        gid: [0; 16],
+        receipts,
+    };
+    hello.octets(None).to_vec()
+}
+
 /// Returns the last connection request that a host has received.
 pub(crate) fn last_request(sim: &Simulation, host: usize) -> RequestId {
     sim.hosts[host]
@@ -270,10 +293,21 @@ pub(crate) fn accept_peer(
     qp: &TestQp,
     options: &ConnectionOptions,
 ) {
+    accept_request(sim, peer, qp, options, &request(16));
+}
+
+/// Connects this raw peer to a queue pair of host 0, with an MPA Request of its own.
+pub(crate) fn accept_request(
+    sim: &mut Simulation,
+    peer: usize,
+    qp: &TestQp,
+    options: &ConnectionOptions,
+    request: &[u8],
+) {
     sim.hosts[0].listen(RAW_PORT);
     sim.raw[peer].connect();
     sim.run_now();
-    sim.raw[peer].send(&request(16));
+    sim.raw[peer].send(request);
     sim.run_now();
     let request = last_request(sim, 0);
     sim.hosts[0].accept(request, qp, options);

@@ -169,7 +169,6 @@ fn run(seed: u64) {
 }
 
 #[test]
-#[cfg_attr(carrier_sockets, ignore = "acknowledges only what was delivered")]
 fn requests_succeed_if_they_were_delivered_before_the_peer_left() {
     std::thread::scope(|scope| {
         for half in 0..2 {

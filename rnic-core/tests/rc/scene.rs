@@ -36,6 +36,7 @@ pub(crate) type Outcome = (u64, WcOpcode, WcStatus);
 pub(crate) fn rc() -> ConnectionOptions {
     ConnectionOptions {
         rc: true,
+        private_data: hello(),
         ..ConnectionOptions::default()
     }
 }

@@ -12,7 +12,7 @@ use crate::scene::*;
 type Code = (u8, u8, u8);
 
 /// Returns the Terminate by which host 0 has ended the connection.
-fn ended(sim: &Simulation, raw: &RawConnection) -> Option<Code> {
+pub(crate) fn ended(sim: &Simulation, raw: &RawConnection) -> Option<Code> {
     match sim.hosts[0].end_of(raw.qp.number)? {
         EndReason::TerminateSent { control, .. } => {
             Some((control.layer, control.error_type, control.code))

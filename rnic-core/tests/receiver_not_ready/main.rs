@@ -8,6 +8,7 @@ mod ends;
 mod hostile;
 mod parking;
 mod random;
+mod receipts;
 mod retry;
 mod scene;
 mod shared;

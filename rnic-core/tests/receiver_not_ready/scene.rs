@@ -18,6 +18,7 @@ pub(crate) fn rc() -> ConnectionOptions {
     ConnectionOptions {
         rc: true,
         min_rnr_timer: Duration::from_millis(500),
+        private_data: hello(),
         ..ConnectionOptions::default()
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use rnic_core::wire::hello::{Hello, Kind};
+use rnic_core::wire::hello::{Hello, Kind, Receipts};
 use rnic_verbs::{
     ConnectRequest, ConnectionOptions, Cq, Keepalive, Pd, Qp, QpCaps, QpNumber, SendRequest, Sge,
     Srq,
@@ -317,6 +317,7 @@ impl Links {
             peer: destination.number,
             rq_psn: 0,
             gid: gid_of(local.ip()),
+            receipts: Receipts::Unknown,
         };
         let options = options(&hello, destination.traffic_class);
         let begun = qp.connect(remote, Some(local), options);

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use rnic_core::wire::hello::{self, Hello, Kind, Refusal};
+use rnic_core::wire::hello::{self, Hello, Kind, Receipts, Refusal};
 use rnic_verbs::{
     Access, ConnectRequest, ConnectionEvent, ConnectionOptions, Established, Keepalive, WcStatus,
 };
@@ -42,23 +42,32 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 const LEAST_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Returns what a side says of itself.
-fn hello_of(settings: &Settings, meeting: &Meeting) -> Hello {
+fn hello_of(qp: &Qp, settings: &Settings, meeting: &Meeting) -> Hello {
+    // The kernel acknowledges what this process has not placed yet.
+    let by_sockets = qp
+        .adapter
+        .device()
+        .is_ok_and(|device| device.kernel().is_some());
     Hello {
         kind: Kind::QueuePairs,
         own: meeting.own,
         peer: meeting.peer,
         rq_psn: settings.attr.rq_psn,
         gid: gid_of(meeting.local.ip()),
+        receipts: match by_sockets {
+            true => Receipts::Sent,
+            false => Receipts::Known,
+        },
     }
 }
 
 /// Returns how a connection is to be set up.
-fn options(settings: &Settings, meeting: &Meeting) -> ConnectionOptions {
+fn options(qp: &Qp, settings: &Settings, meeting: &Meeting) -> ConnectionOptions {
     ConnectionOptions {
         ird: settings.attr.max_dest_rd_atomic.into(),
         // What the peer accepts decides.
         ord: MAX_READS,
-        private_data: hello_of(settings, meeting).octets(None).to_vec(),
+        private_data: hello_of(qp, settings, meeting).octets(None).to_vec(),
         peer_to_peer: true,
         traffic_class: settings.attr.ah_attr.grh.traffic_class,
         keepalive: Some(PROBES),
@@ -199,7 +208,7 @@ fn accept(qp: &Qp, settings: &mut Settings, request: ConnectRequest, hello: &Hel
     let Some(meeting) = &settings.meeting else {
         return;
     };
-    let (options, own) = (options(settings, meeting), meeting.own);
+    let (options, own) = (options(qp, settings, meeting), meeting.own);
     let mirror = settings
         .meeting
         .as_mut()
@@ -234,7 +243,7 @@ fn connect(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
     let Some(meeting) = &settings.meeting else {
         return;
     };
-    let options = options(settings, meeting);
+    let options = options(qp, settings, meeting);
     let (remote, local) = (meeting.remote, meeting.local);
     let begun = qp.lock().connect(remote, Some(local), options);
     match begun {

@@ -15,7 +15,7 @@ mod waiting;
 
 use std::time::Instant;
 
-use rnic_core::wire::hello::{Hello, Kind, Refusal};
+use rnic_core::wire::hello::{Hello, Kind, Receipts, Refusal};
 use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber};
 use tracing::debug;
 
@@ -105,6 +105,7 @@ fn ask(adapter: &'static Adapter, listeners: &Listeners, request: ConnectRequest
             peer: 0,
             rq_psn: 0,
             gid: [0; 16],
+            receipts: Receipts::Unknown,
         };
         return reject(request, &nobody, Refusal::Unknown);
     };

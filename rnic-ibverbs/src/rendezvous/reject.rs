@@ -1,6 +1,6 @@
 //! Rejecting requests.
 
-use rnic_core::wire::hello::{Hello, Refusal};
+use rnic_core::wire::hello::{Hello, Receipts, Refusal};
 use rnic_verbs::ConnectRequest;
 use tracing::debug;
 
@@ -17,6 +17,7 @@ pub(super) fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
         peer: hello.own,
         rq_psn: 0,
         gid: [0; 16],
+        receipts: Receipts::Unknown,
     };
     // Fails only where there is no engine any more.
     let _ = request.reject(&answer.octets(Some(refusal)));

@@ -57,7 +57,7 @@ impl<'a> PredictedSegment<'a> {
         taken::count(FastPath::HeaderPrediction);
         let acknowledged = self.data.commit(tcp, context.now, tx);
         // Also where it acknowledges nothing new: an ACK without data may have come in between.
-        stream.note_acked(tcp.acked_offset());
+        stream.acked = tcp.acked_offset();
         stream.receive(segment.payload, segment.payload_crc, context);
         let buffered = stream.buffered();
         let missing = if buffered == 0 { 0 } else { stream.missing() };

@@ -9,7 +9,7 @@ pub enum RdmapWireError {
     /// RFC 7306 defines FetchAdd (0) and CmpSwap (2).
     #[error("atomic operation {0} is not known")]
     AtomicOperation(u8),
-    /// A Control message is XOFF (1) or XON (2).
+    /// A Control message is XOFF (1) or XON (2), or a receipt (3) where both sides know it.
     #[error("a Control message of kind {0} is not known")]
     FlowControl(u8),
     /// The message has not the length of its header.

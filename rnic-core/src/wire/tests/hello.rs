@@ -1,4 +1,4 @@
-use crate::wire::hello::{Hello, Kind, Refusal, why};
+use crate::wire::hello::{Hello, Kind, Receipts, Refusal, why};
 use proptest::prelude::*;
 
 const HELLO: Hello = Hello {
@@ -7,6 +7,7 @@ const HELLO: Hello = Hello {
     peer: 0x00ff_ff02,
     rq_psn: 0x0012_3456,
     gid: [7; 16],
+    receipts: Receipts::Unknown,
 };
 
 #[test]
@@ -19,6 +20,18 @@ fn a_hello_is_read_as_it_was_written() {
         ..HELLO
     };
     assert_eq!(Hello::parse(&carrying.octets(None)), Some(carrying));
+    for (receipts, octet) in [(Receipts::Known, 1), (Receipts::Sent, 3)] {
+        let octets = Hello { receipts, ..HELLO }.octets(None);
+        assert_eq!(octets[7], octet);
+        assert_eq!(Receipts::of_peer(&octets), receipts);
+    }
+    // Who sends them understands them, and later versions may have more bits.
+    let mut odd = octets;
+    for (octet, receipts) in [(2, Receipts::Unknown), (0xfd, Receipts::Known)] {
+        odd[7] = octet;
+        assert_eq!(Receipts::of_peer(&odd), receipts);
+    }
+    assert_eq!(Receipts::of_peer(b"no hello"), Receipts::Unknown);
     let longer = [&octets[..], &[1, 2, 3]].concat();
     assert_eq!(Hello::parse(&longer), Some(HELLO));
     assert_eq!(

@@ -139,4 +139,6 @@ pub(super) struct RdmapState {
     pub(super) reads: Vec<(u32, ReadRequest)>,
     /// How many XOFFs it has sent, and whether no XON came behind the last.
     pub(super) xoffs: (u64, bool),
+    /// The octets that its last receipt was for.
+    pub(super) receipt: u64,
 }

@@ -220,8 +220,20 @@ fn answer(listener: &mut Half, end: u64, findings: &mut Findings<'_>) {
     findings.heard.responses += 1;
 }
 
-/// XOFFs count from 1, and each has one XON behind it at most.
+/// XOFFs count from 1, and each has one XON behind it at most. A receipt is for more than the one
+/// before it, and for no more than has come.
 fn check_control(speaker: &mut Half, payload: &[u8], findings: &mut Findings<'_>) {
+    if be(&payload[..4]) == 0x0300_0000 {
+        let (before, acknowledged) = (speaker.rdmap.receipt, speaker.acknowledged);
+        let offset = be(&payload[8..]);
+        findings.demand(
+            offset > before && offset <= acknowledged,
+            Rule::MessageFormat,
+            || format!("a receipt for {offset} behind {before}, of {acknowledged} octets"),
+        );
+        speaker.rdmap.receipt = offset;
+        return;
+    }
     let (kind, count) = (be(&payload[..4]), be(&payload[4..8]));
     let (xoffs, stopped) = speaker.rdmap.xoffs;
     let right = match kind {

@@ -1,0 +1,67 @@
+//! Receipts, on connections with the semantics of RC: a request completes once it is placed, also
+//! where the peer's TCP acknowledges octets before its MPA has seen them, as the kernel's does
+//! (docs/design/rc-receipts.md).
+
+use super::message::Outbound;
+use super::{News, Rdmap, Urgent, is_request};
+use crate::wire::ddp::DdpSegment;
+
+impl Rdmap {
+    /// Begins with receipts, as both sides have agreed: this side `tells` the peer what is placed,
+    /// and expects to be told. Without the latter a receipt is an unknown message.
+    pub fn agree_on_receipts(&mut self, tells: bool, is_told: bool) {
+        if let Some(flow) = &mut self.flow {
+            flow.receipts.tells = tells;
+            flow.receipts.told = is_told.then_some(0);
+        }
+    }
+
+    /// Returns up to where the peer has placed our stream, if it tells so.
+    pub fn told(&self) -> Option<u64> {
+        self.flow.as_ref()?.receipts.told
+    }
+
+    /// Returns whether the peer is told what is placed.
+    pub fn tells(&self) -> bool {
+        self.flow.as_ref().is_some_and(|flow| flow.receipts.tells)
+    }
+
+    /// Notes that a segment has come. One that ends a request is told of: receipts, and what is
+    /// found malformed, are not.
+    pub fn note_request(&mut self, ulpdu: &[u8]) {
+        if let Some(flow) = &mut self.flow
+            && flow.receipts.tells
+            && !flow.receipts.owes
+        {
+            let ends =
+                |segment: DdpSegment<'_>| segment.header.last() && is_request(&segment.header);
+            flow.receipts.owes = DdpSegment::parse(ulpdu).is_ok_and(ends);
+        }
+    }
+
+    /// Tells the peer that its requests are placed up to this offset of its stream, if it has sent
+    /// any since it was told last.
+    pub fn send_receipt(&mut self, offset: u64) {
+        if let Some(flow) = &mut self.flow
+            && std::mem::take(&mut flow.receipts.owes)
+        {
+            flow.receipts.due = Some(offset);
+            self.urgent.get_or_insert(Urgent::FlowControl);
+        }
+    }
+
+    /// Returns the receipt that has not been sent yet, if there is one, and forgets it.
+    pub fn last_receipt(&mut self) -> Option<Outbound> {
+        self.flow.as_mut()?.next_receipt()
+    }
+
+    /// Follows what the peer has told, if that is the news. Returns whether it is. The peer cannot
+    /// tell of more than its TCP has acknowledged: the caller sees to that.
+    pub fn follow_receipt(&mut self) -> bool {
+        let taken = self.news.take_if(|news| matches!(**news, News::Receipt(_)));
+        if let (Some(News::Receipt(offset)), Some(flow)) = (taken.as_deref(), &mut self.flow) {
+            flow.receipts.told = flow.receipts.told.max(Some(*offset));
+        }
+        taken.is_some()
+    }
+}
