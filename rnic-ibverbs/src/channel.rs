@@ -3,6 +3,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
@@ -59,6 +60,11 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     let count = |notified: &CqPointer| Cq::of(notified.0).notifications.add();
     match Channel::of(channel).notified.next_counted(count) {
         Ok(CqPointer(notified)) => {
+            let _whole = PutOff::new();
+            let object = Cq::of(notified);
+            object
+                .told
+                .store(object.lock().written(), Ordering::Relaxed);
             *cq = notified;
             *cq_context = (*notified).cq_context;
             0
@@ -70,7 +76,12 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
     if !Cq::is_inherited(cq) {
-        Cq::of(cq).notifications.acknowledge(events);
+        let object = Cq::of(cq);
+        {
+            let _counting = object.lock();
+            (*cq).comp_events_completed = (*cq).comp_events_completed.wrapping_add(events);
+        }
+        object.notifications.acknowledge(events);
     }
 }
 

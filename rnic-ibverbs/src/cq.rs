@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use nix::libc;
 use rnic_verbs::{Completion, WcOpcode};
@@ -57,8 +58,8 @@ pub(crate) unsafe fn create(new: NewCq, mut abi: ibv_cq_ex) -> Result<*mut ibv_c
     abi.cqe = cq.capacity() as i32;
     abi.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     abi.cond = libc::PTHREAD_COND_INITIALIZER;
-    let stop = notifier.clone();
-    let cq = Cq::new(abi, cq, adapter, move || stop.stop()).give();
+    let (notify, stop) = (notifier.waker(), notifier.clone());
+    let cq = Cq::new(abi, cq, adapter, notify, move || stop.stop()).give();
     if let Some(channel) = channel {
         channel.users.add();
     }
@@ -235,7 +236,16 @@ fn opcode(opcode: WcOpcode) -> u32 {
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: i32) -> i32 {
     let _whole = PutOff::new();
     result(Cq::here(cq).map(|object| {
-        object.lock().arm(solicited_only != 0);
+        {
+            let cq = object.lock();
+            cq.arm(solicited_only != 0);
+            // Adapters notify of what has come since the last notification too. Programs rely on
+            // it: UCX polls one queue, then another, which can fill the first, and waits.
+            let is_untold = cq.written() != object.told.load(Ordering::Relaxed);
+            if is_untold && cq.fires_now() {
+                object.notify.wake_by_ref();
+            }
+        }
         if let Some(datagrams) = object.datagrams.get() {
             datagrams.arm();
         }

@@ -5,6 +5,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::task::Waker;
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -242,6 +243,10 @@ pub(crate) struct Cq {
     pub(crate) id: rnic_verbs::CqId,
     /// What carries the datagrams of its queue pairs, once one of them has any.
     pub(crate) datagrams: OnceLock<Arc<Datagrams>>,
+    /// Up to [which](rnic_verbs::Cq::written) completion the program was told.
+    pub(crate) told: AtomicU32,
+    /// Notifies the program.
+    pub(crate) notify: Waker,
     /// Ends its notifications.
     pub(crate) quiet: Box<dyn Fn() + Send + Sync>,
     /// Queue pairs that complete here.
@@ -259,6 +264,7 @@ impl Cq {
         abi: ibv_cq_ex,
         cq: rnic_verbs::Cq,
         adapter: &'static Adapter,
+        notify: Waker,
         quiet: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         Self {
@@ -267,6 +273,8 @@ impl Cq {
             id: cq.id(),
             cq: Mutex::new(cq),
             adapter,
+            told: AtomicU32::new(0),
+            notify,
             polled: Section::default(),
             datagrams: OnceLock::new(),
             quiet: Box::new(quiet),

@@ -113,6 +113,12 @@ impl Lane {
         rings.map(|ring| ring.len() as usize).sum()
     }
 
+    /// Returns the number of completions that were written to these rings, modulo 2^32.
+    fn written(&self) -> u32 {
+        let rings = std::iter::once(&self.ring).chain(&self.newer);
+        rings.map(Consumer::pushed).fold(0, u32::wrapping_add)
+    }
+
     /// Returns the ring that is written to.
     fn last(&self) -> &Consumer<wr::Completion> {
         self.newer.back().unwrap_or(&self.ring)
@@ -234,6 +240,19 @@ impl Cq {
         self.arming.arm(solicited_only);
         // The application is about to sleep.
         self.handle.device.inner.hand_over();
+    }
+
+    /// Returns a number that changes with each completion that is written, for who notes up to which
+    /// the application was told.
+    pub fn written(&self) -> u32 {
+        let lanes = self.lanes.iter().map(Lane::written);
+        lanes.fold(0, u32::wrapping_add)
+    }
+
+    /// Takes back what [`arm`](Self::arm) asked for, if completions wait to be polled. Returns whether
+    /// that was so: then the application need not wait.
+    pub fn fires_now(&self) -> bool {
+        self.held() > 0 && self.arming.fire(true)
     }
 
     /// Waits until there is a completion. Returns false after `timeout`. It replaces what an

@@ -188,6 +188,11 @@ impl<T: Entry> Consumer<T> {
         self.shared.file()
     }
 
+    /// Returns how many entries were pushed so far, modulo 2^32.
+    pub fn pushed(&self) -> u32 {
+        self.head.wrapping_add(self.len())
+    }
+
     /// Returns a copy of the entry `ahead` places behind the oldest, which stays where it is.
     #[inline]
     pub fn peek(&self, ahead: u32) -> Option<T> {

@@ -240,6 +240,12 @@ impl End {
         ok(post_recv(self.qp(), &mut wr));
     }
 
+    /// Returns whether these octets stand in the memory of a receive.
+    pub(crate) unsafe fn has_received(&self, octets: &[u8]) -> bool {
+        let memory = self.buffers.read(0, RECEIVES * MESSAGE);
+        memory.windows(octets.len()).any(|place| place == octets)
+    }
+
     /// Waits for a message, and returns its completion and its octets. Posts its receive again.
     pub(crate) unsafe fn message(&self) -> (ibv_wc, Vec<u8>) {
         let wc = completion(self.recv_cq);

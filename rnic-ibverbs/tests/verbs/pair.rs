@@ -328,6 +328,18 @@ unsafe fn channel() {
     let (mut cq, mut context) = (null_mut(), null_mut());
     assert_eq!(ibv_get_cq_event(end.channel, &mut cq, &mut context), -1);
     ibv_ack_cq_events(end.recv_cq, 1);
+    // What has come since, and nobody has polled, notifies who arms later.
+    end.say(b"unseen");
+    while !end.has_received(b"unseen") {
+        assert!(poll(end.send_cq).is_none());
+    }
+    assert!(poll(end.send_cq).is_none());
+    notify(end.recv_cq, false);
+    let told = (0..1_000_000).any(|_| ibv_get_cq_event(end.channel, &mut cq, &mut context) == 0);
+    assert!(told && cq == end.recv_cq);
+    ibv_ack_cq_events(end.recv_cq, 1);
+    assert_eq!((*end.recv_cq).comp_events_completed, 2);
+    assert_eq!(end.message().1, b"unseen");
 
     // A queue is destroyed once what was read is acknowledged.
     let other = made(ibv_create_cq((*end.id).verbs, 1, null_mut(), null_mut(), 0));
