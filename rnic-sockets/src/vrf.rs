@@ -227,7 +227,12 @@ mod tests {
         for (master, info, is_vrf, vrf) in [
             (None, &[(OWN, "vrf\0")][..], true, None),
             (Some(7), &[(OF_MASTER, "vrf")], false, Some(7)),
-            (Some(7), &[(OWN, "veth"), (OF_MASTER, "vrf\0")], false, Some(7)),
+            (
+                Some(7),
+                &[(OWN, "veth"), (OF_MASTER, "vrf\0")],
+                false,
+                Some(7),
+            ),
             (Some(7), &[(OF_MASTER, "bridge")], false, None),
             (None, &[(OF_MASTER, "vrf")], false, None),
             (None, &[(OWN, "vrfs")], false, None),
