@@ -273,6 +273,17 @@ def dummies(nics):
         yield
 
 
+@case("sockets at link-local addresses, on any interface")
+def _(nics):
+    show = "ip -6 -oneline address show dev nic1 scope link -tentative"
+    nics.wait(lambda: nics.west(show).output, "the west's NIC has a link-local address")
+    address = nics.west(show).checked().split("inet6 ")[1].split("/")[0]
+    serving = listening(nics.bed, "west", f"{SOCKETS} write-bw --local {address}%nic1")
+    done = nics.east(f"{SOCKETS} write-bw --verify -s 20000 -n 20 {address}%nic0")
+    served = serving.wait() if done.code == 0 else nics.end(serving)
+    expect(done.code == 0 and served.code == 0, f"no Writes to {address}:", done.output, served.output)
+
+
 # Carries packets between two TUN devices, one in the namespace of each side.
 TUNNEL = """exec python3 -c '
 import contextlib, ctypes, fcntl, os, select, struct
