@@ -135,8 +135,10 @@ def esp_case(mode, host, refused):
         with protection(nics, mode):
             encrypted, plain = sent(nics, talk, "esp", "ip and not esp")
             expect(encrypted > 40 and plain == 0, f"{encrypted} frames of ESP were sent, and {plain} others")
-            # AF_XDP goes around the kernel: it neither connects nor listens there.
-            expect_refused(nics, f"perf write-bw --via xdp --netdev nic0 {refused}", "IPsec policy", "--via kernel")
+            # AF_XDP goes around the kernel: it neither connects nor listens there. In generic mode the
+            # NIC keeps its carrier.
+            by_xdp = f"perf write-bw --via xdp --xdp-mode generic --netdev nic0 {refused}"
+            expect_refused(nics, by_xdp, "IPsec policy", "--via kernel")
         nics.wait_for_carrier()
 
 
@@ -144,7 +146,8 @@ esp_case("transport", WEST, refused=WEST)
 esp_case("tunnel", "10.82.0.2", refused="")
 
 
-@case("sockets within a VRF")
+# igb has no carrier for long whenever it enters a VRF or leaves it.
+@case("sockets within a VRF", kinds=("virtio",))
 def _(nics):
     with domain(nics, "nic1"):
         # A member of the VRF has its addresses, and so has the VRF.
@@ -155,7 +158,6 @@ def _(nics):
         done, served = write(nics, WEST)
         expect(done.code != 0 and "refused" in done.output, "a listener outside the VRF is reached in it:", done, served)
         expect_refused(nics, f"perf write-bw --via kernel {EAST}", "no route", side="west")
-        expect_refused(nics, f"perf write-bw --via kernel --netdev nic0 {WEST}", "refused")
 
 
 def at_the_rule(nics):
@@ -239,8 +241,10 @@ def _(nics):
 
 @contextlib.contextmanager
 def vxlan(nics):
+    # QEMU's igb does not complete the checksums of what is within others' packets, and says it does.
     make = """
         ip link add vx0 type vxlan id 7 local {own} remote {other} dstport 4789
+        ethtool -K vx0 tx off >/dev/null
         ip address add 10.83.0.{number}/24 dev vx0
         ip link set dev vx0 up"""
     with set_up(nics, make, "ip link delete dev vx0"):
