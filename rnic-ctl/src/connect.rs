@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
-use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Qp};
+use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Device, Established, Qp};
 
 use crate::device::with_flags;
 use crate::failure::{Doing, Failure, Outcome};
@@ -19,7 +19,7 @@ pub(crate) fn options() -> ConnectionOptions {
 }
 
 /// Resolves the address of a host, in the family of the local one.
-pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<SocketAddr> {
+pub(crate) fn resolve(host: &str, port: u16, local: Option<SocketAddr>) -> Outcome<SocketAddr> {
     let what = || format!("find the host {host}");
     let addresses = (host, port)
         .to_socket_addrs()
@@ -32,21 +32,35 @@ pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<S
         .ok_or_else(|| Failure::operation(what(), "it has no address of that family"))
 }
 
-/// Reads a local address. A link-local one may have its scope (`fe80::1%eth1`), which must be an
-/// interface; that of the connection is --netdev, or a VLAN on it that has the address.
-pub(crate) fn local_address(text: &str) -> Result<IpAddr, String> {
+/// Reads a local address, without a port. A link-local one may have its scope (`fe80::1%eth1`),
+/// which must be an interface.
+pub(crate) fn local_address(text: &str) -> Result<SocketAddr, String> {
     let (address, scope) = match text.split_once('%') {
         Some((address, scope)) => (address, Some(scope)),
         None => (text, None),
     };
     let address: IpAddr = address.parse().map_err(|why| format!("{why}"))?;
     let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
-    match scope {
-        Some(_) if !is_link_local => Err("only link-local addresses (fe80::) have a scope".into()),
-        Some(scope) if if_nametoindex(scope).is_err() => {
-            Err(format!("there is no interface {scope}"))
+    let mut local = SocketAddr::new(address, 0);
+    if let Some(scope) = scope {
+        if !is_link_local {
+            return Err("only link-local addresses (fe80::) have a scope".into());
         }
-        _ => Ok(address),
+        let index = if_nametoindex(scope).map_err(|_| format!("there is no interface {scope}"))?;
+        if let SocketAddr::V6(local) = &mut local {
+            local.set_scope_id(index);
+        }
+    }
+    Ok(local)
+}
+
+/// Returns a local address with its port, as a device is told it. Over AF_XDP the link of a
+/// link-local address is --netdev, or a VLAN on it that has the address.
+pub(crate) fn local_on(device: &Device, mut local: SocketAddr, port: u16) -> SocketAddr {
+    local.set_port(port);
+    match device.kernel() {
+        Some(_) => local,
+        None => SocketAddr::new(local.ip(), port),
     }
 }
 
@@ -96,9 +110,9 @@ mod tests {
     #[test]
     fn a_local_address_may_have_a_scope_if_it_is_link_local() {
         let read = |text: &str| local_address(text).map(|address| address.to_string());
-        assert_eq!(read("192.0.2.1").as_deref(), Ok("192.0.2.1"));
-        assert_eq!(read("fe80::1").as_deref(), Ok("fe80::1"));
-        assert_eq!(read("fe80::1%lo").as_deref(), Ok("fe80::1"));
+        assert_eq!(read("192.0.2.1").as_deref(), Ok("192.0.2.1:0"));
+        assert_eq!(read("fe80::1").as_deref(), Ok("[fe80::1]:0"));
+        assert_eq!(read("fe80::1%lo").as_deref(), Ok("[fe80::1%1]:0"));
         for wrong in [
             "fe80::1%",
             "fe80::1%nosuch0",

@@ -124,7 +124,7 @@ impl From<XdpMode> for ModeChoice {
 pub(crate) fn with_flags(why: Error) -> String {
     match why {
         Error::Net(NetError::Protected { .. }) => {
-            format!("{why}; the flags are --via, --allow and --ignore-ipsec")
+            format!("{why}; the flags are --via kernel, --allow and --ignore-ipsec")
         }
         why => why.to_string(),
     }
@@ -251,7 +251,7 @@ mod tests {
         assert!(why.to_string().contains("`ignore_ipsec`"), "{why}");
         let said = with_flags(why);
         assert!(
-            said.ends_with("--via, --allow and --ignore-ipsec"),
+            said.ends_with("--via kernel, --allow and --ignore-ipsec"),
             "{said}"
         );
     }

@@ -1,12 +1,13 @@
 //! Waiting for clients, on one address or on all of both families.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rnic_core::engine::NetError;
 use rnic_verbs::{ConnectRequest, Device, Listener, Peers};
 
+use crate::connect::local_on;
 use crate::device::with_flags;
 use crate::failure::{Doing, Outcome};
 use crate::out;
@@ -23,17 +24,18 @@ impl Listening {
     /// it. Only these peers may connect.
     pub(crate) fn on(
         device: &Device,
-        address: Option<IpAddr>,
+        address: Option<SocketAddr>,
         port: u16,
         peers: &Peers,
     ) -> Outcome<Self> {
-        let listen =
-            |address: IpAddr| device.listen_to(SocketAddr::new(address, port), peers.clone());
-        let what = |address: IpAddr| format!("listen on {}", SocketAddr::new(address, port));
-        let first = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let listen = |address| device.listen_to(address, peers.clone());
+        let what = |address| format!("listen on {address}");
+        let first = address.map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), |address| {
+            local_on(device, address, port)
+        });
         let mut listeners = vec![listen(first).map_err(with_flags).doing(what(first))?];
         if address.is_none() {
-            let second = Ipv6Addr::UNSPECIFIED.into();
+            let second = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             match listen(second) {
                 Ok(listener) => listeners.push(listener),
                 // Another process would get the clients that come by IPv6.

@@ -32,7 +32,8 @@ pub(crate) fn addresses(
     if local.is_ipv4() != remote.is_ipv4() || remote.is_unspecified() || remote.is_multicast() {
         return Err(Errno::EINVAL);
     }
-    let with_scope = |ip| socket_address(ip, 0, interface.index);
+    let link = interface.link_of(local);
+    let with_scope = |ip| socket_address(ip, 0, link);
     Ok((with_scope(local), with_scope(remote)))
 }
 

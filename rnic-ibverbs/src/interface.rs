@@ -1,6 +1,6 @@
 //! What the kernel says about a network interface.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
@@ -15,6 +15,9 @@ pub(crate) struct Interface {
     pub(crate) is_active: bool,
     /// IPv4 addresses first.
     pub(crate) addresses: Vec<IpAddr>,
+    /// Its link-local addresses, each with the index of its link. All of the host together have
+    /// several links.
+    pub(crate) on_links: Vec<(Ipv6Addr, u32)>,
 }
 
 impl Interface {
@@ -41,12 +44,34 @@ impl Interface {
                 read.addresses.push(IpAddr::V4(v4.ip()));
             } else if let Some(v6) = address.as_sockaddr_in6() {
                 read.addresses.push(IpAddr::V6(v6.ip()));
+                if v6.ip().is_unicast_link_local() {
+                    read.on_links.push((v6.ip(), v6.scope_id()));
+                }
             }
         }
         // Peers on other hosts cannot reach the loopback address.
         let order = |address: &IpAddr| (address.is_loopback(), address.is_ipv6());
         read.addresses.sort_by_key(order);
         read
+    }
+
+    /// Returns whether it has an address, on this link if one is named.
+    pub(crate) fn has(&self, ip: IpAddr, link: Option<u32>) -> bool {
+        self.addresses.contains(&ip)
+            && link.is_none_or(|link| {
+                let mut on_links = self.on_links.iter();
+                on_links.any(|(own, at)| *own == ip && *at == link)
+            })
+    }
+
+    /// Returns the link of an own address, which is that of its peers, if that is link-local. It is
+    /// 0 if several links have the address.
+    pub(crate) fn link_of(&self, ip: IpAddr) -> u32 {
+        let mut links = self.on_links.iter().filter(|(own, _)| *own == ip);
+        match (links.next(), links.next()) {
+            (Some((_, link)), None) => *link,
+            _ => self.index,
+        }
     }
 
     /// Returns the address that is the GID at an index of the table. The first entries are there in
@@ -90,4 +115,31 @@ pub(crate) fn socket_address(ip: IpAddr, port: u16, interface: u32) -> SocketAdd
 /// Returns the address that a GID is.
 pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
     IpAddr::V6(gid.into()).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_is_of_its_links() {
+        let [a, b]: [Ipv6Addr; 2] = ["fe80::a", "fe80::b"].map(|ip| ip.parse().unwrap());
+        let all = Interface {
+            addresses: vec![IpAddr::from([127, 0, 0, 1]), a.into(), b.into(), b.into()],
+            on_links: vec![(a, 2), (b, 2), (b, 3)],
+            ..Interface::default()
+        };
+        for (ip, link, has) in [
+            (a, None, true),
+            (a, Some(2), true),
+            (a, Some(3), false),
+            (b, Some(3), true),
+            (b, Some(4), false),
+            (Ipv6Addr::LOCALHOST, None, false),
+        ] {
+            assert_eq!(all.has(ip.into(), link), has, "{ip} {link:?}");
+        }
+        assert!(all.has(IpAddr::from([127, 0, 0, 1]), None));
+        assert_eq!([a, b].map(|ip| all.link_of(ip.into())), [2, 0]);
+    }
 }

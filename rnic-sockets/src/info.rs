@@ -1,9 +1,10 @@
 //! What the kernel tells of a connection (`TCP_INFO`), as facts for an administrator.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use rnic_core::counters::TcpCounters;
-use rnic_core::tcp::{CongestionAlgorithm, DeliveryRate, State, TcpFacts};
+use rnic_core::tcp::{DeliveryRate, State, TcpFacts};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `struct tcp_info` of Linux, up to what Linux 6.2 has. A kernel that knows less writes less.
@@ -111,12 +112,13 @@ impl TcpInfo {
     }
 
     /// Returns the facts of a connection with `outstanding` octets that are not acknowledged, sent
-    /// or not. `ip_header` is the size of an IP header.
+    /// or not. `ip_header` is the size of an IP header, `congestion` what steers the congestion
+    /// window.
     pub(crate) fn facts(
         &self,
         outstanding: u64,
         ip_header: u32,
-        congestion: CongestionAlgorithm,
+        congestion: Cow<'static, str>,
     ) -> TcpFacts {
         let octets = |segments: u32| u64::from(segments) * u64::from(self.snd_mss);
         let unacked = outstanding.saturating_sub(self.notsent_bytes.into());

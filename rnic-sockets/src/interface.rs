@@ -1,6 +1,5 @@
 //! The interface on which a program wants its connections, if it names one: which addresses it has.
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -11,6 +10,7 @@ use nix::sys::socket::SockaddrStorage;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::sys;
+use crate::vrf::Vrf;
 
 /// An interface as it is now, or all of this host's where none is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,11 +78,9 @@ impl KernelInterface {
             }
             Err(errno) => return Err(io::Error::from(errno).into()),
         };
+        let vrf = Vrf::of(index)?;
         let mut names = vec![name.to_owned()];
-        let vrf = vrf_of(name, index);
-        if vrf.as_deref() == Some(name) {
-            names.extend(members(name));
-        }
+        names.extend(vrf.iter().flat_map(|vrf| vrf.members.clone()));
         let own = || all.iter().filter(|at| device(at) == name);
         let flags = own().fold(InterfaceFlags::empty(), |flags, at| flags | at.flags);
         let is_there = |at: &&InterfaceAddress| names.iter().any(|name| device(at) == name);
@@ -93,7 +91,7 @@ impl KernelInterface {
             mac: own().find_map(mac),
             up: flags.contains(InterfaceFlags::IFF_UP),
             is_loopback: flags.contains(InterfaceFlags::IFF_LOOPBACK),
-            vrf,
+            vrf: vrf.map(|vrf| vrf.name),
             name: Some(name.into()),
         })
     }
@@ -197,36 +195,6 @@ fn mtu_of(name: &str) -> Result<u32, InterfaceError> {
         Err(Errno::ENODEV) => Err(InterfaceError::NoSuchInterface(name.into())),
         Err(errno) => Err(io::Error::from(errno).into()),
     }
-}
-
-/// Returns the VRF that an interface belongs to, or that it is.
-fn vrf_of(name: &str, index: u32) -> Option<String> {
-    // What is mounted may be of another network namespace.
-    let shown = fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?;
-    if shown.trim() != index.to_string() {
-        return None;
-    }
-    let is_vrf = |path: &str| {
-        let uevent = fs::read_to_string(format!("{path}/uevent"));
-        uevent.is_ok_and(|uevent| uevent.lines().any(|line| line == "DEVTYPE=vrf"))
-    };
-    let own = format!("/sys/class/net/{name}");
-    if is_vrf(&own) {
-        return Some(name.into());
-    }
-    let master = fs::read_link(format!("{own}/master")).ok()?;
-    let master = master.file_name()?.to_str()?.to_owned();
-    is_vrf(&format!("/sys/class/net/{master}")).then_some(master)
-}
-
-/// Returns the interfaces that belong to a VRF.
-fn members(vrf: &str) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(format!("/sys/class/net/{vrf}")) else {
-        return Vec::new();
-    };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let lower = |name: String| Some(name.strip_prefix("lower_")?.to_owned());
-    names.filter_map(lower).collect()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod sockets;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod vrf;
 mod worker;
 
 pub use interface::{InterfaceError, KernelInterface};

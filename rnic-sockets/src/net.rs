@@ -192,7 +192,9 @@ impl Net for KernelNet {
         if interface.is_none() {
             settings.scope = local.map_or(0, scope_of).max(scope_of(remote));
         }
+        // The one may tell the link of both.
         let remote = interface::scoped(remote, settings.scope);
+        let local = local.map(|local| interface::scoped(local, settings.scope));
         let wanted = self.source_for(interface.as_ref(), &settings, remote, local)?;
         let port = Port::to_connect(settings, wanted);
         let port = port.map_err(|errno| self.not_bound(wanted, errno))?;

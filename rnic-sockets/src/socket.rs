@@ -1,5 +1,6 @@
 //! One connection: a TCP socket of the kernel that never waits.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use rnic_core::connection::{Received, Socket};
-use rnic_core::tcp::{CongestionAlgorithm, Keepalive, State, TcpFacts, TcpFailure};
+use rnic_core::tcp::{Keepalive, State, TcpFacts, TcpFailure};
 use rnic_manager::PrivateFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -100,15 +101,11 @@ impl KernelSocket {
         }
     }
 
-    /// Returns what steers the congestion window.
-    fn congestion(&self) -> CongestionAlgorithm {
+    /// Returns the name of what steers the congestion window: the kernel's own choice where it did
+    /// not permit ours. It has none once the connection was reset.
+    fn congestion(&self) -> Cow<'static, str> {
         let name = self.fd().ok().map(rustix::net::sockopt::tcp_congestion);
-        match name {
-            Some(Ok(name)) if name == CongestionAlgorithm::NewReno.to_string() => {
-                CongestionAlgorithm::NewReno
-            }
-            _ => CongestionAlgorithm::Cubic,
-        }
+        name.and_then(Result::ok).map_or(Cow::default(), Cow::Owned)
     }
 }
 
@@ -332,6 +329,22 @@ mod tests {
             assert_eq!(socket.max_payload(), 88);
         }
         assert_eq!(socket.max_payload(), now);
+    }
+
+    #[test]
+    fn the_congestion_window_is_steered_by_what_the_kernel_says() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let permitted = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+        let permitted = std::fs::read_to_string(permitted).unwrap();
+        for name in permitted.split_whitespace() {
+            let stream = std::net::TcpStream::connect(remote).unwrap();
+            rustix::net::sockopt::set_tcp_congestion(&stream, name).unwrap();
+            let mut socket = KernelSocket::new(OwnedFd::from(stream).into(), remote, true);
+            assert_eq!(socket.facts().congestion, name);
+            socket.reset();
+            assert_eq!(socket.facts().congestion, "");
+        }
     }
 
     #[test]

@@ -282,7 +282,7 @@ fn the_congestion_window_is_steered_as_wanted_where_the_kernel_permits() {
         let active = host.connect(address).unwrap();
         for socket in [&socket, &active] {
             if is_permitted {
-                assert_eq!(socket.facts().congestion, wanted);
+                assert_eq!(socket.facts().congestion, wanted.name());
             }
         }
         drop(peer);

@@ -77,14 +77,17 @@ pub enum OpenError {
 impl OpenError {
     /// Returns whether TCP sockets of the kernel may do where this is in the way.
     pub(crate) fn leaves_sockets(&self) -> bool {
-        match self {
-            Self::Unprivileged { .. } | Self::NoPort { .. } => true,
-            Self::Interface(why) => !matches!(
-                why,
-                rnic_xdp::OpenError::NoSuchDevice { .. } | rnic_xdp::OpenError::Config { .. }
-            ),
-            _ => false,
-        }
+        let alone = match self {
+            Self::Unprivileged { .. } => return true,
+            Self::NoPort { alone, .. } => &**alone,
+            Self::Interface(alone) => alone,
+            _ => return false,
+        };
+        // What is not there has no sockets either: the first reason is the better one.
+        !matches!(
+            alone,
+            rnic_xdp::OpenError::NoSuchDevice { .. } | rnic_xdp::OpenError::Config { .. }
+        )
     }
 }
 

@@ -1,13 +1,14 @@
 //! A connection as an administrator sees it: what `ss -ti` shows of the kernel's.
 
 use core::time::Duration;
+use std::borrow::Cow;
 
-use super::{CongestionAlgorithm, DeliveryRate, State, Tcp};
+use super::{DeliveryRate, State, Tcp};
 use crate::counters::TcpCounters;
 use crate::time::Instant;
 
 /// One connection at one moment. Sizes are octets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpFacts {
     /// The state.
     pub state: State,
@@ -30,8 +31,8 @@ pub struct TcpFacts {
     pub cwnd: u64,
     /// The slow-start threshold, once there was a loss.
     pub ssthresh: Option<u64>,
-    /// What steers that window.
-    pub congestion: CongestionAlgorithm,
+    /// What steers that window, by its name in Linux: a kernel's TCP may have others than ours.
+    pub congestion: Cow<'static, str>,
     /// What new data is paced at, in octets a second, if it is.
     pub pacing_rate: Option<u64>,
     /// How fast octets reached the peer in the last round trip, once one has ended.
@@ -124,7 +125,7 @@ impl Tcp {
             path_mss: self.options.mss,
             cwnd,
             ssthresh: (ssthresh < u64::MAX).then_some(ssthresh),
-            congestion: self.recovery.congestion().algorithm(),
+            congestion: self.recovery.congestion().algorithm().name().into(),
             pacing_rate: self.pacing_rate(),
             delivery_rate: self.delivery_rate(),
             unacked: self.send.flight(),

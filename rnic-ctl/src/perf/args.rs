@@ -1,7 +1,7 @@
 //! The command line of `rnic-ctl perf`: perftest's option letters.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ pub(crate) struct PerfArgs {
     /// The local address to use or listen on; without it a server listens on all addresses of both
     /// families
     #[arg(long, value_name = "ADDRESS", value_parser = local_address)]
-    pub local: Option<IpAddr>,
+    pub local: Option<SocketAddr>,
 
     /// TCP port of the server
     #[arg(short, long, default_value_t = 18515)]

@@ -19,7 +19,7 @@ mod stats;
 mod tcp_info;
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rnic_verbs::{Device, Peers};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
     report.line(
         "Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.",
     )?;
-    let listening = Listening::on(&far, Some(address), args.port, &Peers::all())?;
+    let listening = Listening::on(&far, Some((address, 0).into()), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
         let test = plan.test;
@@ -128,7 +128,7 @@ fn server(
 fn client(
     device: &Device,
     server: SocketAddr,
-    local: Option<IpAddr>,
+    local: Option<SocketAddr>,
     plan: &Plan,
     report: &mut Report,
     interrupt: &Interrupt,

@@ -1,6 +1,6 @@
 //! The connections of a test: one for control, and the data connections.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rnic_verbs::{
@@ -16,6 +16,7 @@ use super::hello::{Hello, HelloReply, NO_BUFFER, Role};
 use super::limits::Limits;
 use super::message::Message;
 use super::receives::{self, RECEIVES, Receive};
+use crate::connect::local_on;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::listen::Listening;
@@ -164,7 +165,7 @@ impl Setup {
 pub(super) fn connect(
     device: &Device,
     server: SocketAddr,
-    local: Option<IpAddr>,
+    local: Option<SocketAddr>,
     hello: Hello,
     interrupt: &Interrupt,
 ) -> Outcome<Session> {
@@ -174,7 +175,7 @@ pub(super) fn connect(
             private_data: hello.encode(),
             ..crate::connect::options()
         };
-        let local = local.map(|address| SocketAddr::new(address, 0));
+        let local = local.map(|address| local_on(device, address, 0));
         let established = crate::connect::connect(qp, server, local, options, interrupt, rejected)?;
         Ok(established.private_data)
     };

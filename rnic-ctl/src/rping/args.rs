@@ -1,6 +1,6 @@
 //! The command line of `rnic-ctl rping`: rping's option letters and some diagnostics.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
@@ -29,7 +29,7 @@ pub(crate) struct RpingArgs {
 
     /// The client's own address
     #[arg(short = 'I', long, value_name = "ADDRESS", value_parser = local_address)]
-    pub source: Option<IpAddr>,
+    pub source: Option<SocketAddr>,
 
     /// TCP port of the server
     #[arg(short, long, default_value_t = 7174)]
@@ -100,11 +100,11 @@ pub(crate) struct RpingArgs {
 
 impl RpingArgs {
     /// Returns the address to listen on.
-    pub(super) fn local(&self) -> Outcome<Option<IpAddr>> {
+    pub(super) fn local(&self) -> Outcome<Option<SocketAddr>> {
         let Some(address) = &self.address else {
             return Ok(self.source);
         };
-        Ok(Some(resolve(address, self.port, None)?.ip()))
+        Ok(Some(resolve(address, self.port, None)?))
     }
 
     /// Prints an intermediate result.

@@ -8,7 +8,7 @@ use super::args::{BadRkey, RpingArgs};
 use super::end::{End, Summary, ended, quoted};
 use super::info::{Info, ping_text, text, wrong_rkey};
 use super::peer::{Next, Peer, memory, options};
-use crate::connect::connect;
+use crate::connect::{connect, local_on};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out::printable;
@@ -24,7 +24,7 @@ pub(super) fn run(
     let size = args.size as usize;
     let source = memory(&peer.pd, size, Access::REMOTE_READ)?;
     let sink = memory(&peer.pd, size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let local = args.source.map(|address| SocketAddr::new(address, 0));
+    let local = args.source.map(|address| local_on(device, address, 0));
     let private_data = args.private_data.clone().unwrap_or_default().into_bytes();
     let connecting = ConnectionOptions {
         private_data,

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
 fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     let ([near, far], address) = args.device.open_in_memory()?;
     args.debug("both sides run in this process, over a link in memory");
-    let listening = Listening::on(&far, Some(address), args.port, &Peers::all())?;
+    let listening = Listening::on(&far, Some((address, 0).into()), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
         // The diagnostics are for the side that the command line names.

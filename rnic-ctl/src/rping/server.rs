@@ -177,7 +177,8 @@ mod tests {
         };
         let ([near, far], address) = args.device.open_in_memory().unwrap();
         let to = SocketAddr::new(address, 7174);
-        let listening = Listening::on(&far, Some(address), to.port(), &Peers::all()).unwrap();
+        let listening =
+            Listening::on(&far, Some((address, 0).into()), to.port(), &Peers::all()).unwrap();
         std::thread::scope(|scope| {
             let interrupt = Interrupt::default();
             let args = &args;

@@ -18,6 +18,7 @@ use crate::abi::rdma_sockaddr;
 use crate::adapter::{self, Adapter, adapters};
 use crate::cm::mapping::{self, Use};
 use crate::errno::Errno;
+use crate::interface::socket_address;
 
 /// How long a TCP port is waited for that belongs to a process which has ended, one that this
 /// process may just have released, and how often to look.
@@ -90,6 +91,18 @@ pub(super) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Returns the address as a device is told it. That of all interfaces cannot know the link of a
+/// link-local one.
+pub(super) fn told(address: SocketAddr, adapter: Option<&Adapter>) -> SocketAddr {
+    let plain = plain(address);
+    match link_of(address) {
+        Some(link) if adapter.is_some_and(|adapter| adapter.netdev.is_empty()) => {
+            socket_address(plain.ip(), plain.port(), link)
+        }
+        _ => plain,
+    }
+}
+
 /// Returns the link of a link-local address, if the address names it.
 pub(super) fn link_of(address: SocketAddr) -> Option<u32> {
     match address {
@@ -98,16 +111,6 @@ pub(super) fn link_of(address: SocketAddr) -> Option<u32> {
         }
         _ => None,
     }
-}
-
-/// Returns the address as programs are to see it: with its link if it is link-local.
-pub(super) fn with_link(mut address: SocketAddr, adapter: &Adapter) -> SocketAddr {
-    if let SocketAddr::V6(v6) = &mut address
-        && v6.ip().is_unicast_link_local()
-    {
-        v6.set_scope_id(adapter.interface().index);
-    }
-    address
 }
 
 /// Returns the local address from which the kernel would send to this one, with the link of a

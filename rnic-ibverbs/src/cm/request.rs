@@ -15,6 +15,7 @@ use crate::cm::channel;
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase, State};
 use crate::cm::verbs;
+use crate::interface::socket_address;
 
 /// Tells an id that a peer asks for a connection. Rejects the peer if too many wait already.
 pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
@@ -55,7 +56,8 @@ pub(super) unsafe fn make_id(
     let (local, peer) = (asked.local(), asked.peer());
     // The program knows the port that it asked for, and not one that it was mapped to.
     let known = SocketAddr::new(local.ip(), asked_for.unwrap_or(local.port()));
-    let shown = [known, peer].map(|address| address::with_link(address, adapter));
+    let link = adapter.interface().link_of(local.ip());
+    let shown = [known, peer].map(|end| socket_address(end.ip(), end.port(), link));
     let (channel, queue) = if is_sync {
         channel::make().ok()?
     } else {

@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::cancellation::PutOff;
 use crate::cm::address::{
-    self, Reserved, any_like, link_of, plain, reserve, reserve_again, source_for,
+    self, Reserved, any_like, link_of, plain, reserve, reserve_again, source_for, told,
 };
 use crate::cm::claims::Claim;
 use crate::cm::event::EventData;
@@ -36,10 +36,8 @@ struct Place {
 /// Returns the adapter that has an address. Several links may have the same link-local one.
 fn adapter_with(address: SocketAddr) -> Option<&'static Adapter> {
     let (ip, link) = (address.ip().to_canonical(), link_of(address));
-    adapters().iter().find(|adapter| {
-        let interface = adapter.interface();
-        interface.addresses.contains(&ip) && link.is_none_or(|link| link == interface.index)
-    })
+    let mut adapters = adapters().iter();
+    adapters.find(|adapter| adapter.interface().has(ip, link))
 }
 
 /// Returns the device that stands for the loopback device: the first that is active, and its first
@@ -131,7 +129,7 @@ unsafe fn bind(id: *mut rdma_cm_id, this: &Arc<Id>, wanted: SocketAddr) -> Resul
         verbs::attach(id, adapter)?;
     }
     state.adapter = place.adapter;
-    state.local = Some(plain(bound));
+    state.local = Some(told(bound, place.adapter));
     state.any_port = wanted.port() == 0;
     state.reserved = Some(reserved);
     state.claim = Some(claimed);
@@ -209,11 +207,15 @@ unsafe fn choose(id: *mut rdma_cm_id, this: &Arc<Id>, remote: SocketAddr) -> Res
         // Bound to the loopback address.
         verbs::attach(id, adapter)?;
     } else if let (Some(adapter), Some(link)) = (state.adapter, link_of(remote))
+        && !adapter.netdev.is_empty()
         && link != adapter.interface().index
     {
         return Err(Errno::ENETUNREACH);
     }
     state.local = Some(local);
+    if !is_loopback {
+        there = told(remote, state.adapter);
+    }
     state.remote = Some(there);
     address::write(remote, &raw mut (*id).route.addr.dst_addr);
     verbs::show_gid(&raw mut (*id).route.addr.addr.dgid, there.ip());

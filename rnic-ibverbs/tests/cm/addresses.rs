@@ -90,8 +90,17 @@ unsafe fn ports_client() {
 }
 
 /// Returns the link-local address of the only interface that has one, and the number of the
-/// interface.
+/// interface, as soon as the kernel has made it.
 fn link_local() -> (Ipv6Addr, u32) {
+    loop {
+        if let Some(made) = link_local_now() {
+            return made;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn link_local_now() -> Option<(Ipv6Addr, u32)> {
     let of_links = nix::ifaddrs::getifaddrs().unwrap().filter_map(|entry| {
         let v6 = *entry.address?.as_sockaddr_in6()?;
         v6.ip().is_unicast_link_local().then(|| {
@@ -99,7 +108,7 @@ fn link_local() -> (Ipv6Addr, u32) {
             (v6.ip(), index)
         })
     });
-    of_links.last().unwrap()
+    of_links.last()
 }
 
 unsafe fn scope(address: &rdma_sockaddr) -> (Ipv6Addr, u32) {

@@ -16,8 +16,22 @@ pub(crate) const CLIENT: &str = "10.78.0.2";
 /// What a server prints when clients may come.
 pub(crate) const READY: &str = "ready";
 
-/// Plays two roles against each other, each in a process of its own. Both must succeed.
+/// What has a process take TCP sockets of the kernel, on any interface.
+#[allow(dead_code, reason = "not every test with two hosts is over sockets")]
+pub(crate) const ANY_BY_SOCKETS: Choice = &[("RNIC_VIA", "kernel")];
+
+/// The environment that chooses a process's devices.
+type Choice<'a> = &'a [(&'a str, &'a str)];
+
+/// Plays two roles against each other, each in a process of its own, over AF_XDP. Both must
+/// succeed.
 pub(crate) fn play(name: &str, server: &str, client: &str) {
+    let devices = ["cm0", "cm1"].map(|netdev| [("RNIC_NETDEV", netdev)]);
+    play_on(name, [&devices[0], &devices[1]], server, client);
+}
+
+/// Plays two roles against each other, on these devices of the server and of the client.
+pub(crate) fn play_on(name: &str, devices: [Choice; 2], server: &str, client: &str) {
     let one = Namespace::new(&format!("{name}s")).unwrap();
     let other = Namespace::new(&format!("{name}c")).unwrap();
     let end = |namespace, name, addresses| VethEnd {
@@ -31,10 +45,10 @@ pub(crate) fn play(name: &str, server: &str, client: &str) {
         1,
     )
     .unwrap();
-    let mut server = start(&one, "cm0", server);
+    let mut server = start(&one, devices[0], server);
     let mut lines = BufReader::new(server.stdout.take().unwrap());
     wait_ready(&mut lines);
-    let mut client = start(&other, "cm1", client);
+    let mut client = start(&other, devices[1], client);
     let mut said = String::new();
     let client_says = client.stdout.take().unwrap();
     BufReader::new(client_says)
@@ -52,12 +66,13 @@ pub(crate) fn play(name: &str, server: &str, client: &str) {
     assert!(server_done.success(), "the server failed:\n{answered}");
 }
 
-fn start(host: &Namespace, netdev: &str, role: &str) -> Child {
+fn start(host: &Namespace, device: Choice, role: &str) -> Child {
     let mut command: Command = host.command(std::env::current_exe().unwrap());
     command
         .args(["role", "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
-        .env("RNIC_NETDEV", netdev)
+        .env_remove("RNIC_NETDEV")
+        .envs(device.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     command.spawn().unwrap()

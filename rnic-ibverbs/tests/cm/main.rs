@@ -105,3 +105,11 @@ fn a_port_is_used_again_behind_an_orderly_end() {
 fn link_local_addresses_have_their_link() {
     play("scope", "scope-server", "scope-client");
 }
+
+/// The device of all interfaces has those of each.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn link_local_addresses_have_their_link_on_the_device_of_all_interfaces() {
+    let any = [hosts::ANY_BY_SOCKETS; 2];
+    hosts::play_on("scopeany", any, "scope-server", "scope-client");
+}

@@ -93,7 +93,7 @@ impl From<&TcpFacts> for TcpResource {
         let [sack, wscale, ts, ecn] = tcp.options;
         let counted = &tcp.counters;
         Self {
-            congestion: tcp.congestion.to_string(),
+            congestion: tcp.congestion.clone().into_owned(),
             sack,
             wscale,
             ts,

@@ -28,7 +28,8 @@ pub enum OpenError {
     },
     /// The device has no MAC address.
     #[error(
-        "{netdev} is no Ethernet device: it has no MAC address, as loopback devices and tunnels have none; choose another"
+        "{netdev} is no Ethernet device: it has no MAC address, as loopback devices and tunnels have none; choose another, \
+         or TCP sockets of the kernel, which take any that has an address (`--via kernel`)"
     )]
     NoEthernet {
         /// The device.

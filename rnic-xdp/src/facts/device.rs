@@ -16,8 +16,8 @@ use crate::device::steering::{Below, Mode, Owner, above};
 const DEVICE: &str = "device";
 const NATIVE_XDP: &str = "native XDP";
 const ZERO_COPY: &str = "zero-copy";
-const NO_ETHERNET: &str =
-    "choose a device with Ethernet frames: tunnels, WireGuard and loopback have none";
+const NO_ETHERNET: &str = "choose a device with Ethernet frames: tunnels, WireGuard and loopback have none; or TCP sockets of the kernel, which take \
+     any that has an address (`--via kernel`)";
 
 pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, netdev));

@@ -257,10 +257,11 @@ mod tests {
             let error = namespace.run(|| XdpInterface::open(&InterfaceConfig::new(netdev)));
             let error = error.err().unwrap().to_string();
             assert!(error.contains("is no Ethernet device"), "{error}");
+            assert!(error.contains("`--via kernel`"), "{error}");
             let found = namespace.run(|| facts(netdev));
             let device = find(&found, "device");
             assert_eq!(device.verdict, Verdict::Fail, "{device:?}");
-            assert!(device.remedy.is_some());
+            assert!(device.remedy.as_ref().unwrap().contains("`--via kernel`"));
         }
         let port = namespace.run(|| XdpInterface::open(&InterfaceConfig::new("tap0")));
         assert!(port.unwrap().has_partial_checksums());

@@ -31,12 +31,19 @@ pub enum CongestionAlgorithm {
     NewReno,
 }
 
-impl fmt::Display for CongestionAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl CongestionAlgorithm {
+    /// Returns its name, which is Linux's for the same algorithm.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Cubic => "cubic",
             Self::NewReno => "reno",
-        })
+        }
+    }
+}
+
+impl fmt::Display for CongestionAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
