@@ -24,6 +24,10 @@ class GuestError(Exception):
     """Something around a virtual machine failed; the text says what and what to do."""
 
 
+class GuestStoodStill(GuestError):
+    """The guest's processor got no time for so long that its kernel complained."""
+
+
 def leave_nothing_behind():
     """Turns the signals that end a process into an exception, so that `with` blocks unwind."""
 
@@ -119,7 +123,9 @@ class Job:
 
     def wait(self):
         if not self._done.wait(max(0, self._deadline - time.monotonic())):
-            raise GuestError(f"the guest does not answer; its console said:\n{self._guest.console()}")
+            console = self._guest.console()
+            kind = GuestStoodStill if "soft lockup" in console else GuestError
+            raise kind(f"the guest does not answer; its console said:\n{console}")
         if self._result is None:
             raise GuestError(f"the guest is gone; its console said:\n{self._guest.console()}")
         return self._result
