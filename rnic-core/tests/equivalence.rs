@@ -7,6 +7,7 @@ mod equivalence;
 use equivalence::{Case, check, check_all_is_done};
 use fastrand::Rng;
 use rnic_core::fast_paths::{FastPath, FastPaths, taken};
+use rnic_core::testing::deep;
 
 /// Octets that a case is made of at most.
 const OCTETS: usize = 500;
@@ -89,10 +90,10 @@ fn each_fast_path_is_taken_where_it_is_switched_on() {
     println!("frames, completions and ends: {reached:?}");
 }
 
-/// How many cases to run: `RNIC_CASES` times as many as usual.
+/// How many cases to run: [`deep`] of them, or `RNIC_CASES` times as many.
 fn cases(usual: u64) -> u64 {
     let times = std::env::var("RNIC_CASES")
         .ok()
         .and_then(|times| times.parse().ok());
-    usual * times.unwrap_or(1)
+    deep(usual) * times.unwrap_or(1)
 }

@@ -15,6 +15,7 @@ use fastrand::Rng;
 use rnic_core::connection::{ConnectionOptions, EndReason, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Access;
+use rnic_core::testing::deep;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
 use rnic_core::verbs::{
@@ -365,6 +366,7 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
 /// of them.
 fn run_all(seeds: u64, asked: Asked) -> [u64; 2] {
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
+    let seeds = deep(seeds);
     let share = move |thread: u64| {
         let seeds = (0..seeds).filter(move |seed| seed % threads == thread);
         seeds.map(|seed| run(seed, asked).1).fold([0; 2], add)

@@ -62,6 +62,7 @@ fn a_peer_that_ignores_xoff_is_stopped_by_the_window() {
 /// TCP rounds the window up where it scales it: to a peer that sends a few octets at a time it
 /// never closes.
 #[test]
+#[cfg_attr(not(carrier_sockets), ignore = "slow: ci/test runs it")]
 #[cfg_attr(carrier_sockets, ignore = "looks at our TCP; the kernel has its own")]
 fn a_peer_that_creeps_through_the_window_is_cut_off() {
     let (mut sim, raw) = raw();
