@@ -13,7 +13,7 @@
 #include "peer.h"
 
 static int association = -1;
-static bool has_ended, is_dry = true;
+static bool has_ended, is_shutting_down, is_dry = true;
 static unsigned inbound, outbound;
 
 static void set(int socket, int name, const void *value, socklen_t length, const char *what) {
@@ -76,7 +76,8 @@ static void connect_or_listen(void) {
     prepare(fd);
     if (!options.listens) {
         if (connect(fd, &address.any, sizeof address)) {
-            event("association refused=%s", errno == ECONNREFUSED ? "abort" : strerror(errno));
+            // An ABORT of the INIT, or soon behind the association's beginning.
+            event("association end=%s refused", errno == ECONNREFUSED ? "abort" : strerror(errno));
             has_ended = true;
         }
         association = fd;
@@ -103,7 +104,9 @@ static bool receive(uint8_t *data, size_t *length, struct sctp_rcvinfo *about, i
     ssize_t got = recvmsg(association, &message, *flags);
     if (got < 0 && errno == EAGAIN) return false;
     if (got <= 0) {
-        if (!has_ended) event("association end=%s", got < 0 ? strerror(errno) : "closed");
+        // Behind the news that the peer shuts down, that of the end does not always come.
+        const char *end = got < 0 ? strerror(errno) : is_shutting_down ? "shutdown" : "closed";
+        if (!has_ended) event("association end=%s", end);
         has_ended = true;
         return false;
     }
@@ -145,7 +148,10 @@ static void on_notification(const uint8_t *data) {
     case SCTP_ADAPTATION_INDICATION:
         check_indication(news->sn_adaptation_event.sai_adaptation_ind);
         break;
-    case SCTP_SHUTDOWN_EVENT: event("association shutting-down"); break;
+    case SCTP_SHUTDOWN_EVENT:
+        is_shutting_down = true;
+        event("association shutting-down");
+        break;
     case SCTP_SENDER_DRY_EVENT: is_dry = true; break;
     }
 }
@@ -234,6 +240,7 @@ void wait_for_acknowledgements(void) {
 
 void shut_down(void) {
     if (has_ended) return;
+    is_shutting_down = true;
     shutdown(association, SHUT_WR);
     while (pump()) continue;
 }

@@ -48,6 +48,14 @@ bool take_event(char **words, unsigned count) {
     return false;
 }
 
+void expect_event(char **words, unsigned count) {
+    bool goes_on = true;
+    while (!take_event(words, count)) {
+        if (!goes_on) die("the association has ended without it");
+        goes_on = pump(); // the end itself may be what is expected
+    }
+}
+
 void die(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

@@ -6,7 +6,7 @@
 //   sctp-peer bare-listen|bare-connect ...             without an indication: see bare.c
 //
 // Options: streams=N (each way; 8), indication=N (to send; 1), segment=N (octets of a DDP segment;
-// as many as fit), backlog=N (Initiates that may wait; 4), receives=N (buffers of each queue; 64),
+// as many as fit), backlog=N (Initiates that may wait; 16), receives=N (buffers of each queue; 64),
 // limit=SECONDS (for the whole run; 30), silent (answers no Terminate), fragments (SCTP may cut
 // chunks).
 //
@@ -45,7 +45,7 @@
 #include "peer.h"
 
 struct options options = {
-    .streams = 8, .indication = DDP_INDICATION, .backlog = 4, .receives = 64, .limit = 30,
+    .streams = 8, .indication = DDP_INDICATION, .backlog = 16, .receives = 64, .limit = 30,
 };
 
 static const struct {

@@ -48,6 +48,8 @@ extern struct options options;
 void event(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // Takes the oldest event that has all of the words; false if there is none.
 bool take_event(char **words, unsigned count);
+// Waits for such an event, and takes it.
+void expect_event(char **words, unsigned count);
 // Ends the process with an error message.
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 // What the process is doing, for the message when its time is up.

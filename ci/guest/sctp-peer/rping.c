@@ -12,8 +12,7 @@ static char *words[4];
 
 static void expect(unsigned count) {
     doing("rping: waiting for %s %s %s", words[0], words[1], count > 2 ? words[2] : "");
-    while (!take_event(words, count))
-        if (!pump() && !take_event(words, count)) die("the association has ended without it");
+    expect_event(words, count);
 }
 
 static void expect_delivered(const struct session *session, const char *operation) {

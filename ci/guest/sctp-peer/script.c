@@ -64,7 +64,7 @@ static int64_t depths_of(const struct step *step) {
     if (sscanf(text, "%u/%u", &ird, &ord) != 2) die("'%s' is not IRD/ORD", text);
     uint32_t word = (ird & 0x3fff) << 16 | (ord & 0x3fff);
     for (; flags && *flags; flags++) {
-        const char *known = "DC............BA", *at = strchr(known, *flags);
+        const char *known = "DC..............BA", *at = strchr(known, *flags);
         if (!at || *at == '.') die("there is no flag %c", *flags);
         word |= 1u << (at - known + 14);
     }
@@ -249,10 +249,7 @@ static void do_memory(const struct step *step) {
 }
 
 static void do_expect(const struct step *step) {
-    while (!take_event(step->words + 1, step->count - 1))
-        // The end itself may be what is expected.
-        if (!pump() && !take_event(step->words + 1, step->count - 1))
-            die("the association has ended without it");
+    expect_event(step->words + 1, step->count - 1);
 }
 
 static void do_absent(const struct step *step) {
