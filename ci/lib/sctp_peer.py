@@ -38,12 +38,12 @@ class SctpPeer:
         return done.output.splitlines()
 
 
-def talk(nics, connects, listens, options="", address=WEST, listener_options="", roles=("connect", "listen")):
+def talk(nics, connects, listens, options="", address=WEST, connector="connect", listener="listen", listener_options=""):
     """Two peers: the steps of the one in the east, which connects, and of the one in the west.
     Returns the lines of both."""
-    listener = SctpPeer(nics, "west", f"{roles[1]} {address} {PORT}", listens, f"{options} {listener_options}")
+    listener = SctpPeer(nics, "west", f"{listener} {address} {PORT}", listens, f"{options} {listener_options}")
     listener.wait_until("listening")
-    connector = SctpPeer(nics, "east", f"{roles[0]} {address} {PORT}", connects, options)
+    connector = SctpPeer(nics, "east", f"{connector} {address} {PORT}", connects, options)
     outcomes = []
     for peer in (connector, listener):
         try:

@@ -17,6 +17,7 @@ from sctp_peer import talk
 # It uses the kernel's SCTP: one kind of NIC is like another.
 KINDS = ("virtio",)
 EAST6, WEST6 = "fd79::1", "fd79::2"
+EAST_BARE, WEST_BARE = "10.79.0.77", "10.79.0.78"
 
 
 def opened(*steps):
@@ -209,7 +210,7 @@ def _(nics):
 @case("sctp peer: indications, and ends of associations", kinds=KINDS)
 def _(nics):
     talk(nics, ["expect end=abort"], ["expect established indication=2 ddp=no", "expect end=aborted-here"], "indication=2", listener_options="indication=1")
-    talk(nics, ["expect established indication=0 ddp=no", "expect end=aborted-here"],
+    talk(nics, ["expect established indication=none ddp=no", "expect end=aborted-here"],
          ["expect established indication=1 streams_in=8", "expect end=abort"], listener_options="indication=0")
     talk(nics, ["initiate 0", "expect name=accept", "abort"], ["expect name=initiate", "accept 0", "expect end=abort"])
     talk(nics, ["initiate 0", "expect name=accept", "expect association shutting-down"],
@@ -219,8 +220,40 @@ def _(nics):
     expect(nobody.code == 0, "a refused association is not told:", nobody.output)
 
 
+@contextlib.contextmanager
+def bare_addresses(nics):
+    """Two addresses that no kernel has, and that each side's knows where to reach."""
+    known = ((nics.west, f"{EAST_BARE} lladdr 52:54:00:79:00:01 dev nic1"),
+             (nics.east, f"{WEST_BARE} lladdr 52:54:00:79:00:02 dev nic0"))
+    for run, neighbour in known:
+        run(f"ip neighbour replace {neighbour}").checked()
+    try:
+        yield
+    finally:
+        for run, neighbour in known:
+            run(f"ip neighbour delete {neighbour}")
+
+
+@case("sctp peer: without an indication", kinds=KINDS)
+def _(nics):
+    sees_none = ["expect established indication=none ddp=no", "expect end=aborted-here"]
+    is_refused = ["expect established indication=1 streams_in=8", "expect end=abort"]
+    exchange = (opened(*LEARN, "hold 0", "write 0 length=9000 seed=2", "send 0 text=x", "release 0 reversed",
+                       "read 0 length=3000", "expect op=read-response", "expect op=send text=y"),
+                accepted("advertise 0", "expect op=write length=9000 seed=2", "expect op=send text=x", "send 0 text=y"))
+    listens = {"address": WEST_BARE, "listener": "bare-listen"}
+    with bare_addresses(nics):
+        connects = {"connector": "bare-connect", "options": f"from={EAST_BARE}"}
+        talk(nics, *exchange, **connects)
+        talk(nics, *exchange, **listens)
+        connects["options"] += " indication=0"
+        talk(nics, is_refused, sees_none, listener_options="indication=1", **connects)
+        talk(nics, sees_none, is_refused, listener_options="indication=0", **listens)
+
+
 @case("sctp peer: rping", kinds=KINDS)
 def _(nics):
+    talk(nics, ["rping-client 3 plain"], ["expect name=initiate private=0", "rping-server any", "expect rounds=3"])
     lines = talk(nics, ["rping-client 0 count=5 size=3000"], ["expect name=enhanced-initiate ird=1 ord=1", "rping-server any"])
     pings = [[line.partition("=")[2] for line in side if line.startswith(what)] for side, what in zip(lines, ("ping=", "pong="))]
     expect(len(pings[0]) == 5 and pings[0] == pings[1], "they see different pings:", pings)

@@ -14,6 +14,7 @@
 
 static int association = -1;
 static bool has_ended, is_shutting_down, is_dry = true;
+static bool is_known; // the peer's indication
 static unsigned inbound, outbound;
 
 static void set(int socket, int name, const void *value, socklen_t length, const char *what) {
@@ -119,10 +120,24 @@ static bool receive(uint8_t *data, size_t *length, struct sctp_rcvinfo *about, i
     return true;
 }
 
+void set_streams(unsigned in, unsigned out) {
+    // No more than each side wants.
+    inbound = options.bare && in > options.streams ? options.streams : in;
+    outbound = options.bare && out > options.streams ? options.streams : out;
+}
+
+void end_association(const char *how) {
+    if (!has_ended) event("association end=%s", how);
+    has_ended = true;
+}
+
 // Section 11.1: the indication is looked at; without DDP's there is no DDP on this association.
-static void check_indication(uint32_t indication) {
-    event("association established streams_in=%u streams_out=%u indication=%u ddp=%s", inbound,
-          outbound, indication, indication == DDP_INDICATION ? "yes" : "no");
+void check_indication(int64_t indication) {
+    char text[24] = "none";
+    if (indication >= 0) snprintf(text, sizeof text, "%llu", (unsigned long long)indication);
+    event("association established streams_in=%u streams_out=%u indication=%s ddp=%s", inbound,
+          outbound, text, indication == DDP_INDICATION ? "yes" : "no");
+    is_known = true;
     if (inbound != outbound) event("violation why=unequal-numbers-of-streams");
     if (indication != DDP_INDICATION && options.indication == DDP_INDICATION) abort_association();
 }
@@ -133,12 +148,10 @@ static void on_change(const struct sctp_assoc_change *change) {
         [SCTP_SHUTDOWN_COMP] = "shutdown", [SCTP_CANT_STR_ASSOC] = "never-began",
     };
     if (change->sac_state == SCTP_COMM_UP) {
-        inbound = change->sac_inbound_streams;
-        outbound = change->sac_outbound_streams;
+        set_streams(change->sac_inbound_streams, change->sac_outbound_streams);
         return;
     }
-    if (!has_ended) event("association end=%s", ends[change->sac_state]);
-    has_ended = true;
+    end_association(ends[change->sac_state]);
 }
 
 static void on_notification(const uint8_t *data) {
@@ -158,10 +171,16 @@ static void on_notification(const uint8_t *data) {
 
 void open_association(void) {
     doing("opening the association");
+    if (options.bare) {
+        bare_open();
+        while (!is_known && pump()) continue;
+        return;
+    }
     connect_or_listen();
     while (!outbound && pump()) continue;
     if (has_ended) return;
-    // The kernel tells the indication together with the association; of none, or of 0, it does not.
+    // The kernel tells the indication together with the association; of none, or of 0, it does not:
+    // those are one for it.
     uint8_t news[512];
     size_t length = sizeof news;
     struct sctp_rcvinfo about;
@@ -171,7 +190,7 @@ void open_association(void) {
         next->sn_header.sn_type == SCTP_ADAPTATION_INDICATION)
         pump();
     else
-        check_indication(0);
+        check_indication(-1);
 }
 
 unsigned streams_in(void) { return inbound; }
@@ -180,11 +199,22 @@ uint32_t most_of_a_segment(void) {
     struct sctp_status status = {0};
     socklen_t length = sizeof status;
     if (options.segment) return options.segment;
+    if (options.bare) return bare_most() - 2;
     if (getsockopt(association, IPPROTO_SCTP, SCTP_STATUS, &status, &length)) return 514;
     return status.sstat_fragmentation_point - 2; // the DDP-SSN
 }
 
-bool pump(void) {
+// Ends sessions that must end, by an error or because the peer ends them.
+static void end_sessions(void) {
+    static bool ends_them; // it waits for acknowledgements, and comes here again
+    if (ends_them) return;
+    ends_them = true;
+    terminate_what_must();
+    ends_them = false;
+}
+
+// Waits for one notification or chunk of the kernel's.
+static bool pump_socket(void) {
     static uint8_t data[MOST_CHUNK] __attribute__((aligned(8)));
     struct sctp_rcvinfo about;
     size_t have = 0;
@@ -192,7 +222,6 @@ bool pump(void) {
     while (!(flags & MSG_EOR)) {
         size_t length = sizeof data - have;
         if (!length) die("a chunk of more than %zu octets", sizeof data);
-        if (has_ended) return false;
         flags = 0;
         if (!receive(data + have, &length, &about, &flags)) return false;
         have += length;
@@ -204,12 +233,16 @@ bool pump(void) {
     struct chunk chunk = {about.rcv_sid, ntohl(about.rcv_ppid), about.rcv_flags & SCTP_UNORDERED,
                           data, have};
     on_chunk(&chunk);
-    static bool ends_sessions; // it waits for acknowledgements, and comes here again
-    if (!ends_sessions) {
-        ends_sessions = true;
-        terminate_what_must();
-        ends_sessions = false;
-    }
+    return true;
+}
+
+bool pump(void) {
+    if (has_ended) return false;
+    if (options.bare)
+        bare_pump();
+    else if (!pump_socket())
+        return false;
+    end_sessions();
     return true;
 }
 
@@ -225,6 +258,10 @@ void send_chunk(const struct chunk *chunk) {
                              .msg_controllen = sizeof control};
     memcpy(CMSG_DATA(&control.header), &about, sizeof about);
     if (has_ended) return;
+    if (options.bare) {
+        bare_send(chunk);
+        return;
+    }
     is_dry = false;
     if (sendmsg(association, &message, MSG_NOSIGNAL) < 0) {
         // The association's end is an event, which the steps may expect.
@@ -235,21 +272,27 @@ void send_chunk(const struct chunk *chunk) {
 }
 
 void wait_for_acknowledgements(void) {
-    while (!is_dry && pump()) continue;
+    while (!(options.bare ? bare_is_dry() : is_dry) && pump()) continue;
 }
 
 void shut_down(void) {
     if (has_ended) return;
     is_shutting_down = true;
-    shutdown(association, SHUT_WR);
+    if (options.bare)
+        bare_shut_down();
+    else
+        shutdown(association, SHUT_WR);
     while (pump()) continue;
 }
 
 void abort_association(void) {
     struct linger at_once = {1, 0};
     if (has_ended) return;
-    has_ended = true;
-    setsockopt(association, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    close(association);
-    event("association end=aborted-here");
+    if (options.bare) {
+        bare_abort();
+    } else {
+        setsockopt(association, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        close(association);
+    }
+    end_association("aborted-here");
 }

@@ -67,7 +67,7 @@ static struct fault check_tagged(const struct session *session, const struct seg
     bool is_response = segment->operation == READ_RESPONSE;
     if (segment->ddp_version != 1) return (struct fault){LAYER_DDP, TAGGED_ERROR, 4};
     if (segment->rdmap_version > 1) return (struct fault){LAYER_RDMAP, OPERATION_ERROR, 5};
-    if ((segment->operation != WRITE && !is_response) || (is_response && !session->reads))
+    if ((segment->operation != WRITE && !is_response) || (is_response && session->requested == session->responded))
         return (struct fault){LAYER_RDMAP, OPERATION_ERROR, 6};
     return check_region(session, LAYER_DDP, segment->stag, segment->to, segment->length);
 }
@@ -128,6 +128,14 @@ bool place(struct session *session, const uint8_t *data, size_t length) {
     return true;
 }
 
+// Responses come in the order of the requests (RFC 5040 section 5.5), whole, and where those say.
+static bool is_response_to_the_next_read(struct session *session, uint32_t length) {
+    struct read read = session->reads[session->responded++ % MOST_READS];
+    bool is_right = length == read.length && session->tagged.to == read.to;
+    if (!is_right) violation(session, "response-of-%u-octets-to-a-read-of-%u", length, read.length);
+    return is_right;
+}
+
 static void deliver_tagged(struct session *session, const struct segment *segment) {
     bool is_response = segment->operation == READ_RESPONSE;
     if (!session->tagged.begun) {
@@ -143,8 +151,8 @@ static void deliver_tagged(struct session *session, const struct segment *segmen
     session->tagged.next += segment->length;
     if (!segment->last) return;
     session->tagged.begun = false;
-    session->reads -= is_response;
     uint32_t length = session->tagged.next - session->tagged.to;
+    if (is_response && !is_response_to_the_next_read(session, length)) return;
     const uint8_t *data = session->memory + (length ? session->tagged.to - MEMORY_TO : 0);
     event("delivered stream=%u op=%s stag=%#x to=%#llx length=%u seed=%d", session->stream,
           is_response ? "read-response" : "write", segment->stag,

@@ -3,7 +3,11 @@
 // of ci/nic.
 //
 //   sctp-peer listen|connect ADDRESS PORT [OPTION...] , STEP , STEP ...
-//   sctp-peer bare-listen|bare-connect ...             without an indication: see bare.c
+//   sctp-peer bare-listen|bare-connect ...
+//
+// The bare forms speak SCTP themselves, from an IPv4 address that is nobody's: ADDRESS where they
+// listen, from=ADDRESS where they connect. With indication=0 they send no adaptation indication at
+// all, where the kernel would send one of 0.
 //
 // Options: streams=N (each way; 8), indication=N (to send; 1), segment=N (octets of a DDP segment;
 // as many as fit), backlog=N (Initiates that may wait; 16), receives=N (buffers of each queue; 64),
@@ -33,7 +37,8 @@
 //   expect WORD...                        waits for a line that has all the words, and takes it
 //   absent WORD...                        no such line has come that was not taken
 //   acknowledged, shutdown, abort         of the association
-//   rping-client S [count=3] [size=64], rping-server S
+//   rping-client S [count=3] [size=64] [plain], rping-server S
+//                                         rping's protocol, with its session; plain: not enhanced
 //
 // Prints a line for each thing that happens. Breaches of the RFC by the peer are lines "violation"
 // and "fault"; if a step does not expect them, the exit code is 1. It is 1 too if what is expected
@@ -68,6 +73,8 @@ static void take_option(const char *word) {
     }
     if (strcmp(word, "silent") == 0)
         options.silent = true;
+    else if (strncmp(word, "from=", 5) == 0)
+        options.from = word + 5;
     else if (strcmp(word, "fragments") == 0)
         options.fragments = true;
     else
@@ -90,8 +97,8 @@ int main(int count, char **words) {
         return 2;
     }
     const char *mode = words[1];
-    bool is_bare = strncmp(mode, "bare-", 5) == 0;
-    if (is_bare) mode += 5;
+    options.bare = strncmp(mode, "bare-", 5) == 0;
+    if (options.bare) mode += 5;
     options.listens = strcmp(mode, "listen") == 0;
     if (!options.listens && strcmp(mode, "connect") != 0)
         die("'%s' is neither listen nor connect", mode);
@@ -101,14 +108,10 @@ int main(int count, char **words) {
     while (at < count && strcmp(words[at], ",") != 0) take_option(words[at++]);
     if (!options.receives || !options.streams || options.streams > 65535) die("none, or too many");
     limit_time(options.limit);
-    if (is_bare) {
-        run_bare(words + at, count - at);
-    } else {
-        open_association();
-        run_script(words + at, count - at);
-        doing("shutting the association down");
-        shut_down();
-    }
+    open_association();
+    run_script(words + at, count - at);
+    doing("shutting the association down");
+    shut_down();
     expect_no_breach();
     event("done");
     return 0;

@@ -61,7 +61,8 @@ void request_read(struct session *session, struct remote source, uint64_t sink, 
     uint8_t request[READ_REQUEST_LENGTH];
     uint8_t *next = put32(put64(put32(request, own_stag(session)), sink), length);
     put64(put32(next, source.stag), source.address);
-    session->reads++;
+    if (session->requested - session->responded == MOST_READS) die("too many Reads");
+    session->reads[session->requested++ % MOST_READS] = (struct read){sink, length};
     send_untagged(session, &(struct message){
         .operation = READ_REQUEST, .queue = 1, .data = request, .length = sizeof request});
 }

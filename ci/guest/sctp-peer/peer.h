@@ -27,11 +27,13 @@ enum {
     ROOM = 1 << 16,          // octets of a receive buffer
     MOST_CHUNK = 1 << 17,    // octets of user data of a chunk that comes
     QUEUES = 3,              // of untagged buffers: Sends, Read Requests, Terminate
+    MOST_READS = 256,        // that wait for their response
 };
 
 struct options {
     const char *host, *port;
-    bool listens;
+    const char *from; // the address of a bare peer that connects
+    bool listens, bare;
     unsigned streams;    // each way
     uint32_t indication; // to send; 0 stands for none
     unsigned segment;    // octets of a DDP segment at most; 0: as many as fit an SCTP packet
@@ -69,6 +71,10 @@ struct chunk {
 };
 
 void open_association(void);
+// What both ways of speaking SCTP tell: the streams, the peer's indication (-1: none), the end.
+void set_streams(unsigned in, unsigned out);
+void check_indication(int64_t indication);
+void end_association(const char *how);
 void send_chunk(const struct chunk *chunk);
 // Waits for one thing from the peer, and has the session handle it. False behind the end.
 bool pump(void);
@@ -118,7 +124,11 @@ struct session {
     struct queue queues[QUEUES];
     uint8_t *memory;
     bool invalidated; // its STag
-    uint32_t reads; // Read Requests of ours that wait for their response
+    struct read { // Read Requests of ours, by number modulo MOST_READS
+        uint64_t to;
+        uint32_t length;
+    } reads[MOST_READS];
+    uint32_t requested, responded; // of them
     struct { // the tagged message that is being delivered
         bool begun;
         uint32_t stag;
@@ -194,12 +204,18 @@ void run_script(char **words, int count);
 
 // --- rping.c: rping's protocol.
 
-void rping_client(struct session *session, unsigned count, uint32_t size);
+void rping_client(struct session *session, unsigned count, uint32_t size, int64_t depths);
 void rping_server(struct session *session);
 
-// --- bare.c: associations by hand, without the indication that the kernel always sends.
+// --- bare.c: SCTP by hand; the functions of association.c go there if the options say so.
 
-void run_bare(char **words, int count);
+void bare_open(void);
+void bare_pump(void);
+bool bare_is_dry(void);
+void bare_send(const struct chunk *chunk);
+uint32_t bare_most(void); // octets of user data of a chunk
+void bare_shut_down(void);
+void bare_abort(void);
 
 // --- numbers in network byte order, and the octets of the data
 

@@ -32,9 +32,9 @@ static void send_info(struct session *session, uint64_t to, uint32_t length) {
         .operation = SEND, .data = info, .length = sizeof info});
 }
 
-void rping_client(struct session *session, unsigned count, uint32_t size) {
+void rping_client(struct session *session, unsigned count, uint32_t size, int64_t depths) {
     if (!size || size > MOST_DATA) die("rping of %u octets", size);
-    initiate(session, NULL, 0, 1 << 16 | 1);
+    initiate(session, NULL, 0, depths);
     while (session->state == INITIATED && pump()) continue;
     if (session->state != OPEN) die("the session is not accepted");
     for (unsigned round = 0; round < count; round++) {

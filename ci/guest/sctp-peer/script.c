@@ -272,7 +272,8 @@ static void do_abort(const struct step *step) {
 }
 
 static void do_rping_client(const struct step *step) {
-    rping_client(step->session, number_of(step, "count", 3), number_of(step, "size", 64));
+    int64_t depths = has(step, "plain") ? -1 : 1 << 16 | 1;
+    rping_client(step->session, number_of(step, "count", 3), number_of(step, "size", 64), depths);
 }
 
 static void do_rping_server(const struct step *step) { rping_server(step->session); }

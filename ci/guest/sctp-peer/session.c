@@ -18,7 +18,7 @@ static void reset(struct session *session) {
     session->active = session->enhanced = session->broken = false;
     session->terminated = session->peer_terminated = session->must_terminate = false;
     session->next_in = session->next_out = 0; // section 6.1
-    session->chunks = session->ahead = session->reads = 0;
+    session->chunks = session->ahead = session->requested = session->responded = 0;
     reset_memory(session);
 }
 
