@@ -7,7 +7,8 @@ local segment = Proto("ddp_sctp", "DDP Segment Chunk")
 local control = Proto("ddp_sctp_control", "DDP Stream Session Control")
 
 local codes = {
-    "Initiate", "Accept", "Reject", "Terminate", "Enhanced Initiate", "Enhanced Accept", "Enhanced Reject",
+    "Initiate", "Accept", "Reject", "Terminate",
+    "Enhanced Initiate", "Enhanced Accept", "Enhanced Reject",
 }
 local ssn = ProtoField.uint16("ddp_sctp.ssn", "DDP-SSN")
 local code = ProtoField.uint16("ddp_sctp.code", "Function Code", base.DEC, codes)

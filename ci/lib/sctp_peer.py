@@ -28,7 +28,8 @@ class SctpPeer:
 
     def wait_until(self, words):
         """Returns when it has printed these words, or has ended."""
-        self._nics.wait(lambda: words in self._job.output() or not self._job.running(), f"{self._name}: {words}", 40)
+        self._nics.wait(lambda: words in self._job.output() or not self._job.running(),
+                        f"{self._name}: {words}", 40)
 
     def ended(self):
         """Waits for its end; returns its lines. The case fails if the peer did not see what it
@@ -38,10 +39,12 @@ class SctpPeer:
         return done.output.splitlines()
 
 
-def talk(nics, connects, listens, options="", address=WEST, connector="connect", listener="listen", listener_options=""):
+def talk(nics, connects, listens, options="", address=WEST, connector="connect", listener="listen",
+         listener_options=""):
     """Two peers: the steps of the one in the east, which connects, and of the one in the west.
     Returns the lines of both."""
-    listener = SctpPeer(nics, "west", f"{listener} {address} {PORT}", listens, f"{options} {listener_options}")
+    listener = SctpPeer(nics, "west", f"{listener} {address} {PORT}", listens,
+                        f"{options} {listener_options}")
     listener.wait_until("listening")
     connector = SctpPeer(nics, "east", f"{connector} {address} {PORT}", connects, options)
     outcomes = []
@@ -51,5 +54,6 @@ def talk(nics, connects, listens, options="", address=WEST, connector="connect",
         except Exception as error:  # both are to be seen
             outcomes.append(error)
     failures = [str(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
-    expect(not failures, "\n".join(failures), f"steps of the east: {connects}", f"steps of the west: {listens}")
+    expect(not failures, "\n".join(failures), f"steps of the east: {connects}",
+           f"steps of the west: {listens}")
     return outcomes

@@ -170,8 +170,9 @@ void bare_pump(void) {
     uint8_t packet[1 << 16];
     ssize_t got = recv(self.in, packet, sizeof packet, 0);
     if (got < 0) die("receiving packets: %s", strerror(errno));
+    if (got < IP_HEADER) return;
     size_t header = (packet[0] & 15) * 4, length = get16(packet + 2);
-    bool is_whole = got >= IP_HEADER && length <= (size_t)got && header <= length;
+    bool is_whole = length <= (size_t)got && header <= length;
     if (!is_whole || packet[9] != IPPROTO_SCTP || memcmp(packet + 16, &self.address, 4) != 0 ||
         !is_for_us(packet + header, length - header))
         return;

@@ -50,8 +50,8 @@ void rping_client(struct session *session, unsigned count, uint32_t size, int64_
         event("ping=%u length=%u text=%s", round, size, printable(data, size));
     }
     terminate(session);
-    doing("waiting for the end of rping's session");
-    while (session->state != OVER && pump()) continue;
+    // The peer need not answer it (section 6.2).
+    wait_for_acknowledgements();
 }
 
 static bool next_info(struct session *session, unsigned message) {

@@ -236,7 +236,8 @@ static void do_skip(const struct step *step) {
 static void do_fill(const struct step *step) {
     uint32_t length;
     uint8_t *memory = memory_of(step, &length);
-    for (uint32_t i = 0; i < length; i++) memory[i] = pattern(number_of(step, "seed", 1), i);
+    unsigned seed = number_of(step, "seed", 1);
+    for (uint32_t i = 0; i < length; i++) memory[i] = pattern(seed, i);
 }
 
 static void do_memory(const struct step *step) {

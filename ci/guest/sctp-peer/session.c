@@ -269,7 +269,7 @@ static bool is_wellformed(struct session *session, const struct chunk *chunk) {
     else if (is_over(session))
         violation(session, "chunk-after-the-end");
     else if (distance >= 0x8000 || session->arrivals[get16(chunk->data)])
-        violation(session, "ddp-ssn-%u-again", get16(chunk->data));
+        violation(session, "ddp-ssn-%u-unexpected", get16(chunk->data));
     else
         return true;
     return false;
