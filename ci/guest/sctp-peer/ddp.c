@@ -64,10 +64,11 @@ static struct fault check_region(const struct session *session, unsigned layer, 
 }
 
 static struct fault check_tagged(const struct session *session, const struct segment *segment) {
-    bool is_response = segment->operation == READ_RESPONSE;
+    bool answers_a_read =
+        segment->operation == READ_RESPONSE && session->requested != session->responded;
     if (segment->ddp_version != 1) return (struct fault){LAYER_DDP, TAGGED_ERROR, 4};
     if (segment->rdmap_version > 1) return (struct fault){LAYER_RDMAP, OPERATION_ERROR, 5};
-    if ((segment->operation != WRITE && !is_response) || (is_response && session->requested == session->responded))
+    if (segment->operation != WRITE && !answers_a_read)
         return (struct fault){LAYER_RDMAP, OPERATION_ERROR, 6};
     return check_region(session, LAYER_DDP, segment->stag, segment->to, segment->length);
 }

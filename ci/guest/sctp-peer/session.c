@@ -70,7 +70,7 @@ void submit(struct session *session, uint32_t ppid, const uint8_t *data, size_t 
     uint8_t *octets = malloc(length + 2);
     if (!octets) die("no memory");
     put16(octets, session->next_out++);
-    memcpy(octets + 2, data, length);
+    if (length) memcpy(octets + 2, data, length);
     struct chunk chunk = {session->stream, ppid, true, octets, length + 2};
     if (!session->holds) {
         send_chunk(&chunk);
@@ -88,7 +88,7 @@ static void control(struct session *session, int code, const uint8_t *private_da
     uint8_t data[MOST_CHUNK], *end = put16(data, code);
     if (length > sizeof data - 6) die("%zu octets of private data", length);
     if (depths >= 0) end = put32(end, depths);
-    memcpy(end, private_data, length);
+    if (length) memcpy(end, private_data, length);
     submit(session, PPID_CONTROL, data, end + length - data);
 }
 
@@ -277,14 +277,14 @@ static bool is_wellformed(struct session *session, const struct chunk *chunk) {
 
 void on_chunk(const struct chunk *chunk) {
     struct session *session = session_of(chunk->stream);
-    if (begins_a_session(session, chunk))
+    bool is_first = begins_a_session(session, chunk);
+    if (is_first) {
         reset(session);
-    else if (session->broken || (session->state == IDLE && is_terminate(chunk))) {
+    } else if (session->broken || (session->state == IDLE && is_terminate(chunk))) {
         without_a_session(session, chunk);
         return;
     }
-    bool is_first = session->state == IDLE && begins_a_session(session, chunk) && chunk->unordered;
-    if (!is_first && !is_wellformed(session, chunk)) return;
+    if (!(is_first && chunk->unordered) && !is_wellformed(session, chunk)) return;
     uint16_t ssn = get16(chunk->data), distance = ssn - session->next_in;
     session->chunks++;
     if (distance) session->ahead++;
@@ -295,8 +295,8 @@ void on_chunk(const struct chunk *chunk) {
     memcpy(arrival->data, chunk->data + 2, arrival->length);
     session->arrivals[ssn] = arrival;
     bool is_segment = chunk->ppid == PPID_SEGMENT;
-    if (is_segment && distance) event("ahead stream=%u ssn=%u next=%u", session->stream, ssn,
-                                      session->next_in);
+    if (is_segment && distance)
+        event("ahead stream=%u ssn=%u next=%u", session->stream, ssn, session->next_in);
     if (is_segment && !place(session, arrival->data, arrival->length)) return;
     deliver_in_order(session);
 }
