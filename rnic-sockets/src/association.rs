@@ -122,14 +122,10 @@ impl AssociationSocket for KernelAssociation {
         }
     }
 
-    // rfc: 5043-25 each chunk is unordered
     fn send(&mut self, chunk: &OutgoingChunk<'_>) -> Result<bool, TcpFailure> {
         let fd = self.fd()?;
         let len = chunk.octets.len();
-        let flags = match chunk.urgent {
-            true => sctp::UNORDERED | sctp::SACK_IMMEDIATELY,
-            false => sctp::UNORDERED,
-        };
+        let flags = sctp::chunk_flags(chunk.urgent);
         let is_unsure = self.costs.is_unsure(len);
         let before = is_unsure.then(|| sys::send_memory(fd));
         let (stream, protocol, octets) = (chunk.stream, chunk.protocol, chunk.octets);

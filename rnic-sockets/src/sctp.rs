@@ -11,11 +11,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 use crate::sys;
 
 /// How many streams an association asks for each way.
-// rfc: 5043-21 as many inbound streams as outbound ones
 const STREAMS: u16 = 1024;
 
 /// The indication of DDP.
-// rfc: 5043-1, 5043-20, 5043-28 each endpoint of ours has DDP's indication
 const INDICATION: u32 = rnic_core::wire::session::INDICATION;
 
 /// Retransmission timeouts, in milliseconds: at first, at most and at least. With those of RFC 9260
@@ -27,7 +25,6 @@ const RTO: [u32; 3] = [300, 5000, 100];
 const BUFFER: usize = 4 << 20;
 
 /// Octets of a packet that are left for control chunks: a SACK with one block.
-// rfc: 5043-s7 a control chunk has room beside a segment
 const FOR_CONTROL: usize = 20;
 
 /// Options of the kernel's (linux/sctp.h).
@@ -40,9 +37,9 @@ const SCTP_STATUS: i32 = 14;
 const SCTP_RECVRCVINFO: i32 = 32;
 
 /// Flags of a chunk that is sent.
-pub(crate) const UNORDERED: u16 = 1;
+const UNORDERED: u16 = 1;
 pub(crate) const ABORT: u16 = 1 << 2;
-pub(crate) const SACK_IMMEDIATELY: u16 = 1 << 3;
+const SACK_IMMEDIATELY: u16 = 1 << 3;
 
 /// Kinds of notification.
 const ASSOC_CHANGE: u16 = 0x8001;
@@ -178,31 +175,51 @@ pub fn has_sctp() -> bool {
     socket_with(AddressFamily::INET, kind, flags, Some(ipproto::SCTP)).is_ok()
 }
 
-/// Prepares a socket for DDP, before it is bound.
-pub(crate) fn prepare(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    let set = |option, value: &[u8]| sys::set_sctp(socket, option, value);
+/// Returns the options of a socket for DDP.
+fn options() -> [(i32, Vec<u8>); 5] {
+    // rfc: 5043-21 as many inbound streams as outbound ones
     let streams = InitMsg {
         outbound: STREAMS,
         inbound: STREAMS,
         ..InitMsg::default()
     };
-    set(SCTP_INITMSG, streams.as_bytes())?;
-    set(SCTP_ADAPTATION_LAYER, INDICATION.as_bytes())?;
-    // rfc: 5043-s9 segments are not delayed so that they are bundled
-    set(SCTP_NODELAY, 1_i32.as_bytes())?;
-    set(SCTP_RECVRCVINFO, 1_i32.as_bytes())?;
     let events = Events {
         association: 1,
         shutdown: 1,
         adaptation: 1,
         ..Events::default()
     };
-    set(SCTP_EVENTS, events.as_bytes())?;
+    let on = 1_i32.to_ne_bytes();
+    [
+        (SCTP_INITMSG, streams.as_bytes().into()),
+        // rfc: 5043-1, 5043-28 INIT or INIT ACK has the indication
+        (SCTP_ADAPTATION_LAYER, INDICATION.to_ne_bytes().into()),
+        // rfc: 5043-s9 segments are not delayed so that they are bundled
+        (SCTP_NODELAY, on.into()),
+        (SCTP_RECVRCVINFO, on.into()),
+        (SCTP_EVENTS, events.as_bytes().into()),
+    ]
+}
+
+/// Returns the flags of a chunk. `urgent`: the peer is asked to acknowledge it at once.
+// rfc: 5043-25 each chunk is unordered
+pub(crate) const fn chunk_flags(urgent: bool) -> u16 {
+    match urgent {
+        true => UNORDERED | SACK_IMMEDIATELY,
+        false => UNORDERED,
+    }
+}
+
+/// Prepares a socket for DDP, before it is bound.
+pub(crate) fn prepare(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    for (option, value) in options() {
+        sys::set_sctp(socket, option, &value)?;
+    }
     let times = RtoInfo {
         association: 0,
         times: RTO,
     };
-    if let Err(errno) = set(SCTP_RTOINFO, times.as_bytes()) {
+    if let Err(errno) = sys::set_sctp(socket, SCTP_RTOINFO, times.as_bytes()) {
         debug!("an association keeps the kernel's retransmission timeouts: {errno}");
     }
     for buffer in [
@@ -229,12 +246,17 @@ pub(crate) fn set_traffic_class(socket: BorrowedFd<'_>, like: SocketAddr, class:
 
 /// Returns the most octets of user data that a chunk may have without being cut, beside a control
 /// chunk.
-// rfc: 5043-22, 5043-23 SCTP need not cut what is no longer
 pub(crate) fn max_chunk(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
     let mut status = Status::new_zeroed();
     sys::get_sctp(socket, SCTP_STATUS, status.as_mut_bytes())?;
-    let longest = usize::try_from(status.fragmentation_point).unwrap_or(0);
-    Ok(longest.saturating_sub(FOR_CONTROL))
+    Ok(beside_control(status.fragmentation_point))
+}
+
+/// Returns how much of what a packet takes is for a chunk.
+// rfc: 5043-s7 a control chunk has room beside a segment
+fn beside_control(longest: u32) -> usize {
+    let longest = usize::try_from(longest).unwrap_or(0);
+    longest.saturating_sub(FOR_CONTROL)
 }
 
 #[cfg(test)]
@@ -264,6 +286,33 @@ mod tests {
         for len in 0..up.len() {
             Notification::parse(&up[..len]);
         }
+    }
+
+    #[test]
+    fn associations_are_set_up_for_ddp() {
+        // rfc: 5043-1, 5043-21, 5043-28, 5043-s9
+        let options = options();
+        let value = |option| {
+            let found = options.iter().find(|(number, _)| *number == option);
+            found.map(|(_, value)| &value[..]).unwrap()
+        };
+        assert_eq!(value(SCTP_ADAPTATION_LAYER), 1_u32.to_ne_bytes());
+        let streams = value(SCTP_INITMSG);
+        assert_eq!((&streams[..2], streams[4..].len()), (&streams[2..4], 4));
+        assert!(streams[..2] != [0; 2]);
+        assert_eq!(value(SCTP_NODELAY), 1_i32.to_ne_bytes());
+    }
+
+    #[test]
+    fn each_chunk_is_unordered() {
+        // rfc: 5043-25
+        assert_eq!([false, true].map(|urgent| chunk_flags(urgent) & 1), [1, 1]);
+    }
+
+    #[test]
+    fn a_sack_has_room_beside_a_segment() {
+        // rfc: 5043-s7
+        assert_eq!([1452, 20, 3].map(beside_control), [1432, 0, 0]);
     }
 
     #[test]

@@ -69,13 +69,13 @@ pub(super) enum Direction {
 impl Direction {
     /// Returns what there is behind one more chunk of a side with this role, while the other has
     /// sent what `other` says. `None`: no pattern has such a chunk there.
-    // rfc: 5043-9 what a side sends follows one of the patterns
+    // rfc: 5043-9, 5043-15 what a side sends follows one of the patterns, and of no others
     pub(super) fn behind(self, role: Role, kind: ChunkKind, other: Self) -> Option<Self> {
         use Function::{Accept, Initiate, Reject, Terminate};
         use {ChunkKind::Control, ChunkKind::Segment};
         match (role, self, kind) {
             (Role::Active, Self::Begins, Control(Initiate)) => Some(Self::Asks),
-            // Segments follow what the passive side has answered.
+            // rfc: 5043-18 segments follow what the passive side has answered
             (Role::Active, Self::Asks | Self::Open, Segment) if other == Self::Open => {
                 Some(Self::Open)
             }

@@ -122,6 +122,11 @@ impl Session {
         }
     }
 
+    /// Returns whether no side knows of the session yet.
+    pub fn has_not_begun(&self) -> bool {
+        self.ours == Direction::Begins && self.theirs == Direction::Begins
+    }
+
     /// Returns whether this side has refused the session: nothing follows of the peer.
     pub fn needs_no_answer(&self) -> bool {
         self.role == Role::Passive && self.submitted == 1 && self.ours == Direction::Ended
@@ -173,7 +178,7 @@ mod tests {
 
     #[test]
     fn sessions_follow_the_patterns() {
-        // rfc: 5043-9, 5043-10
+        // rfc: 5043-9, 5043-10, 5043-15
         let refuses = |side: &Session, allowed: &[ChunkKind]| {
             for kind in KINDS {
                 let mut copy = Session { ..*side };

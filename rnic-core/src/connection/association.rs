@@ -208,7 +208,7 @@ impl<S: AssociationSocket> Association<S> {
     }
 
     /// Notes the peer's indication: its absence too. Returns whether both sides speak DDP.
-    // rfc: 5043-29, 5043-30, 5043-31 without the indication of DDP there is no DDP
+    // rfc: 5043-29, 5043-30, 5043-31, 5043-s3 without the indication of DDP there is no DDP
     pub(crate) fn verify(&mut self, indication: Option<u32>) -> bool {
         let is_ddp = indication == Some(INDICATION);
         if is_ddp {
@@ -311,7 +311,6 @@ pub struct Associated<L: Associations> {
 pub const LONGEST_CHUNK: usize = 65_536;
 
 /// Octets of user data that each chunk may have, whatever the path takes.
-// rfc: 5043-22 a segment may have 516 octets at least: as long as a control message
 pub(crate) const LEAST_CHUNK: usize = MAX_CONTROL;
 
 impl<L: Associations> Associated<L> {

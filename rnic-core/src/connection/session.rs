@@ -202,7 +202,6 @@ impl<L> SctpSession<L> {
 }
 
 /// Returns the control message for a start-up frame.
-// rfc: 5043-12 a Reject is a Reply that the application has made
 fn message_of<'a>(frame: &StartupFrame<'a>) -> SessionControl<'a> {
     SessionControl {
         function: match (frame.kind, frame.reject) {
@@ -217,7 +216,7 @@ fn message_of<'a>(frame: &StartupFrame<'a>) -> SessionControl<'a> {
 
 /// Returns the start-up frame for a control message. In the form of RFC 5043 alone it is one of
 /// `revision`.
-// rfc: 5043-6, 6581-s1 the application gets private data, and depths
+// rfc: 5043-6, 5043-s1, 5043-s2, 6581-s1 the application gets private data and depths, and decides
 fn frame_of(message: &SessionControl<'_>, revision: u8) -> Vec<u8> {
     let frame = StartupFrame {
         kind: match message.function {
@@ -357,6 +356,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
     }
 
     /// Handles a chunk and those whose turn it makes, or keeps it for later.
+    // rfc: 5043-26 the order is that of DDP-SSNs
     fn sort_in(
         &mut self,
         protocol: u32,
@@ -427,10 +427,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
                     stream.receive_segment(segment, context);
                 }
             }
-            Body::Control(message) if message.function == Function::Terminate => {
-                self.tcp.enter(self.tcp.state.after_peer_fin());
-                self.tcp.follow_acks();
-            }
+            Body::Control(message) if message.function == Function::Terminate => {}
             Body::Control(message) => {
                 let revision = match &self.phase {
                     Phase::Connecting(connecting) => connecting.options.mpa_revision,
@@ -438,6 +435,10 @@ impl<L: Associations> Connection<SctpSession<L>> {
                 };
                 self.consume(&frame_of(message, revision), context);
             }
+        }
+        if self.tcp.session.peer_has_ended() {
+            self.tcp.enter(self.tcp.state.after_peer_fin());
+            self.tcp.follow_acks();
         }
         Ok(())
     }
@@ -458,6 +459,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
         if let Phase::Streaming(streaming) = &mut self.phase {
             streaming.execute_local(self.tcp.takes_segments(), context);
         }
+        // rfc: 5043-22, 5043-23 no longer than SCTP takes without cutting it, or 516 octets
         self.tcp.max_chunk = socket.max_chunk().clamp(LEAST_CHUNK, staging.len());
         let mut has_room = true;
         while sent < most && has_room {
@@ -509,6 +511,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
             && let Phase::Streaming(stream) = &mut self.phase
         {
             let end = self.tcp.session.submitted() + 1;
+            // rfc: 5043-24 no segment is longer than that
             let room = &mut staging[SSN_LEN..self.tcp.max_chunk];
             if let Some((len, urgent)) = stream.build_segment(room, end, context) {
                 return Some(Built {
@@ -592,7 +595,7 @@ impl<L: Associations> Transport for SctpSession<L> {
         let is_told =
             || self.session.is_silent() && self.session.acked() == self.session.submitted();
         let has_heard = || self.session.peer_has_ended() || self.session.needs_no_answer();
-        let is_nobody_there = self.is_gone || self.session.submitted() == 0;
+        let is_nobody_there = self.is_gone || self.session.has_not_begun();
         self.is_closed() && (is_nobody_there || is_told() && has_heard())
     }
 

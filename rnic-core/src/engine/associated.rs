@@ -467,6 +467,7 @@ impl<L: Associations> SessionEngine<L> {
 
     /// Refuses what a peer has sent on a stream without a session.
     // rfc: 5043-7, 5043-14 a session for which there is no room is refused by a Terminate
+    // rfc: 5043-12 and not by a Reject, which is the application's
     fn refuse(
         &mut self,
         number: usize,

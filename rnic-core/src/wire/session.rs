@@ -119,6 +119,8 @@ impl<'a> SessionControl<'a> {
         })
     }
 
+    // rfc: 6581-7 the enhanced forms have codes of their own
+    // rfc: 6581-12 but for the Terminate
     fn code(&self) -> u16 {
         match (self.function, self.enhanced) {
             (Function::Initiate, None) => 1,

@@ -1,0 +1,88 @@
+"""rnic over the kernel's SCTP (RFC 5043): this host's kernel may have none, the guest's has."""
+
+
+from nic import WEST
+from nic_cases import case, expect
+from own_tests import of_crate
+
+CAPTURE = "/tmp/sctp.pcap"
+FIELDS = "-e sctp.parameter_type -e sctp.adaptation_layer_indication -e sctp.data_payload_proto_id -e sctp.data_sid " \
+    "-e sctp.data_u_bit"
+
+
+class Capturing:
+    """tcpdump on the server's NIC, and what tshark reads of SCTP there."""
+
+    def __init__(self, nics):
+        self._nics = nics
+
+    def __enter__(self):
+        script = f"exec tcpdump -i nic1 -Z root -U -w {CAPTURE} sctp"
+        self._job = self._nics.bed.spawn("west", script, 120)
+        self._nics.wait(lambda: "listening on" in self._job.output(), "tcpdump listens")
+        return self
+
+    def __exit__(self, *_):
+        self._nics.end(self._job)
+
+    def chunks(self):
+        """Of each field all values that there are, in chunks of whatever packets."""
+        done = self._nics.bed.guest.run(f"HOME=/tmp tshark -r {CAPTURE} -T fields -E aggregator=, {FIELDS} 2>/dev/null", 120)
+        expect(done.code == 0, "tshark cannot read what was captured:", done.output)
+        columns = zip(*(line.split("\t") for line in done.output.splitlines() if line.count("\t") == 4))
+        return [{value for cell in column for value in cell.split(",") if value} for column in columns]
+
+
+def perf(nics, test, options):
+    report = nics.perf(test, f"--sctp {options}", "--sctp")
+    device = report["test_info"]["device"]
+    expect("kernel SCTP" in device, "it was not SCTP that carried the connections:", device)
+    return report
+
+
+@case("every operation over SCTP, in chunks of RFC 5043", kinds=("virtio",))
+def _(nics):
+    with Capturing(nics) as capturing:
+        for test, options in (
+            ("write-bw", "-q 4 -s 20000 -n 20 --verify"), ("send-bw", "-s 20000 -n 20 --verify"),
+            ("read-bw", "-s 20000 -n 20 -t 4 --verify"), ("write-lat", "-s 1 -n 20 --verify"),
+            ("send-lat", "-s 4000 -n 20 --verify"), ("atomic-bw", "-n 20"),
+        ):
+            perf(nics, test, options)
+    parameters, indications, protocols, streams, unordered = capturing.chunks()
+    expect(any(int(each, 0) == 0xC006 for each in parameters), "no adaptation indication was captured:", parameters)
+    expect({int(each, 0) for each in indications} == {1}, "another adaptation indication than DDP's:", indications)
+    expect({int(each, 0) for each in protocols} == {16, 17}, "other chunks than those of DDP:", protocols)
+    expect({int(each, 0) for each in streams} >= set(range(4)), "4 queue pairs have less than 4 streams:", streams)
+    expect(unordered in ({"1"}, {"True"}), "chunks are ordered:", unordered)
+
+
+@case("rping over SCTP by the environment", kinds=("virtio",))
+def _(nics):
+    sctp = f"env RNIC_TRANSPORT=sctp {nics.ctl} rping"
+    serving = nics.bed.spawn("west", f"exec {sctp} -s -a {WEST} -C 10 -S 5000", 60)
+    nics.wait(lambda: "listening" in serving.output() or not serving.running(), "rping listens")
+    expect("kernel SCTP" in serving.output(), "it does not listen for SCTP:", serving.output())
+    done = nics.east(f"{sctp} -c -a {WEST} -C 10 -V -S 5000")
+    served = nics.end(serving)
+    expect(done.code == 0, f"rping ends with {done.code}:", done.output, served.output)
+
+
+@case("data over SCTP while packets are lost", kinds=("virtio",))
+def _(nics):
+    impair = "tc qdisc add dev {nic} root netem loss 3% delay 2ms 1ms"
+    nics.both(impair)
+    try:
+        perf(nics, "write-bw", "-q 3 -s 20000 -n 20 --verify")
+        perf(nics, "send-bw", "-q 3 -s 20000 -n 20 --verify")
+        perf(nics, "read-bw", "-s 20000 -n 20 -t 4 --verify")
+    finally:
+        nics.both("tc qdisc del dev {nic} root")
+
+
+@case("own tests over SCTP: a loss on one queue pair holds no other", kinds=("virtio",))
+def _(nics):
+    program = of_crate("rnic-verbs")["sctp"]
+    done = nics.bed.guest.run(f"exec {program} --test-threads=1", timeout=300)
+    expect(done.code == 0, f"they end with {done.code}:", done.output)
+    expect("SKIPPED" not in done.output, "the guest has no SCTP:", done.output)
