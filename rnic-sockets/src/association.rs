@@ -129,17 +129,28 @@ impl AssociationSocket for KernelAssociation {
         let is_unsure = self.costs.is_unsure(len);
         let before = is_unsure.then(|| sys::send_memory(fd));
         let (stream, protocol, octets) = (chunk.stream, chunk.protocol, chunk.octets);
-        match retried(|| sys::send_sctp(fd, stream, protocol, flags, octets)) {
+        let send = || retried(|| sys::send_sctp(fd, stream, protocol, flags, octets));
+        let mut sent = send();
+        let is_cut = sent == Err(Errno::MSGSIZE);
+        if is_cut {
+            // The path has become narrower since it was built, or takes less than 516 octets.
+            self.asks_left.set(0);
+            sent = sctp::set_cutting(fd, true).and_then(|()| send());
+            sctp::set_cutting(fd, false).map_err(failure_of)?;
+        }
+        match sent {
             Ok(()) => {}
             Err(Errno::AGAIN) => return Ok(false),
             Err(errno) => return Err(failure_of(errno)),
         }
         if let Some(Ok(before)) = before
             && let Ok(after) = sys::send_memory(fd)
+            && !is_cut
         {
             self.costs.learn(len, after.saturating_sub(before));
         }
-        let least = self.costs.least(len);
+        // Of its parts each may be the last one.
+        let least = if is_cut { 1 } else { self.costs.least(len) };
         self.outstanding.push_back(least);
         self.least += least;
         Ok(true)
@@ -149,8 +160,8 @@ impl AssociationSocket for KernelAssociation {
         let Ok(Ok(memory)) = self.fd().map(sys::send_memory) else {
             return self.acknowledged;
         };
-        // What fails drops everything, too.
-        if self.is_lost {
+        // An association that fails drops everything, too: asked behind it, it is no more.
+        if self.least <= memory || self.is_lost || self.fd().is_ok_and(|fd| !sctp::is_there(fd)) {
             return self.acknowledged;
         }
         // All that is outstanding takes `memory`, and would take `least` or more with the first.

@@ -32,6 +32,7 @@ const SCTP_RTOINFO: i32 = 0;
 const SCTP_INITMSG: i32 = 2;
 const SCTP_NODELAY: i32 = 3;
 const SCTP_ADAPTATION_LAYER: i32 = 7;
+const SCTP_DISABLE_FRAGMENTS: i32 = 8;
 const SCTP_EVENTS: i32 = 11;
 const SCTP_STATUS: i32 = 14;
 const SCTP_RECVRCVINFO: i32 = 32;
@@ -176,7 +177,7 @@ pub fn has_sctp() -> bool {
 }
 
 /// Returns the options of a socket for DDP.
-fn options() -> [(i32, Vec<u8>); 5] {
+fn options() -> [(i32, Vec<u8>); 6] {
     // rfc: 5043-21 as many inbound streams as outbound ones
     let streams = InitMsg {
         outbound: STREAMS,
@@ -196,6 +197,8 @@ fn options() -> [(i32, Vec<u8>); 5] {
         (SCTP_ADAPTATION_LAYER, INDICATION.to_ne_bytes().into()),
         // rfc: 5043-s9 segments are not delayed so that they are bundled
         (SCTP_NODELAY, on.into()),
+        // rfc: 5043-23 SCTP cuts nothing unless it is told to
+        (SCTP_DISABLE_FRAGMENTS, on.into()),
         (SCTP_RECVRCVINFO, on.into()),
         (SCTP_EVENTS, events.as_bytes().into()),
     ]
@@ -233,6 +236,12 @@ pub(crate) fn prepare(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Has SCTP cut what is too long for the path, or refuse it.
+pub(crate) fn set_cutting(socket: BorrowedFd<'_>, cuts: bool) -> Result<(), Errno> {
+    let disabled = i32::from(!cuts);
+    sys::set_sctp(socket, SCTP_DISABLE_FRAGMENTS, disabled.as_bytes())
+}
+
 /// Sets the traffic class of what an association sends.
 pub(crate) fn set_traffic_class(socket: BorrowedFd<'_>, like: SocketAddr, class: u8) {
     let set = match like {
@@ -247,9 +256,19 @@ pub(crate) fn set_traffic_class(socket: BorrowedFd<'_>, like: SocketAddr, class:
 /// Returns the most octets of user data that a chunk may have without being cut, beside a control
 /// chunk.
 pub(crate) fn max_chunk(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+    Ok(beside_control(status(socket)?.fragmentation_point))
+}
+
+/// Returns whether a socket has its association, or has lost it. The kernel answers when it has no
+/// work on the association under way.
+pub(crate) fn is_there(socket: BorrowedFd<'_>) -> bool {
+    status(socket).is_ok()
+}
+
+fn status(socket: BorrowedFd<'_>) -> Result<Status, Errno> {
     let mut status = Status::new_zeroed();
     sys::get_sctp(socket, SCTP_STATUS, status.as_mut_bytes())?;
-    Ok(beside_control(status.fragmentation_point))
+    Ok(status)
 }
 
 /// Returns how much of what a packet takes is for a chunk.
@@ -290,7 +309,7 @@ mod tests {
 
     #[test]
     fn associations_are_set_up_for_ddp() {
-        // rfc: 5043-1, 5043-21, 5043-28, 5043-s9
+        // rfc: 5043-1, 5043-21, 5043-23, 5043-28, 5043-s9
         let options = options();
         let value = |option| {
             let found = options.iter().find(|(number, _)| *number == option);
@@ -301,6 +320,7 @@ mod tests {
         assert_eq!((&streams[..2], streams[4..].len()), (&streams[2..4], 4));
         assert!(streams[..2] != [0; 2]);
         assert_eq!(value(SCTP_NODELAY), 1_i32.to_ne_bytes());
+        assert_eq!(value(SCTP_DISABLE_FRAGMENTS), 1_i32.to_ne_bytes());
     }
 
     #[test]

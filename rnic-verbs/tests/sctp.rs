@@ -5,9 +5,13 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rnic_core::connection::{Arrived, AssociationSocket, Associations, OutgoingChunk};
+use rnic_core::engine::Net;
+use rnic_core::ids::ListenerId;
+use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, Protocol};
 use rnic_verbs::{
-    Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Mr, OpenError, Qp, QpCaps,
-    SendRequest, Via,
+    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Mr,
+    OpenError, Qp, QpCaps, SendRequest, Via,
 };
 use rnic_xdp::testing::Namespace;
 
@@ -87,7 +91,7 @@ fn until<T>(devices: &[Device; 2], what: &str, mut find: impl FnMut() -> Option<
 fn next_receive(devices: &[Device; 2], end: &mut End) -> Completion {
     until(devices, "a receive", || {
         let done = end.cq.poll_one()?;
-        assert!(done.is_success(), "{done:?}");
+        let done = end.qp.check(done).unwrap_or_else(|why| panic!("{why}"));
         (done.wr_id() == 1).then_some(done)
     })
 }
@@ -122,15 +126,17 @@ fn tc(namespace: &Namespace, arguments: &str) {
 /// Drops the packets with a DATA chunk of stream 0: the first chunk, or behind a SACK.
 fn drop_stream_0(namespace: &Namespace) {
     tc(namespace, "qdisc add dev lo root handle 1: prio");
-    for chunk in [32, 48] {
-        let (kind, stream) = (chunk, chunk + 8);
-        tc(
-            namespace,
-            &format!(
-                "filter add dev lo parent 1: protocol ip u32 match ip protocol 132 0xff \
-                 match u8 0 0xff at {kind} match u16 0 0xffff at {stream} action drop"
-            ),
-        );
+    let data_at = |chunk: u8| {
+        let stream = chunk + 8;
+        format!("match u8 0 0xff at {chunk} match u16 0 0xffff at {stream}")
+    };
+    for chunks in [
+        data_at(32),
+        format!("match u8 3 0xff at 32 {}", data_at(48)),
+    ] {
+        let packets = format!("u32 match ip protocol 132 0xff {chunks}");
+        let filter = "filter add dev lo parent 1: protocol ip";
+        tc(namespace, &format!("{filter} {packets} action drop"));
     }
 }
 
@@ -186,4 +192,81 @@ fn queue_pairs_that_end_leave_the_association_to_the_others() {
         client.send(round);
         next_receive(&devices, &mut server);
     }
+}
+
+/// What was built for a wider path is cut by SCTP, and then no more is.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_path_may_become_narrower() {
+    let Some((namespace, devices)) = devices() else {
+        return;
+    };
+    namespace.ip("link set lo mtu 1500").unwrap();
+    let (mut client, mut server) = connect(&namespace, &devices);
+    for round in 0..60 {
+        if round == 20 {
+            namespace.ip("link set lo mtu 700").unwrap();
+        }
+        server.post_recv();
+        client.send(round);
+        next_receive(&devices, &mut server);
+        assert!(server.received() == [round; MESSAGE]);
+    }
+}
+
+fn send(association: &mut impl AssociationSocket, octets: &[u8]) {
+    let chunk = OutgoingChunk {
+        stream: 0,
+        protocol: 16,
+        octets,
+        urgent: true,
+    };
+    assert_eq!(association.send(&chunk), Ok(true));
+}
+
+/// The kernel gives back the memory of chunks also when the association fails: that acknowledges none
+/// of them.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn what_an_abort_drops_was_not_acknowledged() {
+    let Some((namespace, _)) = devices() else {
+        return;
+    };
+    namespace.run(|| {
+        let interface = KernelInterface::open(Some("lo")).unwrap();
+        let net = KernelNet::new(&interface, Protocol::Sctp, CongestionAlgorithm::Cubic);
+        let mut sockets = KernelSockets::new().unwrap();
+        let (at, listening) = net.listen(ADDRESS.parse().unwrap()).unwrap();
+        let listener = ListenerId(1);
+        Associations::listen(&mut sockets, listener, &listening).unwrap();
+        let (_, from) = net.active(at, None, 0).unwrap();
+        let mut client = Associations::connect(&mut sockets, &from, at, 0).unwrap();
+        let deadline = Instant::now() + SOON;
+        let mut server = loop {
+            if let Some(accepted) = Associations::accept(&mut sockets, listener) {
+                break accepted.socket;
+            }
+            assert!(Instant::now() < deadline, "no association");
+        };
+        let mut room = vec![0; 1 << 16];
+        while client.receive(&mut room) != Ok(Arrived::Indication(1)) {
+            assert!(Instant::now() < deadline, "no indication");
+        }
+        send(&mut client, &[1; 700]);
+        while client.acknowledged() == 0 {
+            assert!(Instant::now() < deadline, "no acknowledgment");
+        }
+        drop_stream_0(&namespace);
+        send(&mut client, &[2; 700]);
+        send(&mut client, &[3; 100]);
+        server.abort();
+        loop {
+            assert_eq!(client.acknowledged(), 1);
+            match client.receive(&mut room) {
+                Ok(_) => assert!(Instant::now() < deadline, "no end"),
+                Err(_) => break,
+            }
+        }
+        assert_eq!(client.acknowledged(), 1);
+    });
 }

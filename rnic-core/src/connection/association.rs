@@ -142,7 +142,7 @@ pub(crate) struct Association<S> {
     /// The listener with which a peer has set it up; else it is ours.
     pub(crate) listener: Option<ListenerId>,
     /// Keeps the port of one that is ours.
-    pub(crate) _reservation: Option<PortReservation>,
+    pub(crate) reservation: Option<PortReservation>,
     pub(crate) standing: Standing,
     /// Whether other queue pairs may have sessions on it.
     pub(crate) is_shared: bool,
@@ -186,7 +186,7 @@ impl<S: AssociationSocket> Association<S> {
             local,
             remote,
             listener,
-            _reservation: reservation,
+            reservation,
             standing: Standing::Opening,
             is_shared: true,
             streams: StreamIds::default(),

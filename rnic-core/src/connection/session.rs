@@ -5,29 +5,30 @@
 //! Accept equivalent to MPA's Request and Reply, so those frames are written as control messages,
 //! and control messages read as those frames.
 
+mod receiving;
+mod sending;
+mod startup_form;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adaptation::{AdaptationError, Arrivals, ChunkKind, Role, Session, Turn};
+use crate::adaptation::{AdaptationError, Arrivals, ChunkKind, Role, Session};
 use crate::counters::TcpCounters;
 use crate::ddp::Placed;
 use crate::ids::ListenerId;
 use crate::memory::frames::FrameId;
 use crate::tcp::{CongestionAlgorithm, Due, Keepalive, State, TcpFacts, TcpFailure};
 use crate::time::Instant;
-use crate::wire::mpa::{StartupFrame, StartupKind};
-use crate::wire::session::{
-    Body, CONTROL, CONTROL_LEN, Function, SEGMENT, SSN_LEN, SessionChunk, SessionControl,
-};
+use crate::wire::mpa::StartupFrame;
+use crate::wire::session::{Function, SessionControl};
 
-use super::association::{
-    Associated, AssociationSocket, Associations, LEAST_CHUNK, OutgoingChunk, Seat,
-};
+use self::startup_form::message_of;
+use super::association::{Associated, Associations, LEAST_CHUNK, Seat};
 use super::{
-    Connection, ConnectionOptions, Context, EndReason, FlowKey, LocalEnd, Path, Phase,
-    PortReservation, Refusals, Transport,
+    Connection, ConnectionOptions, Context, EndReason, FlowKey, LocalEnd, Path, PortReservation,
+    Refusals, Transport,
 };
 
 /// Octets that a session keeps of chunks ahead of order, which cannot be placed yet, at most; each
@@ -201,46 +202,6 @@ impl<L> SctpSession<L> {
     }
 }
 
-/// Returns the control message for a start-up frame.
-fn message_of<'a>(frame: &StartupFrame<'a>) -> SessionControl<'a> {
-    SessionControl {
-        function: match (frame.kind, frame.reject) {
-            (StartupKind::Request, _) => Function::Initiate,
-            (StartupKind::Reply, false) => Function::Accept,
-            (StartupKind::Reply, true) => Function::Reject,
-        },
-        enhanced: frame.enhanced,
-        private_data: frame.private_data,
-    }
-}
-
-/// Returns the start-up frame for a control message. In the form of RFC 5043 alone it is one of
-/// `revision`.
-// rfc: 5043-6, 5043-s1, 5043-s2, 6581-s1 the application gets private data and depths, and decides
-fn frame_of(message: &SessionControl<'_>, revision: u8) -> Vec<u8> {
-    let frame = StartupFrame {
-        kind: match message.function {
-            Function::Initiate => StartupKind::Request,
-            _ => StartupKind::Reply,
-        },
-        markers: false,
-        crc: false,
-        reject: message.function == Function::Reject,
-        enhanced_bit: message.enhanced.is_some(),
-        reserved: 0,
-        revision: if message.enhanced.is_some() {
-            2
-        } else {
-            revision
-        },
-        enhanced: message.enhanced,
-        private_data: message.private_data,
-    };
-    let mut octets = vec![0; frame.len()];
-    frame.emit(&mut octets);
-    octets
-}
-
 impl<L: Associations> Connection<SctpSession<L>> {
     /// Opens a connection on an association, which may not be up yet. Fails as [`ask`](Self::ask)
     /// does.
@@ -332,225 +293,6 @@ impl<L: Associations> Connection<SctpSession<L>> {
         if !self.settle_acked(context) {
             self.settle(context);
         }
-    }
-
-    /// Receives a chunk.
-    // rfc: 5043-10 what fits no pattern ends the session
-    pub(crate) fn receive_chunk(
-        &mut self,
-        protocol: u32,
-        octets: &[u8],
-        context: &mut Context<'_, '_>,
-    ) {
-        if let Phase::Streaming(stream) = &mut self.phase {
-            stream.note_acked(self.tcp.session.acked());
-        }
-        if let Err(error) = self.sort_in(protocol, octets, context)
-            && self.tcp.failure.is_none()
-        {
-            self.fail(EndReason::Session(error), context);
-        }
-        if !self.settle_acked(context) {
-            self.settle(context);
-        }
-    }
-
-    /// Handles a chunk and those whose turn it makes, or keeps it for later.
-    // rfc: 5043-26 the order is that of DDP-SSNs
-    fn sort_in(
-        &mut self,
-        protocol: u32,
-        octets: &[u8],
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), AdaptationError> {
-        let chunk = SessionChunk::parse(protocol, octets)?;
-        if let Turn::Later(at) = self.tcp.arrivals.turn(chunk.ssn)? {
-            let early = self.place_early(protocol, octets, &chunk.body, context);
-            return self.tcp.keep(at, early);
-        }
-        self.tcp.arrivals.pass();
-        self.take(&chunk.body, context)?;
-        while let Some(early) = self.tcp.arrivals.take_next() {
-            self.tcp.kept = self.tcp.kept.saturating_sub(early.memory());
-            match early {
-                Early::Placed(placed) => {
-                    self.tcp.session.receive(ChunkKind::Segment)?;
-                    if let Phase::Streaming(stream) = &mut self.phase {
-                        stream.deliver_segment(*placed, context);
-                    }
-                }
-                Early::Aside { protocol, octets } => {
-                    let chunk = SessionChunk::parse(protocol, &octets)?;
-                    self.take(&chunk.body, context)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Places a segment that has come ahead of order, or has it wait.
-    fn place_early(
-        &mut self,
-        protocol: u32,
-        octets: &[u8],
-        body: &Body<'_>,
-        context: &mut Context<'_, '_>,
-    ) -> Early {
-        let mut needed = octets;
-        match (&mut self.phase, body) {
-            (Phase::Streaming(stream), Body::Segment(segment)) => {
-                if let Some(placed) = stream.place_segment(segment, context) {
-                    return Early::Placed(Box::new(placed));
-                }
-            }
-            // Of a session that is over, only the order still counts.
-            (Phase::Closing, _) => needed = &octets[..octets.len().min(CONTROL_LEN)],
-            _ => {}
-        }
-        Early::Aside {
-            protocol,
-            octets: needed.into(),
-        }
-    }
-
-    /// Handles a chunk in order.
-    // rfc: 5043-9, 5043-10 in the order of DDP-SSNs, by the patterns
-    fn take(
-        &mut self,
-        body: &Body<'_>,
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), AdaptationError> {
-        self.tcp.session.receive(ChunkKind::from(body))?;
-        match body {
-            Body::Segment(segment) => {
-                if let Phase::Streaming(stream) = &mut self.phase {
-                    stream.receive_segment(segment, context);
-                }
-            }
-            Body::Control(message) if message.function == Function::Terminate => {}
-            Body::Control(message) => {
-                let revision = match &self.phase {
-                    Phase::Connecting(connecting) => connecting.options.mpa_revision,
-                    _ => 1,
-                };
-                self.consume(&frame_of(message, revision), context);
-            }
-        }
-        if self.tcp.session.peer_has_ended() {
-            self.tcp.enter(self.tcp.state.after_peer_fin());
-            self.tcp.follow_acks();
-        }
-        Ok(())
-    }
-
-    /// Hands chunks to the kernel, as many as it takes and `most` at most. Returns how many it took,
-    /// and whether it has room for more.
-    pub(crate) fn send_chunks(
-        &mut self,
-        staging: &mut [u8],
-        socket: &mut L::Socket,
-        most: u64,
-        context: &mut Context<'_, '_>,
-    ) -> (u64, bool) {
-        let mut sent = 0;
-        let Some(stream) = self.tcp.stream.filter(|_| !self.tcp.is_gone) else {
-            return (0, true);
-        };
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            streaming.execute_local(self.tcp.takes_segments(), context);
-        }
-        // rfc: 5043-22, 5043-23 no longer than SCTP takes without cutting it, or 516 octets
-        self.tcp.max_chunk = socket.max_chunk().clamp(LEAST_CHUNK, staging.len());
-        let mut has_room = true;
-        while sent < most && has_room {
-            let Some(built) = self.next_chunk(staging, context) else {
-                break;
-            };
-            let ssn = self.tcp.session.submitted() as u16;
-            staging[..SSN_LEN].copy_from_slice(&ssn.to_be_bytes());
-            let octets = &staging[..built.len];
-            let chunk = OutgoingChunk {
-                stream,
-                protocol: match built.kind {
-                    ChunkKind::Segment => SEGMENT,
-                    ChunkKind::Control(_) => CONTROL,
-                },
-                octets,
-                urgent: built.urgent,
-            };
-            has_room = socket.send(&chunk) == Ok(true);
-            if has_room {
-                self.tcp.submitted(built.kind);
-                sent += 1;
-            } else {
-                // A failure is received too.
-                self.tcp.pending = Some((built, octets.to_vec()));
-            }
-        }
-        if self.tcp.is_closed() {
-            self.settle(context);
-        }
-        (sent, has_room)
-    }
-
-    /// Builds the next chunk that may be sent now. Its number is filled in later.
-    fn next_chunk(&mut self, staging: &mut [u8], context: &mut Context<'_, '_>) -> Option<Built> {
-        if let Some((built, octets)) = self.tcp.pending.take() {
-            staging[..octets.len()].copy_from_slice(&octets);
-            return Some(built);
-        }
-        if self.tcp.failure.is_some() {
-            return self.last_chunk(staging);
-        }
-        if !self.tcp.frame.is_empty() {
-            return self.tcp.build_control(staging);
-        }
-        let may_send = self.tcp.takes_segments();
-        if may_send
-            && self.loose_octets.is_empty()
-            && let Phase::Streaming(stream) = &mut self.phase
-        {
-            let end = self.tcp.session.submitted() + 1;
-            // rfc: 5043-24 no segment is longer than that
-            let room = &mut staging[SSN_LEN..self.tcp.max_chunk];
-            if let Some((len, urgent)) = stream.build_segment(room, end, context) {
-                return Some(Built {
-                    kind: ChunkKind::Segment,
-                    len: SSN_LEN + len,
-                    urgent,
-                });
-            }
-            self.leave_stream(context);
-        }
-        if may_send && !self.loose_octets.is_empty() {
-            // rfc: 5043-32 RDMAP's Terminate, in front of the session's
-            let len = SSN_LEN + self.loose_octets.len();
-            staging[SSN_LEN..len].copy_from_slice(&self.loose_octets);
-            self.loose_octets.clear();
-            return Some(Built {
-                kind: ChunkKind::Segment,
-                len,
-                urgent: true,
-            });
-        }
-        self.finish_sending(context);
-        self.last_chunk(staging)
-    }
-
-    /// Builds the Terminate if the session is to be ended, and needs one.
-    // rfc: 5043-11 this side ends with a Terminate
-    fn last_chunk(&mut self, staging: &mut [u8]) -> Option<Built> {
-        if !self.tcp.close_asked && self.tcp.failure.is_none() {
-            return None;
-        }
-        if self.tcp.session.is_silent() {
-            if std::mem::take(&mut self.tcp.close_asked) {
-                self.tcp.enter(self.tcp.state.after_close());
-                self.tcp.follow_acks();
-            }
-            return None;
-        }
-        self.tcp.put_control(&SessionControl::TERMINATE, staging)
     }
 }
 

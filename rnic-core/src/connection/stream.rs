@@ -107,10 +107,10 @@ pub(super) struct Stream {
     rc: bool,
     /// The application was told that the peer has left.
     departure_told: bool,
-    /// What waits for a receive.
-    parked: Option<Box<Parked>>,
     /// Segments go without MPA: the layer below keeps their bounds.
     is_bare: bool,
+    /// What waits for a receive.
+    parked: Option<Box<Parked>>,
 }
 
 impl Stream {

@@ -1,53 +1,37 @@
 //! An engine over SCTP associations of the kernel: sessions of many queue pairs on each.
 
+mod acknowledgments;
+mod receiving;
+mod sending;
+
 use std::time::Duration;
 
-use crate::adaptation::StreamIds;
 use crate::connection::{
-    Accepted, AddressPair, Arrived, Association, AssociationSocket, Associations, Connection,
-    ConnectionOptions, Context, EndReason, Event, FlowKey, PortReservation, Ready, SctpSession,
-    Standing, Wants,
+    Accepted, AddressPair, Association, AssociationSocket, Associations, Connection,
+    ConnectionOptions, EndReason, Event, FlowKey, PortReservation, Ready, SctpSession, Standing,
+    Wants,
 };
-use crate::counters::DropReason;
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
 use crate::tcp::TcpFailure;
 use crate::time::Instant;
-use crate::wire::session::{SessionChunk, SessionControl};
 
 use super::Engine;
 use super::adoption::Adoption;
 use super::carrier::{Carrier, KernelCarrier};
-use super::listener::Listener;
 use super::look::Look;
 use super::passive::Stranger;
 use super::queue_pairs::EndLocation;
 
-/// The most chunks received for one association in a turn, so that others have theirs.
-const CHUNKS: usize = 256;
-
-/// The most chunks that a session sends in a turn.
-const BURST: u64 = 64;
+/// The most associations of a listener that begin in one turn.
+const ACCEPTED: usize = 64;
 
 /// The most associations of a turn that chunks are received for, and that are asked for
 /// acknowledgments.
 const ASSOCIATIONS: usize = 64;
 
-/// So often chunks are tried in vain for an association that had some.
-const MISSES: u16 = 1000;
-
-/// Looks in vain after which a peer is asked for acknowledgments rarely.
-const MOST_MISSES: u8 = u8::MAX;
-
-/// The most associations of a listener that begin in one turn.
-const ACCEPTED: usize = 64;
-
 /// How long a peer's association may have no session.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// The most sessions of an association that are being refused. A peer that asks for more is not one
-/// to talk to.
-const MOST_REFUSALS: usize = 1024;
 
 /// The connections of an engine over associations.
 type SessionEngine<L> = Engine<SctpSession<L>>;
@@ -156,7 +140,10 @@ impl<L: Associations> SessionEngine<L> {
                 return Err(reason);
             }
         };
-        key = FlowKey::new(self.below.associations[association].local, key.remote);
+        let shared = &self.below.associations[association];
+        key = FlowKey::new(shared.local, key.remote);
+        // Its own port is not needed where another has the association.
+        let reservation = shared.reservation.clone().unwrap_or(reservation);
         let new = Connection::connect_on(now, key, association, reservation, end, options);
         let mut connection = match new {
             Ok(connection) => connection,
@@ -212,7 +199,7 @@ impl<L: Associations> SessionEngine<L> {
 
     /// Gives streams to the sessions that wait for an association, which is up now. A session for
     /// which there is none fails.
-    fn seat_waiting(&mut self, now: Instant, guard: &Guard<'_>, number: usize) {
+    pub(super) fn seat_waiting(&mut self, now: Instant, guard: &Guard<'_>, number: usize) {
         let waiting = std::mem::take(&mut self.below.associations[number].waiting);
         for index in waiting {
             let association = &mut self.below.associations[number];
@@ -299,197 +286,8 @@ impl<L: Associations> SessionEngine<L> {
         }
     }
 
-    /// Puts an association into the list of those with something to receive.
-    fn note_readable(&mut self, number: usize) {
-        if let Some(association) = self.below.associations.get_mut(number)
-            && association.is_readable
-            && !std::mem::replace(&mut association.is_listed_readable, true)
-        {
-            self.below.readable.push_back(number);
-        }
-    }
-
-    /// Receives chunks. Returns whether there were any.
-    fn receive_all(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
-        let mut any = false;
-        for _ in 0..self.below.readable.len().min(ASSOCIATIONS) {
-            let Some(number) = self.below.readable.pop_front() else {
-                break;
-            };
-            if let Some(association) = self.below.associations.get_mut(number) {
-                association.is_listed_readable = false;
-                let received = self.receive_for(number, now, guard);
-                any |= received;
-                self.note_hot(number, received);
-                self.note_readable(number);
-            }
-        }
-        any
-    }
-
-    /// Receives what an association has. Returns whether there was anything.
-    fn receive_for(&mut self, number: usize, now: Instant, guard: &Guard<'_>) -> bool {
-        let mut buffer = std::mem::take(&mut self.below.received);
-        let mut any = false;
-        for _ in 0..CHUNKS {
-            // A step may have ended it.
-            let Some(association) = self.below.associations.get_mut(number) else {
-                break;
-            };
-            let arrived = association.socket.receive(&mut buffer);
-            if arrived == Ok(Arrived::Nothing) {
-                association.is_readable = false;
-            }
-            any |= arrived != Ok(Arrived::Nothing);
-            let is_known = matches!(arrived, Ok(Arrived::Up { .. } | Arrived::Indication(_)));
-            if association.standing == Standing::Unverified && !is_known {
-                // The indication would have come first.
-                association.verify(None);
-                self.lose(
-                    number,
-                    Some(EndReason::NoAdaptation),
-                    TcpFailure::Aborted,
-                    now,
-                    guard,
-                );
-                break;
-            }
-            match arrived {
-                Ok(Arrived::Up { outbound, inbound }) => {
-                    association.standing = Standing::Unverified;
-                    association.streams = StreamIds::new(outbound, inbound);
-                }
-                Ok(Arrived::Indication(indication)) => {
-                    if !association.verify(Some(indication)) {
-                        self.lose(
-                            number,
-                            Some(EndReason::NoAdaptation),
-                            TcpFailure::Aborted,
-                            now,
-                            guard,
-                        );
-                        break;
-                    }
-                    self.seat_waiting(now, guard, number);
-                }
-                Ok(Arrived::Chunk {
-                    stream,
-                    protocol,
-                    len,
-                }) => {
-                    // Requests that it answers complete first.
-                    self.follow_acks_of(number, now, guard);
-                    self.receive_chunk(number, stream, protocol, &buffer[..len], now, guard);
-                }
-                Ok(Arrived::Other) => {}
-                Ok(Arrived::Nothing) => break,
-                Ok(Arrived::Closed) => {
-                    self.lose(number, None, TcpFailure::Reset, now, guard);
-                    break;
-                }
-                Err(failure) => {
-                    self.lose(number, None, failure, now, guard);
-                    break;
-                }
-            }
-        }
-        self.below.received = buffer;
-        any
-    }
-
-    /// Hands a chunk to its session, or begins one.
-    fn receive_chunk(
-        &mut self,
-        number: usize,
-        stream: u16,
-        protocol: u32,
-        octets: &[u8],
-        now: Instant,
-        guard: &Guard<'_>,
-    ) {
-        let begins = SessionChunk::parse(protocol, octets).is_ok_and(|one| one.begins_session());
-        let Some(association) = self.below.associations.get_mut(number) else {
-            return;
-        };
-        let seat = association.seats.get(&stream).copied();
-        if let Some(seat) = seat {
-            // rfc: 5043-8 each chunk belongs to one session: an Initiate begins the next one
-            if !(begins && self.connections[seat.connection].is_past()) {
-                self.with_connection(seat.connection, now, guard, |connection, context| {
-                    connection.receive_chunk(protocol, octets, context);
-                });
-                return;
-            }
-            self.with_connection(seat.connection, now, guard, |connection, context| {
-                connection.lose_association(TcpFailure::Reset, None, context);
-            });
-        } else if !begins && association.used.contains(&stream) {
-            // It was under way when its session ended here.
-            return;
-        }
-        let begun = if begins {
-            self.begin(now, number, stream)
-        } else {
-            Err(DropReason::NoConnection)
-        };
-        match begun {
-            Ok(index) => self.with_connection(index, now, guard, |connection, context| {
-                connection.receive_chunk(protocol, octets, context);
-            }),
-            Err(reason) => self.refuse(number, stream, reason, now, guard),
-        }
-    }
-
-    /// Begins a session that a peer asks for, if there is a listener for it with room for one more.
-    fn begin(&mut self, now: Instant, number: usize, stream: u16) -> Result<usize, DropReason> {
-        let association = &self.below.associations[number];
-        if association.listener.is_none() || !association.streams.has(stream) {
-            return Err(DropReason::NoConnection);
-        }
-        let key = FlowKey::new(association.local, association.remote);
-        let admitted = self.admit(&key);
-        let (id, listener) = admitted.map_err(|stranger| match stranger {
-            Stranger::Refused(reason) | Stranger::Ignored(reason) => reason,
-            _ => DropReason::NoConnection,
-        })?;
-        let Listener {
-            reservation,
-            refusals,
-            ..
-        } = listener;
-        let new = Connection::begun_on(now, key, number, reservation, id, refusals);
-        let index = self.insert(new);
-        let seat = self.below.associations[number].seat(stream, index);
-        self.connections[index].take_seat(stream, seat);
-        self.schedule(index, Wants::TIMER);
-        Ok(index)
-    }
-
-    /// Refuses what a peer has sent on a stream without a session.
-    // rfc: 5043-7, 5043-14 a session for which there is no room is refused by a Terminate
-    // rfc: 5043-12 and not by a Reject, which is the application's
-    fn refuse(
-        &mut self,
-        number: usize,
-        stream: u16,
-        reason: DropReason,
-        now: Instant,
-        guard: &Guard<'_>,
-    ) {
-        self.counters.drops.count(reason);
-        let association = &mut self.below.associations[number];
-        association.used.insert(stream);
-        let octets = SessionControl::TERMINATE.octets(0);
-        association.refusals.push_back((stream, octets));
-        if association.refusals.len() > MOST_REFUSALS {
-            return self.lose(number, None, TcpFailure::Aborted, now, guard);
-        }
-        association.send_refusals();
-        self.note_unacknowledged(number);
-    }
-
     /// Ends an association, and with it all its sessions.
-    fn lose(
+    pub(super) fn lose(
         &mut self,
         number: usize,
         reason: Option<EndReason>,
@@ -545,85 +343,6 @@ impl<L: Associations> SessionEngine<L> {
         }
     }
 
-    /// Asks the kernel what peers have acknowledged. Returns whether it was anything.
-    fn follow_all_acks(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
-        let mut any = false;
-        for _ in 0..self.below.unacknowledged.len().min(ASSOCIATIONS) {
-            let Some(number) = self.below.unacknowledged.pop_front() else {
-                break;
-            };
-            let Some(association) = self.below.associations.get_mut(number) else {
-                continue;
-            };
-            association.is_listed_unacknowledged = false;
-            any |= self.follow_acks_of(number, now, guard);
-            self.note_unacknowledged(number);
-        }
-        any
-    }
-
-    /// Completes what the peer of an association has acknowledged. Returns whether it was anything.
-    fn follow_acks_of(&mut self, number: usize, now: Instant, guard: &Guard<'_>) -> bool {
-        let association = &mut self.below.associations[number];
-        if association.sent.is_empty() {
-            association.misses = 0;
-            return false;
-        }
-        let acked = association.socket.acknowledged();
-        let more = acked.saturating_sub(association.acked) as usize;
-        association.acked += more as u64;
-        association.misses = match more {
-            0 => association.misses.saturating_add(1),
-            _ => 0,
-        };
-        let mut runs: Vec<((u16, u64), u64)> = Vec::new();
-        let more = more.min(association.sent.len());
-        for place in association.sent.drain(..more) {
-            match runs.last_mut() {
-                Some((last, count)) if *last == place => *count += 1,
-                _ => runs.push((place, 1)),
-            }
-        }
-        let any = !runs.is_empty();
-        for ((stream, serial), count) in runs {
-            let association = self.below.associations.get(number);
-            let seat = association.and_then(|one| one.seats.get(&stream));
-            let Some(seat) = seat.filter(|seat| seat.serial == serial).copied() else {
-                continue;
-            };
-            self.with_connection(seat.connection, now, guard, |connection, context| {
-                connection.acknowledge(count, context);
-            });
-        }
-        any
-    }
-
-    fn note_unacknowledged(&mut self, number: usize) {
-        let Some(association) = self.below.associations.get_mut(number) else {
-            return;
-        };
-        if !association.sent.is_empty() && !association.is_listed_unacknowledged {
-            association.is_listed_unacknowledged = true;
-            match association.misses < MOST_MISSES {
-                true => self.below.unacknowledged.push_back(number),
-                false => self.below.stalled.push_back(number),
-            }
-        }
-    }
-
-    /// Notes which association has chunks for now.
-    fn note_hot(&mut self, number: usize, has_received: bool) {
-        let below = &mut self.below;
-        if has_received {
-            (below.hot, below.misses) = (Some(number), 0);
-        } else if below.hot == Some(number) {
-            below.misses += 1;
-            if below.misses == MISSES {
-                below.hot = None;
-            }
-        }
-    }
-
     /// Begins the associations that peers have set up with a listener.
     fn accept_all(&mut self, now: Instant, guard: &Guard<'_>, listener: ListenerId) {
         for _ in 0..ACCEPTED {
@@ -660,71 +379,5 @@ impl<L: Associations> SessionEngine<L> {
         }
         // More may wait.
         self.below.ready.push(Ready::Listener(listener));
-    }
-
-    /// Sends what sessions have to send. Returns whether there was anything.
-    fn send_all(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
-        let mut any = false;
-        for _ in 0..self.schedule.ready().len() {
-            let Some(index) = self.schedule.take_ready(&mut self.connections) else {
-                break;
-            };
-            let before = self.connections[index].stage();
-            let number = self.connections[index].association();
-            let more = match self.send_for(index, now, guard) {
-                Some((sent, has_room)) => {
-                    any |= sent > 0;
-                    self.note_unacknowledged(number);
-                    has_room && sent == BURST
-                }
-                None => false,
-            };
-            self.follow(index, before, now, guard);
-            let wants = Wants {
-                send: more,
-                ..self.connections[index].wants(now, false)
-            };
-            self.schedule(index, wants);
-        }
-        any
-    }
-
-    /// Sends what a session has to send. Returns how many chunks that were and whether the kernel
-    /// has room for more. `None` if it has none, or the association is over.
-    fn send_for(&mut self, index: usize, now: Instant, guard: &Guard<'_>) -> Option<(u64, bool)> {
-        let Self {
-            below,
-            connections,
-            config,
-            cqs,
-            srqs,
-            events,
-            counters,
-            next_request,
-            ..
-        } = self;
-        let mut context = Context {
-            now,
-            fast_paths: config.fast_paths,
-            guard,
-            cqs,
-            srqs,
-            events,
-            counters,
-            next_request,
-        };
-        let connection = &mut connections[index];
-        let association = below.associations.get_mut(connection.association())?;
-        if !association.is_writable {
-            return None;
-        }
-        let (staging, socket) = (&mut below.staging, &mut association.socket);
-        let (sent, has_room) = connection.send_chunks(staging, socket, BURST, &mut context);
-        association.is_writable = has_room;
-        if let Some(place) = connection.place() {
-            let sent = std::iter::repeat_n(place, sent as usize);
-            association.sent.extend(sent);
-        }
-        Some((sent, has_room))
     }
 }

@@ -77,3 +77,20 @@ pub trait KernelCarrier: Carrier<Below: Send> + Send {
     /// Returns whether they are awaited of peers that have acknowledged nothing for many looks.
     fn has_stalled(engine: &Engine<Self>) -> bool;
 }
+
+impl<T: KernelCarrier> Engine<T> {
+    /// Handles the timers that have gone off. Returns whether there was anything to do for any.
+    pub(super) fn handle_socket_timers(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
+        let mut any = false;
+        while let Some((index, due)) = self.schedule.take_expired(now, &mut self.connections) {
+            if due {
+                any = true;
+                self.counters.engine.timers_expired += 1;
+                self.with_connection(index, now, guard, |connection, context| {
+                    connection.handle_deadlines(context);
+                });
+            }
+        }
+        any
+    }
+}

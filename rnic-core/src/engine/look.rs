@@ -1,10 +1,4 @@
-//! What a turn over sockets looks at, and the timers of one.
-
-use crate::memory::epoch::Guard;
-use crate::time::Instant;
-
-use super::Engine;
-use super::carrier::KernelCarrier;
+//! What a turn over sockets looks at.
 
 /// What a turn looks at. Each look is a system call, so a worker that spins need not have all of them
 /// in each turn.
@@ -26,21 +20,4 @@ impl Look {
         for_acknowledgments: true,
         for_stalled: true,
     };
-}
-
-impl<T: KernelCarrier> Engine<T> {
-    /// Handles the timers that have gone off. Returns whether there was anything to do for any.
-    pub(super) fn handle_socket_timers(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
-        let mut any = false;
-        while let Some((index, due)) = self.schedule.take_expired(now, &mut self.connections) {
-            if due {
-                any = true;
-                self.counters.engine.timers_expired += 1;
-                self.with_connection(index, now, guard, |connection, context| {
-                    connection.handle_deadlines(context);
-                });
-            }
-        }
-        any
-    }
 }
