@@ -10,7 +10,7 @@ use crate::engine::passive::Stranger;
 use crate::memory::epoch::Guard;
 use crate::tcp::TcpFailure;
 use crate::time::Instant;
-use crate::wire::session::{SessionChunk, SessionControl};
+use crate::wire::session::{CONTROL, SessionChunk, SessionControl};
 
 use super::{ASSOCIATIONS, SessionEngine};
 
@@ -133,7 +133,8 @@ impl<L: Associations> SessionEngine<L> {
         now: Instant,
         guard: &Guard<'_>,
     ) {
-        let begins = SessionChunk::parse(protocol, octets).is_ok_and(|one| one.begins_session());
+        let begins = protocol == CONTROL
+            && SessionChunk::parse(protocol, octets).is_ok_and(|one| one.begins_session());
         let Some(association) = self.below.associations.get_mut(number) else {
             return;
         };
