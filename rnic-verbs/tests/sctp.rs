@@ -82,7 +82,9 @@ fn until<T>(devices: &[Device; 2], what: &str, mut find: impl FnMut() -> Option<
         if let Some(found) = find() {
             return found;
         }
-        devices.iter().for_each(|device| drop(device.drive()));
+        for device in devices {
+            device.drive();
+        }
         assert!(Instant::now() < deadline, "{what} does not happen");
     }
 }
