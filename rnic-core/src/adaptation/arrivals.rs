@@ -89,6 +89,12 @@ mod tests {
 
     use super::*;
 
+    /// So many chunks have had their turns.
+    fn behind<T>(next: u64) -> Arrivals<T> {
+        let ahead = BTreeMap::new();
+        Arrivals { next, ahead }
+    }
+
     #[test]
     fn a_number_has_its_turn_once() {
         // rfc: 5043-26
@@ -110,8 +116,7 @@ mod tests {
     fn numbers_reach_half_way_round() {
         // rfc: 5043-s8
         for passed in [0, 1, 0x7fff, 0x8000, 0xffff, 0x1_0000, 0x1_8000_u64] {
-            let mut arrivals = Arrivals::<()>::default();
-            arrivals.next = passed;
+            let arrivals = behind::<()>(passed);
             let number = |ahead: u64| (passed + ahead) as u16;
             assert_eq!(arrivals.turn(number(0)), Ok(Turn::Now));
             let farthest = passed + 0x7fff;
@@ -132,8 +137,7 @@ mod tests {
             picks in prop::collection::vec(0..64_usize, 500),
             start in prop::sample::select(vec![0, 0x7ff0, 0xff80_u64]),
         ) {
-            let mut arrivals = Arrivals::default();
-            arrivals.next = start;
+            let mut arrivals = behind(start);
             let mut under_way: Vec<u64> = (start..start + count).collect();
             let mut had = Vec::new();
             for pick in picks {

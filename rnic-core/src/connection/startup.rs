@@ -353,6 +353,7 @@ impl<T: Transport> Connection<T> {
         let delay = options.first_fpdu_delay;
         if let Phase::Streaming(stream) = &mut self.phase
             && !delay.is_zero()
+            && !T::KEEPS_BOUNDS
         {
             stream.hold_until(context.now + delay);
         }
