@@ -28,16 +28,26 @@ SKIPPED = {
 
 
 @functools.cache
-def programs():
-    """The path of each test program, which is built if need be."""
+def built():
+    """What cargo says of the test programs, which are built if need be."""
     # Built for the whole workspace, what `ci/test unit` has built is used again.
     command = ("cargo", "test", "--workspace", "--no-run", "--locked", "--message-format=json")
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    expect(built.returncode == 0, "the tests cannot be built (see above)")
-    messages = map(json.loads, built.stdout.splitlines())
-    manifests = [str(ROOT / crate / "Cargo.toml") for crate in CRATES]
-    found = {each["target"]["name"]: each["executable"] for each in messages
-             if each.get("executable") and each.get("manifest_path") in manifests}
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    expect(done.returncode == 0, "the tests cannot be built (see above)")
+    messages = map(json.loads, done.stdout.splitlines())
+    return [each for each in messages if each.get("executable") and each.get("manifest_path")]
+
+
+def of_crate(crate):
+    """The path of each program of a crate."""
+    manifest = str(ROOT / crate / "Cargo.toml")
+    return {each["target"]["name"]: each["executable"] for each in built() if each["manifest_path"] == manifest}
+
+
+@functools.cache
+def programs():
+    """The path of each test program."""
+    found = {name: path for crate in CRATES for name, path in of_crate(crate).items()}
     unknown = found.keys() ^ ({*TESTS, *LONG_TESTS} | LEFT_OUT.keys())
     expect(not unknown, "ci/nic.d/own_tests.py and the tests differ:", *sorted(unknown))
     return found

@@ -4,6 +4,7 @@
 //! no system call, reads no clock and starts no thread. (Creating a [`memory`] region or ring is
 //! the one place that asks the kernel for something, and it happens before any traffic.)
 
+pub mod adaptation;
 pub mod connection;
 pub mod counters;
 pub mod ddp;

@@ -9,8 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates whose code and tests are read.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "rnic-core",
+    "rnic-sockets",
     "rnic-verbs",
     "rnic-ibverbs",
     "rnic-manager",

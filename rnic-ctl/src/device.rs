@@ -22,10 +22,14 @@ pub(crate) struct DeviceArgs {
     pub netdev: Option<String>,
 
     /// What carries the connections: `xdp`, a port of rnicd or the interface for oneself; `rnicd`, a
-    /// port alone; `kernel`, TCP sockets, which need no right; or the `best` that is there. The
-    /// default is RNIC_VIA of the environment, or else `best`
+    /// port alone; `kernel`, TCP sockets, which need no right; `sctp`, SCTP sockets; or the `best`
+    /// that is there. The default is RNIC_VIA of the environment, or else `best`
     #[arg(long, value_name = "WAY")]
     pub via: Option<Via>,
+
+    /// Have SCTP carry the connections: `--via sctp`
+    #[arg(long, conflicts_with = "via")]
+    pub sctp: bool,
 
     /// Have this receive queue of the interface for oneself, as a port of rnicd: without copying if
     /// the driver can. An administrator must have granted it (`queues` in rnicd.toml)
@@ -142,12 +146,13 @@ impl DeviceArgs {
     /// Opens the interface.
     pub(crate) fn open(&self) -> Outcome<Device> {
         let of_environment = || Via::of_environment();
-        let via = self.via.map_or_else(of_environment, Ok);
+        let named = self.via.or(self.sctp.then_some(Via::Sctp));
+        let via = named.map_or_else(of_environment, Ok);
         let via = via.map_err(|why| Failure::usage(format_args!("read {}", Via::VARIABLE), why))?;
         let netdev = match (&self.netdev, via) {
             (Some(netdev), _) => netdev,
-            (None, Via::Best | Via::Kernel) => "",
-            (None, Via::Rnicd | Via::Xdp) => {
+            (None, via) if via.may_take_sockets() => "",
+            (None, _) => {
                 let why = "no interface was named; `--netdev IF` does (`ip link` lists them)";
                 return Err(Failure::usage("open a device", why));
             }

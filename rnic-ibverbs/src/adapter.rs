@@ -94,11 +94,11 @@ fn netdevs() -> Vec<String> {
     }
     let Ok(named) = std::env::var(NETDEV) else {
         let via = DeviceConfig::new("").via;
-        let mut offered = match via {
-            Via::Kernel => Vec::new(),
-            _ => rnic_verbs::offered(&rnicd()),
+        let mut offered = match via.is_of_sockets() {
+            true => Vec::new(),
+            false => rnic_verbs::offered(&rnicd()),
         };
-        if offered.is_empty() && matches!(via, Via::Best | Via::Kernel) {
+        if offered.is_empty() && via.may_take_sockets() {
             // Over sockets of the kernel connections may take any interface.
             offered.push(String::new());
         }

@@ -9,7 +9,7 @@ use rnic_core::tcp::CongestionAlgorithm;
 use rustix::io::Errno;
 
 use crate::interface::{self, KernelInterface};
-use crate::port::{Port, Settings, lacks_room, source};
+use crate::port::{Port, Protocol, Settings, lacks_room, source};
 
 /// What errors call the interface where none is named.
 const ANY_INTERFACE: &str = "this host";
@@ -21,15 +21,21 @@ const ANY_INTERFACE: &str = "this host";
 pub struct KernelNet {
     /// The interface to use, if one is named.
     name: Option<String>,
+    protocol: Protocol,
     congestion: CongestionAlgorithm,
 }
 
 impl KernelNet {
     /// Makes the services of an interface. Its addresses are read anew for each port. `congestion`
-    /// steers the congestion windows of connections, if the kernel permits it.
-    pub fn new(interface: &KernelInterface, congestion: CongestionAlgorithm) -> Self {
+    /// steers the congestion windows of TCP connections, if the kernel permits it.
+    pub fn new(
+        interface: &KernelInterface,
+        protocol: Protocol,
+        congestion: CongestionAlgorithm,
+    ) -> Self {
         Self {
             name: interface.name.clone(),
+            protocol,
             congestion,
         }
     }
@@ -45,6 +51,7 @@ impl KernelNet {
 
     fn settings(&self, interface: Option<&KernelInterface>) -> Settings {
         Settings {
+            protocol: self.protocol,
             vrf: interface.and_then(|interface| interface.vrf.clone()),
             congestion: self.congestion,
             scope: interface.map_or(0, |interface| interface.index),
@@ -156,6 +163,7 @@ impl KernelNet {
                 ),
             ),
             Errno::INVAL if lacks_scope(local) => other(local, NO_SCOPE),
+            Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT => other(local, NO_SCTP),
             errno if lacks_room(errno) => other(local, no_room(errno)),
             errno => other(local, errno),
         }
@@ -210,6 +218,9 @@ fn of_family(interface: &KernelInterface, like: SocketAddr) -> impl Iterator<Ite
 
 const NO_SCOPE: &str =
     "a link-local address does not tell its interface; name that, as in fe80::1%eth0";
+
+/// What a kernel without SCTP lacks.
+pub(crate) const NO_SCTP: &str = "this kernel has no SCTP: `modprobe sctp`, or use TCP";
 
 fn no_room(errno: Errno) -> String {
     format!("{errno}; close connections, or let the process have more descriptors (`ulimit -n`)")

@@ -1,7 +1,7 @@
 //! A reserved port: the sockets that hold it until a connection or a listener has it.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -16,6 +16,7 @@ use rustix::net::{
 use tracing::debug;
 
 use crate::interface::scoped;
+use crate::sctp;
 use rnic_manager::Maker;
 
 /// How many connections may wait to be accepted. The kernel takes less: `net.core.somaxconn`.
@@ -24,9 +25,20 @@ const BACKLOG: i32 = 1024;
 /// How many ports to try for one that is free on all addresses.
 const PORT_TRIES: u32 = 64;
 
+/// What speaks at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// SCTP, for the adaptation of RFC 5043.
+    Sctp,
+}
+
 /// What all sockets of a port are made with.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    pub(crate) protocol: Protocol,
     /// The VRF that they are bound to.
     pub(crate) vrf: Option<String>,
     pub(crate) congestion: CongestionAlgorithm,
@@ -36,13 +48,18 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Makes a socket of a family that does not wait.
-    pub(crate) fn socket(&self, like: SocketAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
+    pub(crate) fn socket(
+        &self,
+        like: SocketAddr,
+        kind: SocketType,
+        protocol: Option<rustix::net::Protocol>,
+    ) -> Result<OwnedFd, Errno> {
         let family = match like {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, kind, flags, None)?;
+        let socket = socket_with(family, kind, flags, protocol)?;
         if like.is_ipv6() {
             rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
         }
@@ -53,9 +70,24 @@ impl Settings {
         Ok(socket)
     }
 
-    /// Makes a TCP socket that is bound. Connections that it accepts have its settings.
+    /// Makes a socket that is bound. Connections that it accepts have its settings.
     pub(crate) fn bound(&self, local: SocketAddr) -> Result<(PrivateFd, SocketAddr), Errno> {
-        let socket = self.socket(local, SocketType::STREAM)?;
+        let socket = match self.protocol {
+            Protocol::Tcp => self.of_tcp(local)?,
+            Protocol::Sctp => {
+                let sctp = Some(rustix::net::ipproto::SCTP);
+                let socket = self.socket(local, SocketType::STREAM, sctp)?;
+                sctp::prepare(socket.as_fd())?;
+                socket
+            }
+        };
+        bind(&socket, &local)?;
+        let local = SocketAddr::try_from(getsockname(&socket)?)?;
+        Ok((socket.into(), local))
+    }
+
+    fn of_tcp(&self, local: SocketAddr) -> Result<OwnedFd, Errno> {
+        let socket = self.socket(local, SocketType::STREAM, None)?;
         rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
         rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
         // An urgent octet is one of the stream: otherwise it would be missing there.
@@ -67,9 +99,7 @@ impl Settings {
                  (`sysctl net.ipv4.tcp_allowed_congestion_control`): {errno}"
             );
         }
-        bind(&socket, &local)?;
-        let local = SocketAddr::try_from(getsockname(&socket)?)?;
-        Ok((socket.into(), local))
+        Ok(socket)
     }
 
     /// Makes sockets that listen at these addresses, all with one port. Port 0 chooses it. An
@@ -248,7 +278,7 @@ pub(crate) fn source(
     from: Option<SocketAddr>,
     remote: SocketAddr,
 ) -> Result<SocketAddr, Errno> {
-    let probe = settings.socket(remote, SocketType::DGRAM)?;
+    let probe = settings.socket(remote, SocketType::DGRAM, None)?;
     if let Some(from) = from {
         bind(&probe, &from)?;
     }

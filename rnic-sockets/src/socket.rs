@@ -281,7 +281,7 @@ pub(crate) fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T
 }
 
 /// Returns the failure of a connection for which the kernel has an error.
-fn failure_of(errno: Errno) -> TcpFailure {
+pub(crate) fn failure_of(errno: Errno) -> TcpFailure {
     match errno {
         Errno::CONNREFUSED => TcpFailure::Refused,
         Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => TcpFailure::Reset,

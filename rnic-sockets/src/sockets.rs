@@ -10,14 +10,17 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use rnic_core::connection::{Accepted, EndReason, PortReservation, Ready, Sockets};
+use rnic_core::connection::{Accepted, Associations, EndReason, PortReservation, Ready, Sockets};
 use rnic_core::ids::ListenerId;
+use rnic_core::tcp::TcpFailure;
 use rnic_manager::{Private, PrivateFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, getsockname};
 use tracing::{debug, warn};
 
+use crate::association::KernelAssociation;
 use crate::port::{Listening, Port, lacks_room};
+use crate::sctp;
 use crate::socket::{KernelSocket, retried};
 
 /// What an event's data has besides a number: it is of sockets that listen.
@@ -166,35 +169,39 @@ impl KernelSockets {
     }
 }
 
-impl Sockets for KernelSockets {
-    type Socket = KernelSocket;
-
-    fn connect(
-        &mut self,
+/// What connections of TCP and associations of SCTP have in common.
+impl KernelSockets {
+    /// Begins to connect from a reserved port. `prepare` has the socket before.
+    fn begin_connecting(
         reservation: &PortReservation,
         remote: SocketAddr,
-    ) -> Result<KernelSocket, EndReason> {
+        prepare: impl FnOnce(BorrowedFd<'_>),
+    ) -> Result<(PrivateFd, SocketAddr), EndReason> {
         let port = port_of(reservation)?;
         let failed = |errno| {
             debug!("cannot connect from {} to {remote}: {errno}", port.local());
             reason_of(errno)
         };
         let socket = port.take_bound().map_err(failed)?;
+        prepare(socket.as_fd());
         let remote = port.scoped(remote);
         match rustix::net::connect(&socket, &remote) {
-            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {
-                Ok(KernelSocket::new(socket, remote, false))
-            }
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok((socket, remote)),
             Err(errno) => Err(failed(errno)),
         }
     }
 
-    fn watch(&mut self, socket: &KernelSocket, index: usize) -> Result<(), EndReason> {
+    /// Has the kernel report a connected socket by this number.
+    fn watch_connection(
+        &self,
+        fd: Result<BorrowedFd<'_>, TcpFailure>,
+        index: usize,
+    ) -> Result<(), EndReason> {
         let events = EpollFlags::EPOLLIN
             | EpollFlags::EPOLLOUT
             | EpollFlags::EPOLLRDHUP
             | EpollFlags::EPOLLET;
-        let fd = socket.fd().map_err(|_| EndReason::Local)?;
+        let fd = fd.map_err(|_| EndReason::Local)?;
         let added = self.epoll.add(fd, EpollEvent::new(events, index as u64));
         added.map_err(|errno| {
             warn!("cannot watch a connection: {errno} (`sysctl fs.epoll.max_user_watches`)");
@@ -202,7 +209,11 @@ impl Sockets for KernelSockets {
         })
     }
 
-    fn listen(&mut self, id: ListenerId, reservation: &PortReservation) -> Result<(), EndReason> {
+    fn begin_listening(
+        &mut self,
+        id: ListenerId,
+        reservation: &PortReservation,
+    ) -> Result<(), EndReason> {
         let port = port_of(reservation)?;
         let failed = |errno| {
             debug!("cannot listen on {}: {errno}", port.local());
@@ -223,7 +234,7 @@ impl Sockets for KernelSockets {
         Ok(())
     }
 
-    fn unlisten(&mut self, id: ListenerId) {
+    fn end_listening(&mut self, id: ListenerId) {
         let Some(number) = self.numbers.remove(&id) else {
             return;
         };
@@ -238,7 +249,8 @@ impl Sockets for KernelSockets {
         }
     }
 
-    fn accept(&mut self, id: ListenerId) -> Option<Accepted<KernelSocket>> {
+    /// Returns the next socket that a peer has connected to a listener, if there is one.
+    fn accept_from(&mut self, id: ListenerId) -> Option<Accepted<PrivateFd>> {
         let listening = self.listener(id)?.listening.clone();
         for socket in &listening.sockets {
             match accepted(socket) {
@@ -261,11 +273,7 @@ impl Sockets for KernelSockets {
         None
     }
 
-    fn pause(&mut self, listener: ListenerId) {
-        self.pause_one(listener);
-    }
-
-    fn poll(&mut self, ready: &mut Vec<Ready>) {
+    fn poll_ready(&mut self, ready: &mut Vec<Ready>) {
         for _ in 0..ROUNDS {
             // A signal does not interrupt what does not wait.
             let taken = self.epoll.wait(&mut self.events, EpollTimeout::ZERO);
@@ -277,6 +285,92 @@ impl Sockets for KernelSockets {
                 return;
             }
         }
+    }
+}
+
+impl Sockets for KernelSockets {
+    type Socket = KernelSocket;
+
+    fn connect(
+        &mut self,
+        reservation: &PortReservation,
+        remote: SocketAddr,
+    ) -> Result<KernelSocket, EndReason> {
+        let (socket, remote) = Self::begin_connecting(reservation, remote, |_| {})?;
+        Ok(KernelSocket::new(socket, remote, false))
+    }
+
+    fn watch(&mut self, socket: &KernelSocket, index: usize) -> Result<(), EndReason> {
+        self.watch_connection(socket.fd(), index)
+    }
+
+    fn listen(&mut self, id: ListenerId, reservation: &PortReservation) -> Result<(), EndReason> {
+        self.begin_listening(id, reservation)
+    }
+
+    fn unlisten(&mut self, id: ListenerId) {
+        self.end_listening(id);
+    }
+
+    fn pause(&mut self, listener: ListenerId) {
+        self.pause_one(listener);
+    }
+
+    fn accept(&mut self, id: ListenerId) -> Option<Accepted<KernelSocket>> {
+        let accepted = self.accept_from(id)?;
+        Some(Accepted {
+            socket: KernelSocket::new(accepted.socket, accepted.remote, true),
+            local: accepted.local,
+            remote: accepted.remote,
+        })
+    }
+
+    fn poll(&mut self, ready: &mut Vec<Ready>) {
+        self.poll_ready(ready);
+    }
+}
+
+impl Associations for KernelSockets {
+    type Socket = KernelAssociation;
+
+    fn connect(
+        &mut self,
+        reservation: &PortReservation,
+        remote: SocketAddr,
+        traffic_class: u8,
+    ) -> Result<KernelAssociation, EndReason> {
+        let prepare = |fd: BorrowedFd<'_>| sctp::set_traffic_class(fd, remote, traffic_class);
+        let (socket, _) = Self::begin_connecting(reservation, remote, prepare)?;
+        Ok(KernelAssociation::new(socket))
+    }
+
+    fn watch(&mut self, socket: &KernelAssociation, index: usize) -> Result<(), EndReason> {
+        self.watch_connection(socket.fd(), index)
+    }
+
+    fn listen(&mut self, id: ListenerId, reservation: &PortReservation) -> Result<(), EndReason> {
+        self.begin_listening(id, reservation)
+    }
+
+    fn unlisten(&mut self, id: ListenerId) {
+        self.end_listening(id);
+    }
+
+    fn pause(&mut self, listener: ListenerId) {
+        self.pause_one(listener);
+    }
+
+    fn accept(&mut self, id: ListenerId) -> Option<Accepted<KernelAssociation>> {
+        let accepted = self.accept_from(id)?;
+        Some(Accepted {
+            socket: KernelAssociation::new(accepted.socket),
+            local: accepted.local,
+            remote: accepted.remote,
+        })
+    }
+
+    fn poll(&mut self, ready: &mut Vec<Ready>) {
+        self.poll_ready(ready);
     }
 }
 
@@ -299,7 +393,7 @@ fn event_of(number: u32, events: EpollFlags) -> EpollEvent {
 }
 
 /// Accepts the next connection that can be had, if there is one.
-fn accepted(listening: &PrivateFd) -> Result<Option<Accepted<KernelSocket>>, Errno> {
+fn accepted(listening: &PrivateFd) -> Result<Option<Accepted<PrivateFd>>, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {
         let (socket, remote) = match retried(|| acceptfrom_with(listening, flags)) {
@@ -314,7 +408,6 @@ fn accepted(listening: &PrivateFd) -> Result<Option<Accepted<KernelSocket>>, Err
             Some((local.try_into().ok()?, remote.try_into().ok()?))
         });
         if let Some((local, remote)) = ends {
-            let socket = KernelSocket::new(socket, remote, true);
             return Ok(Some(Accepted {
                 socket,
                 local,

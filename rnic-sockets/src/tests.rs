@@ -12,13 +12,13 @@ use rnic_core::tcp::{CongestionAlgorithm, Keepalive};
 use rustix::net::sockopt as of_rustix;
 
 use crate::port::Port;
-use crate::{KernelInterface, KernelNet, KernelSocket, KernelSockets};
+use crate::{KernelInterface, KernelNet, KernelSocket, KernelSockets, Protocol};
 
 const LISTENER: ListenerId = ListenerId(1);
 
 fn net() -> KernelNet {
     let interface = KernelInterface::open(None).unwrap();
-    KernelNet::new(&interface, CongestionAlgorithm::Cubic)
+    KernelNet::new(&interface, Protocol::Tcp, CongestionAlgorithm::Cubic)
 }
 
 fn loopback(is_ipv4: bool) -> SocketAddr {

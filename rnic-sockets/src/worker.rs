@@ -7,8 +7,10 @@ use std::time::{Duration, Instant as Clock};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rnic_core::connection::{KernelTcp, Socketed};
-use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Look, Sleeper, SplitTurn, Turn};
+use rnic_core::connection::{Associated, KernelTcp, SctpSession, Socketed};
+use rnic_core::engine::{
+    Driver, EngineConfig, EngineEnd, KernelCarrier, Look, Sleeper, SplitTurn, Turn,
+};
 use rnic_core::memory::doorbell::Doorbells;
 use rnic_core::time::Instant;
 use rnic_manager::{Bell, PrivateFd};
@@ -34,8 +36,8 @@ const ACKS_EVERY: Duration = Duration::from_micros(10);
 const TIMER_SLACK: Duration = Duration::from_micros(60);
 
 /// Drives an engine over sockets, on a thread of its own or inline: by calls of [`Turn::turn`].
-pub struct SocketWorker {
-    driver: Driver<KernelTcp<KernelSockets>>,
+pub struct SocketWorker<T: KernelCarrier = KernelTcp<KernelSockets>> {
+    driver: Driver<T>,
     sleeper: Arc<WorkerSleeper>,
     started: Clock,
     /// Turns since all sockets were looked at.
@@ -45,9 +47,12 @@ pub struct SocketWorker {
     stalled_at: Instant,
 }
 
+/// A worker over SCTP associations.
+pub type AssociationWorker = SocketWorker<SctpSession<KernelSockets>>;
+
 impl SocketWorker {
-    /// Makes a worker. `secret` must be unpredictable. `bell` is the one whose waker `end`'s link
-    /// was made with. Fails if there is no descriptor to sleep at.
+    /// Makes a worker over TCP. `secret` must be unpredictable. `bell` is the one whose waker `end`'s
+    /// link was made with. Fails if there is no descriptor to sleep at.
     pub fn new(
         sockets: KernelSockets,
         config: EngineConfig,
@@ -57,7 +62,28 @@ impl SocketWorker {
     ) -> io::Result<Self> {
         let ready = sockets.as_fd().try_clone_to_owned()?.into();
         let driver = Driver::over(Socketed::new(sockets), config, secret, end);
-        Ok(Self {
+        Ok(Self::driving(driver, bell, ready))
+    }
+}
+
+impl AssociationWorker {
+    /// Makes a worker over SCTP, as [`new`](SocketWorker::new) makes one over TCP.
+    pub fn over_sctp(
+        sockets: KernelSockets,
+        config: EngineConfig,
+        secret: [u8; 32],
+        end: EngineEnd,
+        bell: Bell,
+    ) -> io::Result<Self> {
+        let ready = sockets.as_fd().try_clone_to_owned()?.into();
+        let driver = Driver::over(Associated::new(sockets), config, secret, end);
+        Ok(Self::driving(driver, bell, ready))
+    }
+}
+
+impl<T: KernelCarrier> SocketWorker<T> {
+    fn driving(driver: Driver<T>, bell: Bell, ready: PrivateFd) -> Self {
+        Self {
             sleeper: Arc::new(WorkerSleeper {
                 bell,
                 ready,
@@ -68,7 +94,7 @@ impl SocketWorker {
             turns: 0,
             acks_at: Instant::ZERO,
             stalled_at: Instant::ZERO,
-        })
+        }
     }
 
     fn now(&self) -> Instant {
@@ -117,7 +143,7 @@ impl Sleeper for WorkerSleeper {
     }
 }
 
-impl Turn for SocketWorker {
+impl<T: KernelCarrier> Turn for SocketWorker<T> {
     fn turn(&mut self) -> bool {
         let now = self.now();
         let look = Look {
@@ -148,7 +174,7 @@ impl Turn for SocketWorker {
     }
 }
 
-impl SplitTurn for SocketWorker {
+impl<T: KernelCarrier> SplitTurn for SocketWorker<T> {
     fn begin_sleep(&mut self, at_most: Duration) -> Option<Duration> {
         if !self.driver.prepare_to_sleep() {
             self.driver.awake();

@@ -273,7 +273,7 @@ fn the_congestion_window_is_steered_as_wanted_where_the_kernel_permits() {
     for wanted in [CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno] {
         let mut host = Host::new();
         let interface = rnic_sockets::KernelInterface::open(None).unwrap();
-        host.net = rnic_sockets::KernelNet::new(&interface, wanted);
+        host.net = rnic_sockets::KernelNet::new(&interface, rnic_sockets::Protocol::Tcp, wanted);
         let is_permitted = permitted
             .split_whitespace()
             .any(|name| name == wanted.to_string());

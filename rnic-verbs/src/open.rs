@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, bounded};
 use rnic_core::engine::{Net, SplitTurn, mailboxes};
 use rnic_core::memory::table::StagTable;
-use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, SocketWorker};
+use rnic_sockets::{
+    AssociationWorker, KernelInterface, KernelNet, KernelSockets, Protocol, SocketWorker,
+};
 use rnic_xdp::client::{Inspection, Manager};
 use rnic_xdp::{Worker, XdpInterface, XdpNet, bell, cpus_near};
 
@@ -40,14 +42,16 @@ impl Device {
     /// kernel.
     ///
     /// Where neither is possible, or no interface is named, connections take TCP sockets of the
-    /// kernel, which need no right. [`DeviceConfig::via`] has it one way alone, and
+    /// kernel, which need no right. [`DeviceConfig::via`] has it one way alone, SCTP sockets among
+    /// them, and
     /// [`Device::kernel`] says whether that way was taken, and why.
     pub fn open_with(config: &DeviceConfig) -> Result<Self, OpenError> {
         config.check()?;
         let error = match config.via {
-            Via::Kernel => return open_by_sockets(config, None),
+            Via::Kernel => return open_by_sockets(config, None, Protocol::Tcp),
+            Via::Sctp => return open_by_sockets(config, None, Protocol::Sctp),
             Via::Best if config.interface.netdev.is_empty() => {
-                return open_by_sockets(config, None);
+                return open_by_sockets(config, None, Protocol::Tcp);
             }
             _ => match Opened::open(config).and_then(|opened| opened.into_device(config)) {
                 Ok(device) => return Ok(device),
@@ -57,31 +61,47 @@ impl Device {
         if config.via != Via::Best || config.wants_frames() || !error.leaves_sockets() {
             return Err(error);
         }
-        open_by_sockets(config, Some(error.to_string()))
+        open_by_sockets(config, Some(error.to_string()), Protocol::Tcp)
     }
 }
 
-/// Opens a device over TCP sockets of the kernel. `why` says what keeps it from a better way.
-fn open_by_sockets(config: &DeviceConfig, why: Option<String>) -> Result<Device, OpenError> {
+/// Opens a device over sockets of the kernel. `why` says what keeps it from a better way.
+fn open_by_sockets(
+    config: &DeviceConfig,
+    why: Option<String>,
+    protocol: Protocol,
+) -> Result<Device, OpenError> {
     let netdev = Some(&*config.interface.netdev).filter(|name| !name.is_empty());
     let interface = KernelInterface::open(netdev)?;
+    if protocol == Protocol::Sctp && !rnic_sockets::has_sctp() {
+        return Err(OpenError::NoSctp);
+    }
     let (bell, waker) = bell().map_err(OpenError::Bell)?;
     let table = table(config)?;
     let mut mailboxes = mailboxes(&table, config.queue_pairs, vec![waker]);
     let Some((host, end)) = mailboxes.pop() else {
         unreachable!("there is a mailbox for each waker");
     };
-    let net = Arc::new(KernelNet::new(&interface, config.engine.tcp.congestion));
+    let congestion = config.engine.tcp.congestion;
+    let net = Arc::new(KernelNet::new(&interface, protocol, congestion));
     let sockets = KernelSockets::new().map_err(OpenError::Bell)?;
-    let worker = SocketWorker::new(sockets, config.engine.clone(), secret()?, end, bell);
-    let worker = worker.map_err(OpenError::Bell)?;
-    let driver = driver(config.driving, vec![worker], None)?;
-    Ok(Device::on_sockets(
-        host,
-        net,
-        driver,
-        KernelWay { interface, why },
-    ))
+    let (engine, secret) = (config.engine.clone(), secret()?);
+    let driver = match protocol {
+        Protocol::Tcp => {
+            let worker = SocketWorker::new(sockets, engine, secret, end, bell);
+            driver(config.driving, vec![worker.map_err(OpenError::Bell)?], None)?
+        }
+        Protocol::Sctp => {
+            let worker = AssociationWorker::over_sctp(sockets, engine, secret, end, bell);
+            driver(config.driving, vec![worker.map_err(OpenError::Bell)?], None)?
+        }
+    };
+    let kernel = KernelWay {
+        interface,
+        protocol,
+        why,
+    };
+    Ok(Device::on_sockets(host, net, driver, kernel))
 }
 
 /// Makes the table of STags.

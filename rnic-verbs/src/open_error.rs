@@ -32,6 +32,9 @@ pub enum OpenError {
         /// Why.
         refused: NotShared,
     },
+    /// SCTP was asked for.
+    #[error("this kernel has no SCTP: load its module (`modprobe sctp`), or use TCP")]
+    NoSctp,
     /// The kernel's sockets could not be had.
     #[error(transparent)]
     Sockets(#[from] rnic_sockets::InterfaceError),

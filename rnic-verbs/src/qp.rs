@@ -226,8 +226,10 @@ impl Qp {
         &mut self,
         remote: SocketAddr,
         local: Option<SocketAddr>,
-        options: ConnectionOptions,
+        mut options: ConnectionOptions,
     ) -> Result<(), Error> {
+        // A port that was named is not to be another one.
+        options.own_association |= local.is_some_and(|local| local.port() != 0);
         check_private_data(&options.private_data, options.mpa_revision)?;
         self.check_idle()?;
         let addressed = self.port_for(remote, local);

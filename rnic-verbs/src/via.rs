@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rnic_sockets::KernelInterface;
+use rnic_sockets::{KernelInterface, Protocol};
 
 /// What is to carry the connections of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,26 +19,52 @@ pub enum Via {
     /// TCP sockets of the kernel. They need no right, and take every path that the host has:
     /// through its firewall, IPsec, VRFs and tunnels.
     Kernel,
+    /// SCTP sockets of the kernel, with the adaptation of RFC 5043. They need no right, and a kernel
+    /// with SCTP. Peers over other ways cannot be reached.
+    Sctp,
 }
 
 impl Via {
     /// All of them, with their names.
-    const ALL: [(Self, &str); 4] = [
+    const ALL: [(Self, &str); 5] = [
         (Self::Best, "best"),
         (Self::Xdp, "xdp"),
         (Self::Rnicd, "rnicd"),
         (Self::Kernel, "kernel"),
+        (Self::Sctp, "sctp"),
     ];
 
     /// The variable that names one.
     pub const VARIABLE: &str = "RNIC_VIA";
 
+    /// The variable that names the transport protocol of connections: `tcp`, or `sctp`, which stands
+    /// for the way of that name unless [`VARIABLE`](Self::VARIABLE) names a way without sockets.
+    pub const TRANSPORT: &str = "RNIC_TRANSPORT";
+
     /// Returns what the environment says: [`Best`](Self::Best) if it says nothing.
     pub fn of_environment() -> Result<Self, NoVia> {
-        match std::env::var(Self::VARIABLE) {
-            Ok(word) if !word.is_empty() => word.parse(),
-            _ => Ok(Self::Best),
+        let word = |variable| std::env::var(variable).ok().filter(|word| !word.is_empty());
+        Self::of_words(word(Self::VARIABLE), word(Self::TRANSPORT))
+    }
+
+    /// Returns what these values of the two variables say.
+    fn of_words(via: Option<String>, transport: Option<String>) -> Result<Self, NoVia> {
+        let via = via.map_or(Ok(Self::Best), |word| word.parse())?;
+        match transport.as_deref() {
+            Some("sctp") if matches!(via, Self::Best | Self::Kernel) => Ok(Self::Sctp),
+            None | Some("tcp" | "sctp") => Ok(via),
+            Some(other) => Err(NoVia(format!("{}={other}", Self::TRANSPORT))),
         }
+    }
+
+    /// Returns whether connections may take sockets of the kernel, and any interface with them.
+    pub fn may_take_sockets(self) -> bool {
+        matches!(self, Self::Best | Self::Kernel | Self::Sctp)
+    }
+
+    /// Returns whether connections take nothing but sockets of the kernel.
+    pub fn is_of_sockets(self) -> bool {
+        matches!(self, Self::Kernel | Self::Sctp)
     }
 }
 
@@ -51,7 +77,7 @@ impl fmt::Display for Via {
 
 /// A word that names no way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no way to open a device: choose best, xdp, rnicd or kernel")]
+#[error("{0:?} is no way to open a device: choose best, xdp, rnicd, kernel or sctp")]
 pub struct NoVia(String);
 
 impl FromStr for Via {
@@ -65,10 +91,11 @@ impl FromStr for Via {
     }
 }
 
-/// A device over TCP sockets of the kernel.
+/// A device over sockets of the kernel.
 #[derive(Clone, Debug)]
 pub struct KernelWay {
     pub(crate) interface: KernelInterface,
+    pub(crate) protocol: Protocol,
     /// Why no better way was taken, unless this one was asked for.
     pub(crate) why: Option<String>,
 }
@@ -79,6 +106,11 @@ impl KernelWay {
         &self.interface
     }
 
+    /// Returns what the sockets speak.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     /// Returns why no better way was taken, unless this one was asked for.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
@@ -87,9 +119,13 @@ impl KernelWay {
 
 impl fmt::Display for KernelWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Sctp => "SCTP",
+        };
         match &self.interface.name {
-            Some(name) => write!(f, "kernel TCP on {name}")?,
-            None => f.write_str("kernel TCP on any interface")?,
+            Some(name) => write!(f, "kernel {protocol} on {name}")?,
+            None => write!(f, "kernel {protocol} on any interface")?,
         }
         match &self.why {
             Some(why) => write!(f, " ({why})"),
@@ -109,6 +145,20 @@ mod tests {
             assert_eq!(name.parse(), Ok(via));
         }
         let wrong = "xpd".parse::<Via>().unwrap_err();
-        assert!(wrong.to_string().contains("best, xdp, rnicd or kernel"));
+        let of = |via: Option<&str>, transport: Option<&str>| {
+            Via::of_words(via.map(str::to_owned), transport.map(str::to_owned))
+        };
+        assert_eq!(of(None, None), Ok(Via::Best));
+        assert_eq!(of(Some("xdp"), None), Ok(Via::Xdp));
+        assert_eq!(of(Some("xdp"), Some("tcp")), Ok(Via::Xdp));
+        assert_eq!(of(Some("xdp"), Some("sctp")), Ok(Via::Xdp));
+        assert_eq!(of(None, Some("sctp")), Ok(Via::Sctp));
+        assert_eq!(of(Some("best"), Some("sctp")), Ok(Via::Sctp));
+        assert!(of(None, Some("quic")).is_err());
+        assert!(
+            wrong
+                .to_string()
+                .contains("best, xdp, rnicd, kernel or sctp")
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::adaptation::AdaptationError;
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, StreamId};
 use crate::rdmap::QuotedSegment;
 use crate::verbs::{qp::Departure, srq::SrqEvent};
@@ -43,6 +44,15 @@ pub enum EndReason {
     /// again with MPA revision 1.
     #[error("MPA start-up failed: {0}")]
     NotEnhanced(String),
+    /// The peer broke the rules of RFC 5043 for sessions on SCTP.
+    #[error("the session was ended: {0}")]
+    Session(AdaptationError),
+    /// The peer does not speak DDP on SCTP: it has not said so when the association was set up.
+    #[error(
+        "the peer's SCTP does not speak DDP (no adaptation indication 1): nobody listens there for \
+         RDMA over SCTP"
+    )]
+    NoAdaptation,
     /// The network device is gone for good.
     #[error(
         "the network device is gone: it was removed, moved to another network namespace, or taken away by rnicd"

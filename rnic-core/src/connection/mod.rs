@@ -4,6 +4,7 @@
 //! which read a DDP header to decide whether they are eligible; everything else is left to the
 //! layers.
 
+mod association;
 mod context;
 mod event;
 mod facts;
@@ -17,6 +18,7 @@ mod receive;
 mod receiver_not_ready;
 mod refusals;
 mod reorder;
+mod session;
 mod socket;
 mod socketed;
 mod startup;
@@ -38,6 +40,10 @@ use crate::tcp::{Due, Seq, State, Tcp};
 use crate::time::Instant;
 use crate::wire::hello::Receipts;
 
+pub use self::association::{
+    Arrived, Associated, AssociationSocket, Associations, LONGEST_CHUNK, OutgoingChunk,
+};
+pub(crate) use self::association::{Association, Standing};
 pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
 pub use self::facts::{ConnectionFacts, MpaFacts};
@@ -49,6 +55,7 @@ pub use self::path::NextHop;
 pub(crate) use self::path::{Path, is_within_device};
 pub use self::refusals::{Refusal, Refusals};
 use self::reorder::Reorder;
+pub use self::session::SctpSession;
 pub use self::socket::{Accepted, Ready, Received, Socket, Sockets};
 pub use self::socketed::{KernelTcp, Socketed};
 use self::stream::Stream;
@@ -357,11 +364,20 @@ impl<T: Transport> Connection<T> {
             } else if self.outlives_tcp() {
                 self.tcp.abort();
                 self.deadline = Some(context.now + CLOSE_TIMEOUT);
+            } else if self.tcp.may_end_alone() {
+                self.end(EndReason::Local, context);
+                self.leave_stream(context);
+                self.tcp.drop_reset();
             } else {
                 self.give_up(EndReason::TimedOut, context);
             }
         }
         self.settle(context);
+    }
+
+    /// Notes below that the connection is no more.
+    pub(crate) fn leave(&mut self, below: &mut T::Below) {
+        self.tcp.leave(below);
     }
 
     /// Moves the frames that it holds to `into`.

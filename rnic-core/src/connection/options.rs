@@ -62,6 +62,10 @@ pub struct ConnectionOptions {
     /// InfiniBand's min_rnr_timer, 655.36 ms at most. Here it does not try again, but it counts the
     /// time: see [`QueuePair::rnr_retry`](crate::verbs::qp::QueuePair::rnr_retry).
     pub min_rnr_timer: Duration,
+    /// Over SCTP: have an association of its own. Otherwise an initiator takes a stream of an
+    /// association that there is from this device to the peer's address and port, if one is free,
+    /// and the connection's local port is that of the association.
+    pub own_association: bool,
     /// What the peer may do to memory on this connection at all: remote read, write and atomic. A
     /// region must allow it, too. Anything else ends the connection with the Terminate of an access
     /// violation.
@@ -87,6 +91,7 @@ impl Default for ConnectionOptions {
             user_timeout: None,
             rc: false,
             min_rnr_timer: Duration::from_millis(10),
+            own_association: false,
             remote_access: Access::REMOTE,
         }
     }

@@ -30,16 +30,18 @@ use super::{
 // rfc: 5044-s12, 5044-s13 no side waits for ever for a start-up frame
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
+/// Returns the options of start-up. `framed`: MPA frames what follows.
+fn mpa_options(options: &ConnectionOptions, framed: bool) -> MpaOptions {
     MpaOptions {
         revision: options.mpa_revision,
-        crc: options.crc,
-        markers: options.markers,
+        crc: options.crc && framed,
+        markers: options.markers && framed,
         ird: options.ird,
         ord: options.ord,
         max_ird: options.max_ird,
         negotiate_reads: options.negotiate_reads,
-        rtr: if options.peer_to_peer {
+        // Without MPA either side may send first.
+        rtr: if options.peer_to_peer && framed {
             Rtr::ALL
         } else {
             Rtr::NONE
@@ -118,13 +120,13 @@ impl<T: Transport> Connection<T> {
     pub(super) fn ask(
         now: Instant,
         key: FlowKey,
-        tcp: T,
+        mut tcp: T,
         path: Path,
         reservation: PortReservation,
         end: LocalEnd,
         options: ConnectionOptions,
     ) -> Result<Self, (LocalEnd, EndReason)> {
-        let mpa = mpa_options(&options);
+        let mpa = mpa_options(&options, !T::KEEPS_BOUNDS);
         if !mpa.rtr.is_none() && !matches!(end, LocalEnd::Qp(_)) {
             return Err((end, EndReason::Startup(NO_OPENING.into())));
         }
@@ -139,7 +141,7 @@ impl<T: Transport> Connection<T> {
             options,
         }));
         Ok(Self {
-            loose_octets: request,
+            loose_octets: tcp.begin(request),
             deadline,
             ..Self::new(key, tcp, path, phase, reservation)
         })
@@ -282,7 +284,10 @@ impl<T: Transport> Connection<T> {
         let outbound = error.cause().message();
         let UlpMessage { header, length } = message(&outbound);
         let segmenter = Segmenter::first(header, length);
-        let terminate = terminate::fpdu(&outbound, segmenter, crc, markers.then_some(0));
+        let terminate = match T::KEEPS_BOUNDS {
+            true => terminate::segment(&outbound, segmenter),
+            false => terminate::fpdu(&outbound, segmenter, crc, markers.then_some(0)),
+        };
         self.loose_octets.extend(terminate);
         context.counters.rdma.terminates_sent += 1;
     }
@@ -302,7 +307,7 @@ impl<T: Transport> Connection<T> {
             _ => None,
         };
         match markers {
-            Some(markers) if self.tcp.state() == State::Established => {
+            Some(markers) if self.tcp.state() == State::Established && !T::KEEPS_BOUNDS => {
                 let error = StreamError::from(MpaError::GivenUp);
                 self.queue_terminate(&error, true, markers, context);
                 true
@@ -351,6 +356,7 @@ impl<T: Transport> Connection<T> {
         let delay = options.first_fpdu_delay;
         if let Phase::Streaming(stream) = &mut self.phase
             && !delay.is_zero()
+            && !T::KEEPS_BOUNDS
         {
             stream.hold_until(context.now + delay);
         }
@@ -425,13 +431,13 @@ impl<T: Transport> Connection<T> {
             self.return_end(end, EndReason::Startup(NO_OPENING.into()), context);
             return self.abort(context);
         }
-        match responder.accept(&mpa_options(options)) {
+        match responder.accept(&mpa_options(options, !T::KEEPS_BOUNDS)) {
             Ok((reply, negotiated)) => {
                 let early = responder.take_early();
                 set_tcp_options(&mut self.tcp, options);
                 self.path.set_traffic_class(options.traffic_class);
                 self.tcp.set_traffic_class(options.traffic_class);
-                self.loose_octets = reply;
+                self.loose_octets = self.tcp.begin(reply);
                 // rfc: 5044-77a: the first FPDU is the initiator's.
                 let hold = Hold::ForFirstFpdu;
                 self.start_streaming(end, negotiated, hold, options, context);
@@ -460,7 +466,8 @@ impl<T: Transport> Connection<T> {
     pub(crate) fn reject(&mut self, private_data: &[u8], context: &mut Context<'_, '_>) {
         if let Phase::Waiting { mut responder, .. } = self.take_phase() {
             // The host checked that the private data fit.
-            self.loose_octets = responder.reject(private_data).unwrap_or_default();
+            let reply = responder.reject(private_data).unwrap_or_default();
+            self.loose_octets = self.tcp.begin(reply);
             self.close(context);
         }
     }
@@ -493,6 +500,9 @@ impl<T: Transport> Connection<T> {
         // rfc: 5044-50, 5044-s10 the DDP endpoint is bound; FPDUs may come
         let mut stream = Stream::new(end, &negotiated, hold, options.rc);
         stream.keep_rc(options.min_rnr_timer);
+        if T::KEEPS_BOUNDS {
+            stream.go_without_mpa();
+        }
         self.phase = Phase::Streaming(Box::new(stream));
     }
 

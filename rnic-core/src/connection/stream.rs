@@ -9,6 +9,7 @@ mod parked;
 mod peer_not_ready;
 mod receipts;
 mod replay;
+mod segments;
 
 use std::fmt;
 use std::mem::offset_of;
@@ -107,6 +108,8 @@ pub(super) struct Stream {
     rc: bool,
     /// The application was told that the peer has left.
     departure_told: bool,
+    /// Segments go without MPA: the layer below keeps their bounds.
+    is_bare: bool,
     /// What waits for a receive.
     parked: Option<Box<Parked>>,
 }
@@ -145,6 +148,7 @@ impl Stream {
             rc,
             parked: None,
             departure_told: false,
+            is_bare: false,
         }
     }
 
@@ -268,48 +272,16 @@ impl Stream {
                     }
                     buffered = 0;
                     context.counters.rdma.fpdus_received += 1;
-                    if self.rc
-                        && let LocalUlp::Rdmap(user) = &mut self.user
-                    {
-                        user.rdmap.note_request(ulpdu);
-                    }
-                    let received = match self.intake {
-                        Intake::Usual => {
-                            let guard = context.guard;
-                            let upper = &mut self.user.receiving(context, self.acked);
-                            self.ddp.receive(ulpdu, upper, guard)
-                        }
-                        Intake::SendMayOpen => {
-                            self.intake = Intake::Usual;
-                            opening::receive(
-                                ulpdu,
-                                &mut self.ddp,
-                                &mut self.user,
-                                self.acked,
-                                context,
-                            )
-                        }
-                        Intake::Parked => parked::receive(
-                            ulpdu,
-                            &mut self.ddp,
-                            &mut self.user,
-                            &mut self.parked,
-                            self.acked,
-                            context,
-                        ),
-                    };
-                    match received {
-                        Ok(octets) => {
-                            context.counters.rdma.octets_placed += u64::from(octets);
-                            Ok(())
-                        }
-                        Err(error) => {
-                            if self.rc && self.intake == Intake::Usual && error.lacks_receive() {
-                                parked::keep(&mut self.parked, ulpdu, &mut context.counters.rdma);
-                            }
-                            Err(error.about(ulpdu))
-                        }
-                    }
+                    receive_in_order(
+                        ulpdu,
+                        &mut self.intake,
+                        &mut self.ddp,
+                        &mut self.user,
+                        &mut self.parked,
+                        self.acked,
+                        self.rc,
+                        context,
+                    )
                 }
                 Err(error) => Err(StreamError::from(error)),
             };
@@ -361,16 +333,21 @@ impl Stream {
             Ok(()) => {
                 self.hold_no_longer();
                 context.counters.rdma.fpdus_received += 1;
-                if self.parks_placed(&placed, context) {
-                    return;
-                }
-                let guard = context.guard;
-                self.ddp
-                    .deliver(placed, &mut self.user.receiving(context, self.acked), guard)
-                    .map_err(|error| error.about_placed(&placed))
+                return self.deliver_placed(placed, context);
             }
             Err(error) => Err(StreamError::from(error)),
         };
+        self.conclude(outcome, context);
+    }
+
+    fn deliver_placed(&mut self, placed: Placed, context: &mut Context<'_, '_>) {
+        if self.parks_placed(&placed, context) {
+            return;
+        }
+        let guard = context.guard;
+        let upper = &mut self.user.receiving(context, self.acked);
+        let delivered = self.ddp.deliver(placed, upper, guard);
+        let outcome = delivered.map_err(|error| error.about_placed(&placed));
         self.conclude(outcome, context);
     }
 
@@ -443,7 +420,10 @@ impl Stream {
                 rdmap.terminate(error.cause());
                 if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
                     let segmenter = self.ddp.start_message(&message(&outbound));
-                    let words = terminate::fpdu(&outbound, segmenter, self.crc, self.markers);
+                    let words = match self.is_bare {
+                        true => terminate::segment(&outbound, segmenter),
+                        false => terminate::fpdu(&outbound, segmenter, self.crc, self.markers),
+                    };
                     self.last_words = words.into();
                 }
                 context.counters.rdma.terminates_sent += 1;
@@ -584,7 +564,8 @@ impl Stream {
     pub(super) fn facts(&self) -> MpaFacts {
         MpaFacts {
             revision: self.ddp.llp_version(),
-            crc: self.crc,
+            // SCTP's own covers each of its packets.
+            crc: self.crc || self.is_bare,
             markers: self.has_markers(),
             peer_markers: self.marked_from.is_some(),
         }
@@ -599,6 +580,47 @@ impl Stream {
     /// Returns whether the peer requires markers.
     pub(super) fn has_markers(&self) -> bool {
         self.markers.is_some()
+    }
+}
+
+/// Receives the next segment in order.
+#[allow(clippy::too_many_arguments)] // of a stream, but for its deframer, which has the octets
+#[inline(always)]
+fn receive_in_order(
+    ulpdu: &[u8],
+    intake: &mut Intake,
+    ddp: &mut DdpStream,
+    user: &mut LocalUlp,
+    parked: &mut Option<Box<Parked>>,
+    acked: u64,
+    rc: bool,
+    context: &mut Context<'_, '_>,
+) -> Result<(), StreamError> {
+    if rc && let LocalUlp::Rdmap(user) = user {
+        user.rdmap.note_request(ulpdu);
+    }
+    let received = match intake {
+        Intake::Usual => {
+            let guard = context.guard;
+            ddp.receive(ulpdu, &mut user.receiving(context, acked), guard)
+        }
+        Intake::SendMayOpen => {
+            *intake = Intake::Usual;
+            opening::receive(ulpdu, ddp, user, acked, context)
+        }
+        Intake::Parked => parked::receive(ulpdu, ddp, user, parked, acked, context),
+    };
+    match received {
+        Ok(octets) => {
+            context.counters.rdma.octets_placed += u64::from(octets);
+            Ok(())
+        }
+        Err(error) => {
+            if rc && *intake == Intake::Usual && error.lacks_receive() {
+                parked::keep(parked, ulpdu, &mut context.counters.rdma);
+            }
+            Err(error.about(ulpdu))
+        }
     }
 }
 

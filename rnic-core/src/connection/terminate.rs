@@ -147,25 +147,41 @@ impl std::fmt::Display for StreamError {
     }
 }
 
+/// Returns the segment of a Terminate message.
+pub(super) fn segment(outbound: &Outbound, segmenter: Segmenter) -> Vec<u8> {
+    let mut octets = Vec::new();
+    put_segment(outbound, segmenter, &mut octets);
+    octets
+}
+
+/// Appends the segment of a Terminate message. Returns its length.
+fn put_segment(outbound: &Outbound, mut segmenter: Segmenter, to: &mut Vec<u8>) -> usize {
+    let (Some(cut), PayloadSource::Octets(octets)) =
+        (segmenter.next(frame::MAX_MULPDU), outbound.source)
+    else {
+        return 0;
+    };
+    let (at, header_len) = (to.len(), cut.header.len());
+    to.resize(at + header_len, 0);
+    cut.header.emit(&mut to[at..]);
+    to.extend_from_slice(&octets[..cut.len]);
+    header_len + cut.len
+}
+
 /// Returns the whole FPDU of a Terminate message. `markers`: its position in the stream, if it gets
 /// markers.
 pub(super) fn fpdu(
     outbound: &Outbound,
-    mut segmenter: Segmenter,
+    segmenter: Segmenter,
     crc: bool,
     markers: Option<u64>,
 ) -> Vec<u8> {
-    let (Some(cut), PayloadSource::Octets(octets)) =
-        (segmenter.next(frame::MAX_MULPDU), outbound.source)
-    else {
+    let mut fpdu = vec![0; LENGTH_LEN];
+    let ulpdu_len = put_segment(outbound, segmenter, &mut fpdu);
+    if ulpdu_len == 0 {
         return Vec::new();
-    };
-    let header_len = cut.header.len();
-    let ulpdu_len = header_len + cut.len;
-    let mut fpdu = vec![0; marker::max_fpdu_len(ulpdu_len)];
-    let ulpdu = &mut fpdu[LENGTH_LEN..];
-    cut.header.emit(ulpdu);
-    ulpdu[header_len..ulpdu_len].copy_from_slice(&octets[..cut.len]);
+    }
+    fpdu.resize(marker::max_fpdu_len(ulpdu_len), 0);
     let len = match markers {
         None => frame::seal(&mut fpdu, ulpdu_len, crc),
         Some(position) => marker::seal(&mut fpdu, ulpdu_len, position, crc),

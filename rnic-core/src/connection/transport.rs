@@ -17,6 +17,26 @@ pub trait Transport: fmt::Debug {
     /// Whether the peer's octets are acknowledged before they are placed.
     const ACKNOWLEDGES_EARLY: bool;
 
+    /// Whether what is handed over keeps its bounds: segments go without MPA, and start-up frames in
+    /// [another form](Self::begin).
+    const KEEPS_BOUNDS: bool = false;
+
+    /// Takes a start-up frame that is to be sent, if it has a form of its own for it. Returns the
+    /// octets to be sent as they are.
+    fn begin(&mut self, frame: Vec<u8>) -> Vec<u8> {
+        frame
+    }
+
+    /// Returns whether the connection may be over without another word of the peer.
+    fn may_end_alone(&self) -> bool {
+        false
+    }
+
+    /// Is told that the connection is no more.
+    fn leave(&mut self, below: &mut Self::Below) {
+        let _ = below;
+    }
+
     /// Returns the state.
     fn state(&self) -> State;
 

@@ -9,6 +9,7 @@ use crate::time::Instant;
 
 use super::Engine;
 use super::adoption::Adoption;
+use super::look::Look;
 
 /// A transport with its engine's part.
 pub trait Carrier: Transport + Sized {
@@ -55,4 +56,41 @@ pub trait Carrier: Transport + Sized {
 
     /// Takes over a connection from another engine.
     fn adopt(engine: &mut Engine<Self>, now: Instant, guard: &Guard<'_>, adoption: Adoption);
+}
+
+/// A transport of the host's kernel, behind sockets, with its engine's part.
+pub trait KernelCarrier: Carrier<Below: Send> + Send {
+    /// Handles what sockets have, as far as `look` says. Returns whether there was anything.
+    fn handle_sockets(
+        engine: &mut Engine<Self>,
+        now: Instant,
+        guard: &Guard<'_>,
+        look: Look,
+    ) -> bool;
+
+    /// Sends what connections have to send. Returns whether there was anything.
+    fn send(engine: &mut Engine<Self>, now: Instant, guard: &Guard<'_>) -> bool;
+
+    /// Returns whether acknowledgments are awaited, of which the kernel tells only who asks.
+    fn awaits_acks(engine: &Engine<Self>) -> bool;
+
+    /// Returns whether they are awaited of peers that have acknowledged nothing for many looks.
+    fn has_stalled(engine: &Engine<Self>) -> bool;
+}
+
+impl<T: KernelCarrier> Engine<T> {
+    /// Handles the timers that have gone off. Returns whether there was anything to do for any.
+    pub(super) fn handle_socket_timers(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
+        let mut any = false;
+        while let Some((index, due)) = self.schedule.take_expired(now, &mut self.connections) {
+            if due {
+                any = true;
+                self.counters.engine.timers_expired += 1;
+                self.with_connection(index, now, guard, |connection, context| {
+                    connection.handle_deadlines(context);
+                });
+            }
+        }
+        any
+    }
 }

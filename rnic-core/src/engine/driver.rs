@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::connection::{AddressPair, KernelTcp, NextHop, Sockets};
-use crate::engine::socketed::Look;
-use crate::engine::{Carrier, Engine, EngineConfig, EngineEnd, NextHopRequest};
+use crate::engine::{
+    Carrier, Engine, EngineConfig, EngineEnd, KernelCarrier, Look, NextHopRequest,
+};
 use crate::memory::doorbell::Doorbells;
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
@@ -345,29 +346,31 @@ impl<L: Sockets> Driver<KernelTcp<L>> {
     pub fn sockets(&self) -> &L {
         self.engine.sockets()
     }
+}
 
+impl<T: KernelCarrier> Driver<T> {
     /// Returns whether acknowledgments are awaited. The kernel tells of them only who asks, so a
     /// worker must not sleep long.
     pub fn awaits_acks(&self) -> bool {
-        self.engine.awaits_acks()
+        T::awaits_acks(&self.engine)
     }
 
     /// Returns whether they are awaited of peers that have acknowledged nothing for long. A worker
     /// that sleeps asks for them now and then.
     pub fn has_stalled(&self) -> bool {
-        self.engine.has_stalled()
+        T::has_stalled(&self.engine)
     }
 }
 
-impl<L: Sockets> Batch<'_, KernelTcp<L>> {
+impl<T: KernelCarrier> Batch<'_, T> {
     /// Does the rest of the turn: what sockets have, new work requests, timers, and what is to be
     /// sent; and passes on completions and events. Returns whether the turn had anything to do.
     pub fn finish_on_sockets(mut self, look: Look) -> bool {
-        self.busy |= self.engine.handle_sockets(self.now, &self.guard, look);
+        self.busy |= T::handle_sockets(self.engine, self.now, &self.guard, look);
         self.handle_doorbells();
         self.busy |= self.engine.handle_socket_timers(self.now, &self.guard);
         self.busy |= self.engine.flush_completions();
-        self.busy |= self.engine.send(self.now, &self.guard);
+        self.busy |= T::send(self.engine, self.now, &self.guard);
         self.tell()
     }
 }

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod arrival;
+mod associated;
 mod carrier;
 mod command;
 mod commands;
@@ -17,6 +18,7 @@ mod flows;
 mod framed;
 mod handover;
 mod listener;
+mod look;
 mod loopback;
 mod looped;
 mod mailbox;
@@ -55,11 +57,12 @@ use crate::wire::icmp::TooBig;
 use crate::wire::prediction::Prediction;
 
 pub use self::adoption::Adoption;
-pub use self::carrier::Carrier;
+pub use self::carrier::{Carrier, KernelCarrier};
 pub use self::command::Command;
 pub use self::driver::{Batch, Driver};
 pub use self::events::Events;
 pub use self::flows::{Flows, Keyed};
+pub use self::look::Look;
 pub use self::mailbox::{
     EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, mailbox, mailboxes,
 };
@@ -68,7 +71,6 @@ pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;
 pub use self::peers::{NoPrefix, Peers, Prefix};
 pub use self::snapshot::Snapshot;
-pub use self::socketed::Look;
 
 use self::cookies::Cookies;
 use self::embryonic::Embryonic;
@@ -386,6 +388,7 @@ impl<T: Transport> Engine<T> {
     /// Removes a connection from every table and queue of the engine.
     fn detach(&mut self, index: usize) -> Connection<T> {
         let mut connection = *self.connections.remove(index);
+        connection.leave(&mut self.below);
         self.flows.remove(connection.key(), index);
         self.next_hops.leave(index, connection.key().addresses());
         self.latest = None;

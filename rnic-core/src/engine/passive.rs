@@ -250,6 +250,7 @@ impl<T: Transport> Engine<T> {
         if self.connections.len() >= self.config.max_connections {
             return Err(Stranger::Refused(DropReason::TooManyConnections));
         }
+        // rfc: 5043-13 only so many requests wait for a decision
         if !self.has_backlog_for(listener.0) {
             return Err(Stranger::Ignored(DropReason::ListenOverflow));
         }

@@ -10,8 +10,9 @@ use crate::time::Instant;
 
 use super::Engine;
 use super::adoption::Adoption;
-use super::carrier::Carrier;
+use super::carrier::{Carrier, KernelCarrier};
 use super::listener::Listener;
+use super::look::Look;
 use super::passive::Stranger;
 use super::queue_pairs::EndLocation;
 
@@ -28,28 +29,6 @@ const MISSES: u16 = 1000;
 /// Looks in vain after which a peer is asked for acknowledgments rarely: one that does not answer is
 /// not to hold up the others.
 const MOST_MISSES: u8 = u8::MAX;
-
-/// What a turn looks at. Each look is a system call, so a worker that spins need not have all of them
-/// in each turn.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// Which sockets are ready. If not, octets are received for the connection that had some last;
-    /// without one, it is looked all the same.
-    pub at_all_sockets: bool,
-    /// What peers have acknowledged, beside what octets come with.
-    pub for_acknowledgments: bool,
-    /// Whether those have that have acknowledged nothing for many looks.
-    pub for_stalled: bool,
-}
-
-impl Look {
-    /// At everything.
-    pub const EVERYWHERE: Self = Self {
-        at_all_sockets: true,
-        for_acknowledgments: true,
-        for_stalled: true,
-    };
-}
 
 /// The most connections of a listener that begin in one turn.
 const ACCEPTED: usize = 64;
@@ -125,6 +104,29 @@ impl<L: Sockets> Carrier for KernelTcp<L> {
     fn adopt(_: &mut SocketEngine<L>, _: Instant, _: &Guard<'_>, _: Adoption) {}
 }
 
+impl<L: Sockets> KernelCarrier for KernelTcp<L> {
+    fn handle_sockets(
+        engine: &mut SocketEngine<L>,
+        now: Instant,
+        guard: &Guard<'_>,
+        look: Look,
+    ) -> bool {
+        engine.handle_sockets(now, guard, look)
+    }
+
+    fn send(engine: &mut SocketEngine<L>, now: Instant, guard: &Guard<'_>) -> bool {
+        engine.send(now, guard)
+    }
+
+    fn awaits_acks(engine: &SocketEngine<L>) -> bool {
+        !engine.below.unacknowledged.is_empty()
+    }
+
+    fn has_stalled(engine: &SocketEngine<L>) -> bool {
+        !engine.below.stalled.is_empty()
+    }
+}
+
 impl<L: Sockets> SocketEngine<L> {
     fn connect_by_socket(
         &mut self,
@@ -170,7 +172,7 @@ impl<L: Sockets> SocketEngine<L> {
     }
 
     /// Handles what sockets have, as far as `look` says. Returns whether there was anything.
-    pub(super) fn handle_sockets(&mut self, now: Instant, guard: &Guard<'_>, look: Look) -> bool {
+    fn handle_sockets(&mut self, now: Instant, guard: &Guard<'_>, look: Look) -> bool {
         let mut any = false;
         match self.hot() {
             Some(hot) if !look.at_all_sockets => {
@@ -365,16 +367,6 @@ impl<L: Sockets> SocketEngine<L> {
         }
     }
 
-    /// Returns whether acknowledgments are awaited, of which the kernel tells only who asks.
-    pub(super) fn awaits_acks(&self) -> bool {
-        !self.below.unacknowledged.is_empty()
-    }
-
-    /// Returns whether they are awaited of peers that have acknowledged nothing for many looks.
-    pub(super) fn has_stalled(&self) -> bool {
-        !self.below.stalled.is_empty()
-    }
-
     pub(super) fn sockets(&self) -> &L {
         &self.below.sockets
     }
@@ -424,7 +416,7 @@ impl<L: Sockets> SocketEngine<L> {
     }
 
     /// Sends what connections have to send. Returns whether there was anything.
-    pub(super) fn send(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
+    fn send(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
         let mut any = false;
         for _ in 0..self.schedule.ready().len() {
             let Some(index) = self.schedule.take_ready(&mut self.connections) else {
@@ -444,21 +436,6 @@ impl<L: Sockets> SocketEngine<L> {
                 ..self.connections[index].wants(now, false)
             };
             self.schedule(index, wants);
-        }
-        any
-    }
-
-    /// Handles the timers that have gone off. Returns whether there was anything to do for any.
-    pub(super) fn handle_socket_timers(&mut self, now: Instant, guard: &Guard<'_>) -> bool {
-        let mut any = false;
-        while let Some((index, due)) = self.schedule.take_expired(now, &mut self.connections) {
-            if due {
-                any = true;
-                self.counters.engine.timers_expired += 1;
-                self.with_connection(index, now, guard, |connection, context| {
-                    connection.handle_deadlines(context);
-                });
-            }
         }
         any
     }

@@ -4,7 +4,7 @@
 
 use super::message::Outbound;
 use super::{News, Rdmap, Urgent, is_request};
-use crate::wire::ddp::DdpSegment;
+use crate::wire::ddp::{DdpHeader, DdpSegment};
 
 impl Rdmap {
     /// Begins with receipts, as both sides have agreed: this side `tells` the peer what is placed,
@@ -29,13 +29,17 @@ impl Rdmap {
     /// Notes that a segment has come. One that ends a request is told of: receipts, and what is
     /// found malformed, are not.
     pub fn note_request(&mut self, ulpdu: &[u8]) {
-        if let Some(flow) = &mut self.flow
-            && flow.receipts.tells
-            && !flow.receipts.owes
+        if self.tells()
+            && let Ok(segment) = DdpSegment::parse(ulpdu)
         {
-            let ends =
-                |segment: DdpSegment<'_>| segment.header.last() && is_request(&segment.header);
-            flow.receipts.owes = DdpSegment::parse(ulpdu).is_ok_and(ends);
+            self.note_header(&segment.header);
+        }
+    }
+
+    /// Notes that a segment with this header has come.
+    pub fn note_header(&mut self, header: &DdpHeader) {
+        if let Some(flow) = &mut self.flow {
+            flow.receipts.owes |= flow.receipts.tells && header.last() && is_request(header);
         }
     }
 

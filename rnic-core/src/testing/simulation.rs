@@ -7,7 +7,7 @@ use crate::connection::ConnectionOptions;
 use crate::engine::EngineConfig;
 use crate::time::Instant;
 
-use super::host::MAX_TURNS;
+use super::host::{Chosen, MAX_TURNS, Machine};
 use super::link::{Impairments, Link};
 use super::raw_peer::RawPeer;
 
@@ -30,11 +30,11 @@ pub enum TapPoint {
 pub type Tap = Box<dyn FnMut(TapPoint, &[u8])>;
 
 /// Two hosts and the link between them, and raw peers beside them.
-pub struct Simulation {
+pub struct Simulation<M = Chosen> {
     /// The virtual time.
     pub now: Instant,
     /// The hosts, 0 and 1.
-    pub hosts: [Host; 2],
+    pub hosts: [Host<M>; 2],
     /// The link.
     pub link: Link,
     /// Peers whose frames the test makes. What a host sends to their addresses arrives at once.
@@ -51,11 +51,18 @@ const RECEIVE_RING: usize = 64;
 impl Simulation {
     /// Makes two hosts that are not connected.
     pub fn new(config: &EngineConfig, impairments: Impairments, seed: u64) -> Self {
+        Self::over(config, impairments, seed)
+    }
+}
+
+impl<M: Machine> Simulation<M> {
+    /// Makes two hosts as [`new`](Simulation::new) does, over something else.
+    pub fn over(config: &EngineConfig, impairments: Impairments, seed: u64) -> Self {
         Self {
             now: Instant::ZERO + Duration::from_secs(1),
             hosts: [
-                Host::new(0, config.clone(), seed),
-                Host::new(1, config.clone(), !seed),
+                Host::over(0, config.clone(), seed),
+                Host::over(1, config.clone(), !seed),
             ],
             link: Link::new(impairments, seed),
             raw: Vec::new(),

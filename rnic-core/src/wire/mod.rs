@@ -24,6 +24,7 @@ pub mod prediction;
 pub mod rdmap;
 pub mod segment_template;
 mod serial;
+pub mod session;
 pub mod tcp;
 pub mod template;
 

@@ -85,6 +85,19 @@ struct RawEnhanced {
 }
 
 impl Enhanced {
+    /// Splits the enhanced data from the front of private data, if they are there.
+    pub fn split(private_data: &[u8]) -> Option<(Self, &[u8])> {
+        let (raw, behind) = RawEnhanced::ref_from_prefix(private_data).ok()?;
+        Some((Self::from_raw(raw), behind))
+    }
+
+    /// Returns the octets of the enhanced data.
+    pub fn octets(self) -> [u8; ENHANCED_LEN] {
+        let mut octets = [0; ENHANCED_LEN];
+        octets.copy_from_slice(self.to_raw().as_bytes());
+        octets
+    }
+
     fn from_raw(raw: &RawEnhanced) -> Self {
         let (ird, ord) = (raw.ird.get(), raw.ord.get());
         Self {
@@ -171,9 +184,8 @@ impl<'a> StartupFrame<'a> {
             return Ok(None);
         };
         let mut enhanced = None;
-        if has_enhanced && let Ok((raw, behind)) = RawEnhanced::ref_from_prefix(private_data) {
-            enhanced = Some(Enhanced::from_raw(raw));
-            private_data = behind;
+        if has_enhanced && let Some((split, behind)) = Enhanced::split(private_data) {
+            (enhanced, private_data) = (Some(split), behind);
         }
         let frame = Self {
             kind: if raw.key == *REQUEST_KEY {
@@ -227,7 +239,7 @@ impl<'a> StartupFrame<'a> {
         buffer[..STARTUP_LEN].copy_from_slice(raw.as_bytes());
         let mut at = STARTUP_LEN;
         if let Some(enhanced) = self.enhanced {
-            buffer[at..at + ENHANCED_LEN].copy_from_slice(enhanced.to_raw().as_bytes());
+            buffer[at..at + ENHANCED_LEN].copy_from_slice(&enhanced.octets());
             at += ENHANCED_LEN;
         }
         buffer[at..at + self.private_data.len()].copy_from_slice(self.private_data);

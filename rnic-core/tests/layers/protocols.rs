@@ -8,7 +8,7 @@ use crate::source::{Import, imports};
 use crate::{files, workspace};
 
 /// The protocol layers: none knows of another, and `connection` alone knows all of them.
-pub(super) const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
+pub(super) const PROTOCOLS: [&str; 5] = ["tcp", "mpa", "adaptation", "ddp", "rdmap"];
 
 /// What a protocol layer may import.
 const FOUNDATION: [&str; 8] = [

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rnic_manager::{NODE, has_node};
-use rnic_verbs::Via;
 use rnic_xdp::facts::{Fact, Verdict};
 use serde_json::{Map, Value, json};
 
@@ -135,7 +134,7 @@ pub(super) fn report(
 
 /// Returns whether programs may use TCP sockets of the kernel, and have an interface for it.
 fn may_take_sockets(devices: &Devices) -> bool {
-    matches!(devices.via, Via::Best | Via::Kernel) && devices.check().is_ok()
+    devices.via.may_take_sockets() && devices.check().is_ok()
 }
 
 /// Turns what stands in the way of better ways into warnings: over TCP sockets of the kernel

@@ -43,11 +43,11 @@ impl Devices {
         if names.is_empty() {
             names = in_environment();
         }
-        if names.is_empty() && via != Via::Kernel {
+        if names.is_empty() && !via.is_of_sockets() {
             names = offered.clone().unwrap_or_default();
         }
         let is_unprivileged = || failing_right().is_some();
-        let by_sockets = via == Via::Kernel || via == Via::Best && is_unprivileged();
+        let by_sockets = via.is_of_sockets() || via == Via::Best && is_unprivileged();
         if names.is_empty() && !by_sockets {
             names = usable();
         }
@@ -81,7 +81,7 @@ impl Devices {
                     "there is no such interface; `ip link` lists them".into(),
                 ));
             }
-            if matches!(self.via, Via::Best | Via::Kernel) {
+            if self.via.may_take_sockets() {
                 continue;
             }
             if let Some(rights) = failing_right() {

@@ -27,8 +27,8 @@ pub(super) struct RunArgs {
     netdev: Vec<String>,
 
     /// What carries the connections: `xdp`, a port of rnicd or the interface for oneself; `rnicd`, a
-    /// port alone; `kernel`, TCP sockets, which need no right; or the `best` that is there. The
-    /// default is RNIC_VIA of the environment, or else `best`
+    /// port alone; `kernel`, TCP sockets, which need no right; `sctp`, SCTP sockets; or the `best`
+    /// that is there. The default is RNIC_VIA of the environment, or else `best`
     #[arg(long, value_name = "WAY")]
     via: Option<Via>,
 

@@ -137,7 +137,9 @@ fn starts_later(id: &Arc<Id>, attempt: Attempt, number: QpNumber) -> bool {
 /// Returns how the kernel would report that connecting has failed.
 fn failure(reason: &EndReason) -> (u32, Errno) {
     match reason {
-        EndReason::Refused => (RDMA_CM_EVENT_REJECTED, Errno::ECONNREFUSED),
+        EndReason::Refused | EndReason::NoAdaptation => {
+            (RDMA_CM_EVENT_REJECTED, Errno::ECONNREFUSED)
+        }
         // A Terminate before the connection stands is how a peer gives up.
         EndReason::Reset
         | EndReason::Peer
@@ -148,7 +150,9 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
             (RDMA_CM_EVENT_UNREACHABLE, Errno::ETIMEDOUT)
         }
         EndReason::Unreachable => (RDMA_CM_EVENT_UNREACHABLE, Errno::EHOSTUNREACH),
-        EndReason::Startup(_) => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EPROTO),
+        EndReason::Startup(_) | EndReason::Session(_) => {
+            (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EPROTO)
+        }
         EndReason::InUse => (RDMA_CM_EVENT_CONNECT_ERROR, Errno::EADDRINUSE),
         EndReason::DeviceGone | EndReason::Revoked { .. } => {
             (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ENODEV)

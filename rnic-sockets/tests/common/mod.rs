@@ -11,7 +11,7 @@ use rnic_core::connection::{Accepted, PortReservation, Ready, Received, Socket, 
 use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
 use rnic_core::tcp::{CongestionAlgorithm, TcpFailure};
-use rnic_sockets::{KernelInterface, KernelNet, KernelSocket, KernelSockets};
+use rnic_sockets::{KernelInterface, KernelNet, KernelSocket, KernelSockets, Protocol};
 
 /// After which a test has failed that waits for something.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ pub fn loopback() -> [SocketAddr; 2] {
 /// Returns the network of an interface, or of all.
 pub fn network(name: Option<&str>) -> KernelNet {
     let interface = KernelInterface::open(name).unwrap();
-    KernelNet::new(&interface, CongestionAlgorithm::Cubic)
+    KernelNet::new(&interface, Protocol::Tcp, CongestionAlgorithm::Cubic)
 }
 
 /// Does `what` until it yields something.

@@ -139,10 +139,7 @@ impl Stream {
             Ok(Some(built)) => built.len,
             Ok(None) => return (0, None),
             Err(error) => {
-                self.ddp.abort_message();
-                if !self.user.has_failure() {
-                    self.fail(&error, context);
-                }
+                self.fail_source(&error, context);
                 return (0, None);
             }
         };

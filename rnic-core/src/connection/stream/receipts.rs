@@ -2,6 +2,7 @@
 
 use crate::connection::terminate;
 use crate::connection::upper::{LocalUlp, message};
+use crate::ddp::Placed;
 use crate::wire::hello::Receipts;
 
 use super::Stream;
@@ -57,7 +58,17 @@ impl Stream {
         };
         receipt.map_or_else(Vec::new, |receipt| {
             let segmenter = self.ddp.start_message(&message(&receipt));
-            terminate::fpdu(&receipt, segmenter, self.crc, self.markers)
+            match self.is_bare {
+                true => terminate::segment(&receipt, segmenter),
+                false => terminate::fpdu(&receipt, segmenter, self.crc, self.markers),
+            }
         })
+    }
+
+    /// Notes that the turn of a segment has come which was placed before.
+    pub(super) fn note_placed(&mut self, placed: &Placed) {
+        if let LocalUlp::Rdmap(user) = &mut self.user {
+            user.rdmap.note_header(placed.header());
+        }
     }
 }

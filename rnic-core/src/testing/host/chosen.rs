@@ -2,10 +2,10 @@
 
 /// What drives the engines of hosts.
 #[cfg(not(carrier_sockets))]
-pub(super) type Chosen = super::framed::Framed;
+pub type Chosen = super::framed::Framed;
 /// What drives the engines of hosts.
 #[cfg(carrier_sockets)]
-pub(super) type Chosen = super::socketed::OverSockets;
+pub type Chosen = super::socketed::OverSockets;
 
 /// What the connections of hosts run over.
 #[cfg(not(carrier_sockets))]

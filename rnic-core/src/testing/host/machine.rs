@@ -22,7 +22,7 @@ pub enum Neighbours {
 }
 
 /// An engine with what is below it, down to the frames of a device.
-pub(super) trait Machine {
+pub trait Machine {
     /// What its connections run over.
     type Carrier: Carrier;
 

@@ -3,6 +3,7 @@
 //! Its connections run in frames, or over the sockets of a [virtual kernel](super::kernel): the cfg
 //! `carrier_sockets` chooses.
 
+pub mod associated;
 mod chosen;
 pub mod framed;
 mod machine;
@@ -39,8 +40,8 @@ use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
-use self::chosen::Chosen;
-use self::machine::Machine;
+pub use self::chosen::Chosen;
+pub use self::machine::Machine;
 use self::queues::WakeCounter;
 use super::VecFrames;
 
@@ -57,8 +58,8 @@ const OBJECTS: usize = 256;
 /// Turns after which hosts that are busy at one time are taken to be in an endless loop.
 pub(super) const MAX_TURNS: usize = 10_000;
 
-/// One host.
-pub struct Host {
+/// One host, with what drives its engine.
+pub struct Host<M = Chosen> {
     /// Its address.
     pub address: Ipv4Addr,
     /// Events that the test has not taken.
@@ -70,7 +71,7 @@ pub struct Host {
     /// How often the engine asked for a next hop.
     pub next_hop_requests: usize,
     end: HostEnd,
-    machine: Chosen,
+    machine: M,
     tx: VecFrames,
     frames: usize,
     qps: u32,
@@ -82,6 +83,13 @@ pub struct Host {
 impl Host {
     /// Makes a host with an address and secrets that follow from `index` and `seed`.
     pub fn new(index: u8, config: EngineConfig, seed: u64) -> Self {
+        Self::over(index, config, seed)
+    }
+}
+
+impl<M: Machine> Host<M> {
+    /// Makes a host as [`new`](Host::new) does, over something else.
+    pub fn over(index: u8, config: EngineConfig, seed: u64) -> Self {
         let mut secret = [index; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let table = Arc::new(StagTable::new(OBJECTS, secret));
@@ -94,7 +102,7 @@ impl Host {
             neighbours: Neighbours::Known(9000),
             next_hop_requests: 0,
             end,
-            machine: Chosen::new(address, config, secret, engine_end),
+            machine: M::new(address, config, secret, engine_end),
             tx: VecFrames::new(FRAMES),
             frames: FRAMES,
             qps: 0,
@@ -172,8 +180,13 @@ impl Host {
     }
 
     /// Returns the driver of the engine.
-    pub fn driver(&self) -> &Driver<ChosenCarrier> {
+    pub fn driver(&self) -> &Driver<M::Carrier> {
         self.machine.driver()
+    }
+
+    /// Returns what drives the engine.
+    pub fn machine(&self) -> &M {
+        &self.machine
     }
 
     /// Registers new memory with content, for all of [`PD`].

@@ -15,5 +15,6 @@ mod prediction;
 mod rdmap;
 mod segment_template;
 mod serial;
+mod session;
 mod tcp;
 mod template;

@@ -1,0 +1,208 @@
+//! One association: a one-to-one style SCTP socket of the kernel that never waits.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rnic_core::connection::{Arrived, AssociationSocket, LONGEST_CHUNK, OutgoingChunk};
+use rnic_core::tcp::TcpFailure;
+use rnic_manager::{Maker, PrivateFd};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use tracing::debug;
+
+use crate::costs::Costs;
+use crate::sctp::{self, Notification};
+use crate::socket::{failure_of, retried};
+use crate::sys;
+
+/// How often the longest chunk is asked for until the kernel is asked again.
+const ASKED_ANEW: u16 = 1024;
+
+/// An association of the kernel. See [`AssociationSocket`] for what the calls do.
+#[derive(Debug)]
+pub struct KernelAssociation {
+    /// None once it was aborted.
+    fd: Option<PrivateFd>,
+    /// What the kernel has delivered of a message in part.
+    partial: Vec<u8>,
+    /// The kernel has told that it failed.
+    is_lost: bool,
+    /// The least that chunks take which are not known to be acknowledged, and their sum.
+    outstanding: VecDeque<u64>,
+    least: u64,
+    acknowledged: u64,
+    costs: Costs,
+    max_chunk: Cell<usize>,
+    asks_left: Cell<u16>,
+    maker: Maker,
+}
+
+impl KernelAssociation {
+    pub(crate) fn new(fd: PrivateFd) -> Self {
+        Self {
+            fd: Some(fd),
+            partial: Vec::new(),
+            is_lost: false,
+            outstanding: VecDeque::new(),
+            least: 0,
+            acknowledged: 0,
+            costs: Costs::default(),
+            max_chunk: Cell::new(0),
+            asks_left: Cell::new(0),
+            maker: Maker::this(),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, TcpFailure> {
+        Ok(self.fd.as_ref().ok_or(TcpFailure::Aborted)?.as_fd())
+    }
+
+    /// Returns what a notification says.
+    fn notified(&mut self, octets: &[u8]) -> Result<Arrived, TcpFailure> {
+        match Notification::parse(octets) {
+            Notification::Up { outbound, inbound } => Ok(Arrived::Up { outbound, inbound }),
+            Notification::Indication(indication) => Ok(Arrived::Indication(indication)),
+            Notification::Lost => {
+                self.is_lost = true;
+                Ok(Arrived::Other)
+            }
+            // What was outstanding is gone.
+            Notification::Restarted => Err(TcpFailure::Reset),
+            Notification::Closed => Ok(Arrived::Closed),
+            Notification::Other => Ok(Arrived::Other),
+        }
+    }
+
+    /// Returns what a message says, or the part of it that has come.
+    fn take(
+        &mut self,
+        received: &sys::SctpReceived,
+        into: &mut [u8],
+    ) -> Result<Arrived, TcpFailure> {
+        let mut len = received.len;
+        if received.is_notification {
+            return self.notified(&into[..len]);
+        }
+        if !received.is_whole || !self.partial.is_empty() {
+            self.partial.extend_from_slice(&into[..len]);
+            if self.partial.len() > LONGEST_CHUNK.min(into.len()) {
+                debug!("a message of SCTP is longer than any segment: the association ends");
+                return Err(TcpFailure::Aborted);
+            }
+            if !received.is_whole {
+                return Ok(Arrived::Other);
+            }
+            len = self.partial.len();
+            into[..len].copy_from_slice(&self.partial);
+            self.partial.clear();
+        }
+        Ok(Arrived::Chunk {
+            stream: received.stream,
+            protocol: received.protocol,
+            len,
+        })
+    }
+}
+
+impl AssociationSocket for KernelAssociation {
+    fn receive(&mut self, into: &mut [u8]) -> Result<Arrived, TcpFailure> {
+        let fd = self.fd()?;
+        match retried(|| sys::receive_sctp(fd, into)) {
+            Ok(received) if received.len == 0 => match self.is_lost {
+                true => Err(TcpFailure::Reset),
+                false => Ok(Arrived::Closed),
+            },
+            Ok(received) => self.take(&received, into),
+            Err(Errno::AGAIN) if self.is_lost => Err(TcpFailure::Reset),
+            Err(Errno::AGAIN) => Ok(Arrived::Nothing),
+            // No peer yet, or none any more.
+            Err(Errno::NOTCONN) if !self.is_lost => Ok(Arrived::Nothing),
+            Err(errno) => Err(failure_of(errno)),
+        }
+    }
+
+    fn send(&mut self, chunk: &OutgoingChunk<'_>) -> Result<bool, TcpFailure> {
+        let fd = self.fd()?;
+        let len = chunk.octets.len();
+        let flags = sctp::chunk_flags(chunk.urgent);
+        let is_unsure = self.costs.is_unsure(len);
+        let before = is_unsure.then(|| sys::send_memory(fd));
+        let (stream, protocol, octets) = (chunk.stream, chunk.protocol, chunk.octets);
+        let send = || retried(|| sys::send_sctp(fd, stream, protocol, flags, octets));
+        let mut sent = send();
+        let is_cut = sent == Err(Errno::MSGSIZE);
+        if is_cut {
+            // The path has become narrower since it was built, or takes less than 516 octets.
+            self.asks_left.set(0);
+            sent = sctp::set_cutting(fd, true).and_then(|()| send());
+            sctp::set_cutting(fd, false).map_err(failure_of)?;
+        }
+        match sent {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(errno) => return Err(failure_of(errno)),
+        }
+        if let Some(Ok(before)) = before
+            && let Ok(after) = sys::send_memory(fd)
+            && !is_cut
+        {
+            self.costs.learn(len, after.saturating_sub(before));
+        }
+        // Of its parts each may be the last one.
+        let least = if is_cut { 1 } else { self.costs.least(len) };
+        self.outstanding.push_back(least);
+        self.least += least;
+        Ok(true)
+    }
+
+    fn acknowledged(&mut self) -> u64 {
+        let Ok(Ok(memory)) = self.fd().map(sys::send_memory) else {
+            return self.acknowledged;
+        };
+        // An association that fails drops everything, too: asked behind it, it is no more.
+        if self.least <= memory || self.is_lost || self.fd().is_ok_and(|fd| !sctp::is_there(fd)) {
+            return self.acknowledged;
+        }
+        // All that is outstanding takes `memory`, and would take `least` or more with the first.
+        while self.least > memory
+            && let Some(first) = self.outstanding.pop_front()
+        {
+            self.least -= first;
+            self.acknowledged += 1;
+        }
+        self.acknowledged
+    }
+
+    fn max_chunk(&self) -> usize {
+        if let Some(left) = self.asks_left.get().checked_sub(1) {
+            self.asks_left.set(left);
+        } else if let Ok(fd) = self.fd()
+            && let Ok(longest) = sctp::max_chunk(fd)
+        {
+            self.max_chunk.set(longest);
+            self.asks_left.set(ASKED_ANEW - 1);
+        }
+        self.max_chunk.get()
+    }
+
+    fn abort(&mut self) {
+        if let Ok(fd) = self.fd()
+            && let Err(errno) = sys::send_sctp(fd, 0, 0, sctp::ABORT, &[])
+        {
+            debug!("an association cannot be aborted: {errno}");
+        }
+        self.fd = None;
+    }
+}
+
+impl Drop for KernelAssociation {
+    fn drop(&mut self) {
+        // As with TCP: closing does not end it while a forked process has a copy.
+        if let Some(fd) = &self.fd
+            && !self.maker.is_forked()
+        {
+            let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        }
+    }
+}

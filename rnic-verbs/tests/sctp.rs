@@ -1,0 +1,274 @@
+//! Devices over the kernel's SCTP. Where it has none, one test checks that this is said, and the
+//! others say SKIPPED.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rnic_core::connection::{Arrived, AssociationSocket, Associations, OutgoingChunk};
+use rnic_core::engine::Net;
+use rnic_core::ids::ListenerId;
+use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, Protocol};
+use rnic_verbs::{
+    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Mr,
+    OpenError, Qp, QpCaps, SendRequest, Via,
+};
+use rnic_xdp::testing::Namespace;
+
+const SOON: Duration = Duration::from_secs(60);
+const ADDRESS: &str = "127.0.0.1:4420";
+const MESSAGE: usize = 1000;
+
+fn open() -> Result<Device, OpenError> {
+    Device::open_with(&DeviceConfig {
+        via: Via::Sctp,
+        ..DeviceConfig::new("lo")
+    })
+}
+
+/// Returns two devices on the loopback of a namespace, if this kernel has SCTP.
+fn devices() -> Option<(Namespace, [Device; 2])> {
+    let namespace = Namespace::new("sctp").unwrap();
+    namespace.ip("link set lo up").unwrap();
+    let opened = namespace.run(|| open().and_then(|first| Ok([first, open()?])));
+    match opened {
+        Ok(devices) => Some((namespace, devices)),
+        Err(why) => {
+            assert!(matches!(why, OpenError::NoSctp), "{why}");
+            assert!(why.to_string().contains("modprobe sctp"), "{why}");
+            println!("SKIPPED: {why}");
+            None
+        }
+    }
+}
+
+/// A queue pair with its completion queue, and memory for a message each way.
+struct End {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(device: &Device) -> Self {
+        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
+        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
+        let mr = pd.allocate(2 * MESSAGE, Access::LOCAL_WRITE).unwrap();
+        Self { cq, qp, mr }
+    }
+
+    fn post_recv(&mut self) {
+        let place = self.mr.sge(MESSAGE, MESSAGE as u32);
+        self.qp.post_recv(1, &[place]).unwrap();
+    }
+
+    fn send(&mut self, octet: u8) {
+        self.mr.write(0, &[octet; MESSAGE]).unwrap();
+        let message = [self.mr.sge(0, MESSAGE as u32)];
+        self.qp
+            .post_send(&SendRequest::send().memory(&message))
+            .unwrap();
+    }
+
+    fn received(&self) -> Vec<u8> {
+        self.mr.copy(MESSAGE, MESSAGE).unwrap()
+    }
+}
+
+/// Drives both devices until something is there.
+fn until<T>(devices: &[Device; 2], what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        for device in devices {
+            device.drive();
+        }
+        assert!(Instant::now() < deadline, "{what} does not happen");
+    }
+}
+
+/// Returns the next completion of a receive. Sends complete meanwhile.
+fn next_receive(devices: &[Device; 2], end: &mut End) -> Completion {
+    until(devices, "a receive", || {
+        let done = end.cq.poll_one()?;
+        let done = end.qp.check(done).unwrap_or_else(|why| panic!("{why}"));
+        (done.wr_id() == 1).then_some(done)
+    })
+}
+
+/// Connects a new queue pair of each device.
+fn connect(namespace: &Namespace, devices: &[Device; 2]) -> (End, End) {
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    let (mut client, mut server) = (End::new(&devices[0]), End::new(&devices[1]));
+    let listener = namespace.run(|| devices[1].listen(address)).unwrap();
+    let options = ConnectionOptions::default;
+    let connecting = namespace.run(|| client.qp.connect(address, None, options()));
+    connecting.unwrap();
+    let request = until(devices, "a request", || {
+        listener.next_request(Duration::ZERO).unwrap()
+    });
+    request.accept(&mut server.qp, options()).unwrap();
+    for qp in [&mut client.qp, &mut server.qp] {
+        until(devices, "a connection", || {
+            qp.next_event(Duration::ZERO).unwrap()
+        });
+    }
+    (client, server)
+}
+
+fn tc(namespace: &Namespace, arguments: &str) {
+    let mut tc = Command::new("tc");
+    let words = tc.args(arguments.split(' '));
+    let done = namespace.run(|| words.output()).unwrap();
+    assert!(done.status.success(), "tc {arguments}: {done:?}");
+}
+
+/// Drops the packets with a DATA chunk of stream 0: the first chunk, or behind a SACK.
+fn drop_stream_0(namespace: &Namespace) {
+    tc(namespace, "qdisc add dev lo root handle 1: prio");
+    let data_at = |chunk: u8| {
+        let stream = chunk + 8;
+        format!("match u8 0 0xff at {chunk} match u16 0 0xffff at {stream}")
+    };
+    for chunks in [
+        data_at(32),
+        format!("match u8 3 0xff at 32 {}", data_at(48)),
+    ] {
+        let packets = format!("u32 match ip protocol 132 0xff {chunks}");
+        let filter = "filter add dev lo parent 1: protocol ip";
+        tc(namespace, &format!("{filter} {packets} action drop"));
+    }
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_loss_on_one_queue_pair_does_not_hold_another() {
+    let Some((namespace, devices)) = devices() else {
+        return;
+    };
+    // It takes stream 0.
+    let (mut held, mut held_peer) = connect(&namespace, &devices);
+    let (mut client, mut server) = connect(&namespace, &devices);
+    held_peer.post_recv();
+    drop_stream_0(&namespace);
+    held.send(99);
+    for round in 0..20 {
+        server.post_recv();
+        client.send(round);
+        next_receive(&devices, &mut server);
+        assert!(server.received() == [round; MESSAGE]);
+        client.post_recv();
+        server.send(round + 100);
+        next_receive(&devices, &mut client);
+        assert!(client.received() == [round + 100; MESSAGE]);
+    }
+    assert!(held_peer.cq.poll_one().is_none() && held.cq.poll_one().is_none());
+    tc(&namespace, "qdisc del dev lo root");
+    next_receive(&devices, &mut held_peer);
+    assert!(held_peer.received() == [99; MESSAGE]);
+    let done = until(&devices, "the end of a Send", || held.cq.poll_one());
+    assert!(done.is_success());
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn queue_pairs_that_end_leave_the_association_to_the_others() {
+    let Some((namespace, devices)) = devices() else {
+        return;
+    };
+    let (mut client, mut server) = connect(&namespace, &devices);
+    for round in 0..5 {
+        let (mut first, mut second) = connect(&namespace, &devices);
+        second.post_recv();
+        first.send(round);
+        next_receive(&devices, &mut second);
+        first.qp.disconnect().unwrap();
+        for end in [&mut first, &mut second] {
+            until(&devices, "the end", || {
+                end.qp.wait_ended(Duration::ZERO).unwrap()
+            });
+        }
+        server.post_recv();
+        client.send(round);
+        next_receive(&devices, &mut server);
+    }
+}
+
+/// What was built for a wider path is cut by SCTP, and then no more is.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_path_may_become_narrower() {
+    let Some((namespace, devices)) = devices() else {
+        return;
+    };
+    namespace.ip("link set lo mtu 1500").unwrap();
+    let (mut client, mut server) = connect(&namespace, &devices);
+    for round in 0..60 {
+        if round == 20 {
+            namespace.ip("link set lo mtu 700").unwrap();
+        }
+        server.post_recv();
+        client.send(round);
+        next_receive(&devices, &mut server);
+        assert!(server.received() == [round; MESSAGE]);
+    }
+}
+
+fn send(association: &mut impl AssociationSocket, octets: &[u8]) {
+    let chunk = OutgoingChunk {
+        stream: 0,
+        protocol: 16,
+        octets,
+        urgent: true,
+    };
+    assert_eq!(association.send(&chunk), Ok(true));
+}
+
+/// The kernel gives back the memory of chunks also when the association fails: that acknowledges none
+/// of them.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn what_an_abort_drops_was_not_acknowledged() {
+    let Some((namespace, _)) = devices() else {
+        return;
+    };
+    namespace.run(|| {
+        let interface = KernelInterface::open(Some("lo")).unwrap();
+        let net = KernelNet::new(&interface, Protocol::Sctp, CongestionAlgorithm::Cubic);
+        let mut sockets = KernelSockets::new().unwrap();
+        let (at, listening) = net.listen(ADDRESS.parse().unwrap()).unwrap();
+        let listener = ListenerId(1);
+        Associations::listen(&mut sockets, listener, &listening).unwrap();
+        let (_, from) = net.active(at, None, 0).unwrap();
+        let mut client = Associations::connect(&mut sockets, &from, at, 0).unwrap();
+        let deadline = Instant::now() + SOON;
+        let mut server = loop {
+            if let Some(accepted) = Associations::accept(&mut sockets, listener) {
+                break accepted.socket;
+            }
+            assert!(Instant::now() < deadline, "no association");
+        };
+        let mut room = vec![0; 1 << 16];
+        while client.receive(&mut room) != Ok(Arrived::Indication(1)) {
+            assert!(Instant::now() < deadline, "no indication");
+        }
+        send(&mut client, &[1; 700]);
+        while client.acknowledged() == 0 {
+            assert!(Instant::now() < deadline, "no acknowledgment");
+        }
+        drop_stream_0(&namespace);
+        send(&mut client, &[2; 700]);
+        send(&mut client, &[3; 100]);
+        server.abort();
+        loop {
+            assert_eq!(client.acknowledged(), 1);
+            match client.receive(&mut room) {
+                Ok(_) => assert!(Instant::now() < deadline, "no end"),
+                Err(_) => break,
+            }
+        }
+        assert_eq!(client.acknowledged(), 1);
+    });
+}
