@@ -7,9 +7,10 @@ use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::TestQp;
 use rnic_core::verbs::wr::Completion;
 use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
+use rnic_core::wire::hello::Receipts;
 use std::time::Duration;
 
-use crate::common::{all_rights, empty_recv, outcome, pattern, read, recv, send, write};
+use crate::common::{all_rights, empty_recv, hello_of, outcome, pattern, read, recv, send, write};
 use crate::{SECOND, Sessions, pair, sessions};
 
 /// Runs until a queue pair of a host has so many completions, all good.
@@ -43,6 +44,16 @@ fn local_ports(sim: &Sessions, host: usize) -> Vec<u16> {
     ports.collect()
 }
 
+/// Returns the options of every second connection: with the semantics of RC, whose requests complete
+/// by receipts.
+fn rc_by_turns(seed: u64) -> ConnectionOptions {
+    ConnectionOptions {
+        rc: seed % 2 == 1,
+        private_data: hello_of(Receipts::Sent),
+        ..ConnectionOptions::default()
+    }
+}
+
 /// Writes, Sends and Reads both ways, through a network that does everything to frames.
 #[test]
 fn data_arrive_whatever_the_network_does() {
@@ -59,7 +70,7 @@ fn data_arrive_whatever_the_network_does() {
             ..Impairments::default()
         };
         let mut sim = Sessions::over(&EngineConfig::default(), link, seed);
-        let (mut active, mut passive) = pair(&mut sim);
+        let (mut active, mut passive) = sim.connect(&rc_by_turns(seed)).unwrap();
         let data = pattern(120_000);
         let here = sim.hosts[0].share(&data, all_rights());
         let there = sim.hosts[1].share(&vec![0; data.len()], all_rights());
