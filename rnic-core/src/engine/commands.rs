@@ -219,8 +219,7 @@ impl<T: Transport> Engine<T> {
         index: usize,
     ) {
         let listener = self.connections[index].listener();
-        let listener = listener.and_then(|id| self.listeners.get(&id));
-        if listener.is_some_and(|listener| listener.waiting < self.config.backlog) {
+        if listener.is_some_and(|id| self.has_backlog_for(id)) {
             return self.add_request(request, index);
         }
         let (connection, mut context) = self.lend(index, now, guard);

@@ -250,7 +250,6 @@ impl<T: Transport> Engine<T> {
         if self.connections.len() >= self.config.max_connections {
             return Err(Stranger::Refused(DropReason::TooManyConnections));
         }
-        // rfc: 5043-13 only so many requests wait for a decision
         if !self.has_backlog_for(listener.0) {
             return Err(Stranger::Ignored(DropReason::ListenOverflow));
         }
@@ -262,6 +261,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Returns whether a listener may have one more request wait for a decision.
+    // rfc: 5043-13 only so many requests wait for a decision
     pub(super) fn has_backlog_for(&self, listener: ListenerId) -> bool {
         let listener = self.listeners.get(&listener);
         listener.is_some_and(|listener| listener.waiting < self.config.backlog)

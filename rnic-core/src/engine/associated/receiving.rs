@@ -68,9 +68,9 @@ impl<L: Associations> SessionEngine<L> {
             }
             any |= arrived != Ok(Arrived::Nothing);
             let is_known = matches!(arrived, Ok(Arrived::Up { .. } | Arrived::Indication(_)));
-            if association.standing == Standing::Unverified && !is_known {
-                // The indication would have come first.
-                association.verify(None);
+            // The indication would have come first.
+            let lacks_it = association.standing == Standing::Unverified && !is_known;
+            if lacks_it && !association.verify(None) {
                 self.lose(
                     number,
                     Some(EndReason::NoAdaptation),
