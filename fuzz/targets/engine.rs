@@ -14,6 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use rnic_core::connection::{ConnectionOptions, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Access;
+use rnic_core::testing::OVER_SOCKETS;
 use rnic_core::testing::host::{SharedRegion, TestQp};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{RawPeer, startup};
@@ -112,6 +113,8 @@ fn connected(crc: bool, markers: bool, rc: bool) -> Option<(Simulation, TestQp)>
     let mut sim = Simulation::new(&config, Impairments::default(), 1);
     let mut decoder = Decoder::default();
     decoder.rc = rc;
+    // A kernel cuts the stream where it likes.
+    decoder.unaligned = OVER_SOCKETS;
     sim.tap = Some(Box::new(move |point, frame| match point {
         TapPoint::Sent(_) => decoder.insist(true, frame),
         TapPoint::SentRaw(_) => decoder.insist(false, frame),

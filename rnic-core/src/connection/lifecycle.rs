@@ -47,7 +47,7 @@ impl<T: Transport> Connection<T> {
             // What is parked comes before the end.
             let goes_on = stream.is_inside_message() || stream.is_parked();
             let mut llp = MpaTcp {
-                done: stream.done(self.tcp.acked_offset()),
+                told: stream.told(),
                 ..MpaTcp::new(&self.tcp, stream.has_markers(), goes_on)
             };
             stream.settle(&mut llp, context);
@@ -276,8 +276,8 @@ impl<T: Transport> Connection<T> {
 pub(super) struct MpaTcp<'a, T> {
     tcp: &'a T,
     markers: bool,
-    /// Up to where what was sent has been received.
-    done: u64,
+    /// Up to where the peer has placed what was sent, if it tells so.
+    told: Option<u64>,
     /// A message has arrived in part.
     inside_message: bool,
     /// The layer above asks to close this half, behind everything that was sent.
@@ -287,7 +287,7 @@ pub(super) struct MpaTcp<'a, T> {
 impl<'a, T: Transport> MpaTcp<'a, T> {
     pub(super) fn new(tcp: &'a T, markers: bool, inside_message: bool) -> Self {
         Self {
-            done: tcp.acked_offset(),
+            told: None,
             tcp,
             markers,
             inside_message,
@@ -308,7 +308,8 @@ impl<T: Transport> Llp for MpaTcp<'_, T> {
     }
 
     fn transferred(&self) -> u64 {
-        self.done
+        let acked = self.tcp.acked_offset();
+        self.told.map_or(acked, |told| told.min(acked))
     }
 
     // rfc: 5041-11, 5041-12, 5044-s16 the orderly end of stream and connection is told

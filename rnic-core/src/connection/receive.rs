@@ -95,7 +95,12 @@ impl<T: Transport> Connection<T> {
                 Phase::Connecting(_) => self.receive_reply(&mut bytes, context),
                 Phase::Responding { .. } => self.receive_request(&mut bytes, context),
                 Phase::Waiting { .. } => self.receive_early(&mut bytes, context),
-                Phase::Streaming(stream) => return stream.receive(bytes, None, context),
+                Phase::Streaming(stream) => {
+                    return match T::ACKNOWLEDGES_EARLY {
+                        true => stream.receive_acknowledged(bytes, context),
+                        false => stream.receive(bytes, None, context),
+                    };
+                }
                 Phase::Closing => return,
             }
         }

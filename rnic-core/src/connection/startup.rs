@@ -442,9 +442,7 @@ impl<T: Transport> Connection<T> {
                 let hold = Hold::ForFirstFpdu;
                 self.start_streaming(end, negotiated, hold, options, context);
                 self.agree_on_receipts(receipts);
-                if let Phase::Streaming(stream) = &mut self.phase {
-                    stream.receive(&early, None, context);
-                }
+                self.consume(&early, context);
             }
             Err(error) => {
                 self.return_end(end, EndReason::Startup(error.to_string()), context);

@@ -249,10 +249,23 @@ impl Stream {
 
     /// Receives octets in order from TCP. `crc` is the CRC of all of them, if that is known
     /// already.
+    #[inline]
     pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        crc: Option<u32>,
+        context: &mut Context<'_, '_>,
+    ) {
+        self.receive_with(bytes, crc, |_, _| (), context);
+    }
+
+    /// Receives octets in order from TCP. `note` sees each segment first.
+    #[inline(always)]
+    fn receive_with(
         &mut self,
         mut bytes: &[u8],
         mut crc: Option<u32>,
+        note: impl Fn(&mut LocalUlp, &[u8]),
         context: &mut Context<'_, '_>,
     ) {
         self.between_messages = false;
@@ -272,6 +285,7 @@ impl Stream {
                     }
                     buffered = 0;
                     context.counters.rdma.fpdus_received += 1;
+                    note(&mut self.user, ulpdu);
                     receive_in_order(
                         ulpdu,
                         &mut self.intake,
@@ -596,9 +610,6 @@ fn receive_in_order(
     rc: bool,
     context: &mut Context<'_, '_>,
 ) -> Result<(), StreamError> {
-    if rc && let LocalUlp::Rdmap(user) = user {
-        user.rdmap.note_request(ulpdu);
-    }
     let received = match intake {
         Intake::Usual => {
             let guard = context.guard;

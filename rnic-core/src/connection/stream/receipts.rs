@@ -1,7 +1,7 @@
 //! Receipts, in a stream with the semantics of RC (docs/design/rc-receipts.md).
 
-use crate::connection::terminate;
 use crate::connection::upper::{LocalUlp, message};
+use crate::connection::{Context, terminate};
 use crate::ddp::Placed;
 use crate::wire::hello::Receipts;
 
@@ -40,6 +40,16 @@ impl Stream {
         self.told().map_or(acked, |told| told.min(acked))
     }
 
+    /// Receives octets in order from a TCP that has acknowledged them, and notes which requests they
+    /// end.
+    pub(in crate::connection) fn receive_acknowledged(
+        &mut self,
+        bytes: &[u8],
+        context: &mut Context<'_, '_>,
+    ) {
+        self.receive_with(bytes, None, note_request, context);
+    }
+
     /// Tells the peer that its requests are placed up to this offset of its stream, if it has sent
     /// any since it was told last.
     pub(in crate::connection) fn send_receipt(&mut self, received: u64) {
@@ -70,5 +80,12 @@ impl Stream {
         if let LocalUlp::Rdmap(user) = &mut self.user {
             user.rdmap.note_header(placed.header());
         }
+    }
+}
+
+/// Notes that a segment has come.
+pub(super) fn note_request(user: &mut LocalUlp, segment: &[u8]) {
+    if let LocalUlp::Rdmap(user) = user {
+        user.rdmap.note_request(segment);
     }
 }

@@ -4,6 +4,7 @@ use crate::connection::Context;
 use crate::connection::terminate::StreamError;
 use crate::ddp::Placed;
 
+use super::receipts::note_request;
 use super::{Hold, Intake, Stream, receive_in_order};
 
 impl Stream {
@@ -26,6 +27,7 @@ impl Stream {
         }
         self.between_messages = false;
         context.counters.rdma.fpdus_received += 1;
+        note_request(&mut self.user, segment);
         let received = receive_in_order(
             segment,
             &mut self.intake,
