@@ -238,11 +238,12 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: i
     result(Cq::here(cq).map(|object| {
         {
             let cq = object.lock();
-            cq.arm(solicited_only != 0);
+            let solicited_only = solicited_only != 0;
+            cq.arm(solicited_only);
             // Adapters notify of what has come since the last notification too. Programs rely on
             // it: UCX polls one queue, then another, which can fill the first, and waits.
             let is_untold = cq.written() != object.told.load(Ordering::Relaxed);
-            if is_untold && cq.fires_now() {
+            if is_untold && cq.fires_now(solicited_only) {
                 object.notify.wake_by_ref();
             }
         }

@@ -19,6 +19,9 @@ const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// The kernel's dumps come in parts that are smaller.
 const REPLY: usize = 1 << 16;
 
+/// How often a dump is begun again under which links have changed.
+const TRIES: usize = 8;
+
 /// A VRF of this thread's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vrf {
@@ -114,8 +117,27 @@ struct LinkInfo {
     change: u32,
 }
 
+/// What the kernel has told.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Reply {
+    links: Vec<Link>,
+    /// Links have come or gone meanwhile: some may be missing, or stand there twice.
+    is_interrupted: bool,
+}
+
 /// Reads one link, or all. One that is not there (any more) is left out.
 fn links(index: Option<u32>) -> io::Result<Vec<Link>> {
+    let mut reply = ask(index)?;
+    for _ in 1..TRIES {
+        if !reply.is_interrupted {
+            break;
+        }
+        reply = ask(index)?;
+    }
+    Ok(reply.links)
+}
+
+fn ask(index: Option<u32>) -> io::Result<Reply> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     let dump = if index.is_none() { libc::NLM_F_DUMP } else { 0 };
@@ -132,36 +154,40 @@ fn links(index: Option<u32>) -> io::Result<Vec<Link>> {
     };
     let request = [header.as_bytes(), info.as_bytes()].concat();
     send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
-    let mut links = Vec::new();
+    let mut reply = Reply::default();
     let mut octets = vec![0; REPLY];
     loop {
         // The reply is there when the call returns.
         let len = recv(socket.as_raw_fd(), &mut octets, MsgFlags::MSG_DONTWAIT)?;
-        let ended = read_reply(&octets[..len], &mut links)?;
+        let ended = read_reply(&octets[..len], &mut reply)?;
         if ended || index.is_some() {
-            return Ok(links);
+            return Ok(reply);
         }
     }
 }
 
 /// Reads a part of a reply. Returns whether it was the last.
-fn read_reply(mut octets: &[u8], links: &mut Vec<Link>) -> Result<bool, Errno> {
+fn read_reply(mut octets: &[u8], reply: &mut Reply) -> Result<bool, Errno> {
     const NEW_LINK: i32 = libc::RTM_NEWLINK as i32;
     while let Ok((header, _)) = Header::read_from_prefix(octets) {
         let Some(payload) = octets.get(size_of::<Header>()..header.len as usize) else {
             break;
         };
+        reply.is_interrupted |= i32::from(header.flags) & libc::NLM_F_DUMP_INTR != 0;
+        let code = i32::read_from_prefix(payload).map_or(0, |(code, _)| code);
         match i32::from(header.kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
-                let code = i32::read_from_prefix(payload).map_or(0, |(code, _)| code);
+            libc::NLMSG_DONE if code >= 0 => return Ok(true),
+            // A dump that has failed half way ends like this too.
+            libc::NLMSG_DONE | libc::NLMSG_ERROR => {
                 return match Errno::from_raw(code.saturating_neg()) {
                     Errno::ENODEV => Ok(true),
                     errno => Err(errno),
                 };
             }
             NEW_LINK => {
-                links.extend(payload.get(size_of::<LinkInfo>()..).map(Link::read));
+                reply
+                    .links
+                    .extend(payload.get(size_of::<LinkInfo>()..).map(Link::read));
             }
             _ => {}
         }
@@ -249,10 +275,38 @@ mod tests {
         let whole = link("a0", Some(7), &[(libc::IFLA_INFO_SLAVE_KIND, "vrf")]);
         for len in 0..whole.len() {
             let _ = Link::read(&whole[..len]);
-            let _ = read_reply(&whole[..len], &mut Vec::new());
+            let _ = read_reply(&whole[..len], &mut Reply::default());
         }
         // An attribute that is shorter than its header.
         assert_eq!(Link::read(&[0; 64]), Link::default());
+    }
+
+    fn message(kind: i32, flags: i32, payload: &[u8]) -> Vec<u8> {
+        let header = Header {
+            len: (size_of::<Header>() + payload.len()) as u32,
+            kind: kind as u16,
+            flags: flags as u16,
+            sequence: 1,
+            port: 0,
+        };
+        [header.as_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn a_dump_is_whole_only_if_the_kernel_says_nothing_else() {
+        let of_link = [LinkInfo::default().as_bytes(), &link("a0", None, &[])].concat();
+        let new_link = |flags| message(libc::RTM_NEWLINK.into(), flags, &of_link);
+        let done = |code: i32| message(libc::NLMSG_DONE, 0, &code.to_ne_bytes());
+        for (flags, is_interrupted) in [(0, false), (libc::NLM_F_DUMP_INTR, true)] {
+            let mut reply = Reply::default();
+            let octets = [new_link(flags), done(0)].concat();
+            assert_eq!(read_reply(&octets, &mut reply), Ok(true));
+            assert_eq!(reply.is_interrupted, is_interrupted);
+            assert_eq!(reply.links[0].name, "a0");
+        }
+        let octets = [new_link(0), done(-libc::ENOMEM)].concat();
+        let read = read_reply(&octets, &mut Reply::default());
+        assert_eq!(read, Err(Errno::ENOMEM));
     }
 
     #[test]

@@ -79,12 +79,17 @@ struct Lane {
     /// The rings that followed it by [`resize`](Cq::resize), oldest first. The engine writes to the
     /// last.
     newer: VecDeque<Consumer<wr::Completion>>,
+    /// Completions that were written to the rings before this one, modulo 2^32.
+    before: u32,
 }
 
 impl Lane {
     fn new(ring: Consumer<wr::Completion>) -> Self {
-        let newer = VecDeque::new();
-        Self { ring, newer }
+        Self {
+            ring,
+            newer: VecDeque::new(),
+            before: 0,
+        }
     }
 
     #[inline]
@@ -103,6 +108,7 @@ impl Lane {
         let Some(next) = self.newer.pop_front() else {
             return 0;
         };
+        self.before = self.before.wrapping_add(self.ring.pushed());
         self.ring = next;
         self.take(completions)
     }
@@ -113,10 +119,21 @@ impl Lane {
         rings.map(|ring| ring.len() as usize).sum()
     }
 
-    /// Returns the number of completions that were written to these rings, modulo 2^32.
+    /// Returns whether a solicited or failed completion waits to be polled.
+    fn holds_solicited(&self) -> bool {
+        let is_solicited = |completion: wr::Completion| {
+            let completion = Completion(completion);
+            completion.is_solicited() || !completion.is_success()
+        };
+        let mut rings = std::iter::once(&self.ring).chain(&self.newer);
+        rings.any(|ring| (0..).map_while(|ahead| ring.peek(ahead)).any(is_solicited))
+    }
+
+    /// Returns the number of completions that were written to its rings, modulo 2^32.
     fn written(&self) -> u32 {
         let rings = std::iter::once(&self.ring).chain(&self.newer);
-        rings.map(Consumer::pushed).fold(0, u32::wrapping_add)
+        let pushed = rings.map(Consumer::pushed);
+        pushed.fold(self.before, u32::wrapping_add)
     }
 
     /// Returns the ring that is written to.
@@ -249,10 +266,14 @@ impl Cq {
         lanes.fold(0, u32::wrapping_add)
     }
 
-    /// Takes back what [`arm`](Self::arm) asked for, if completions wait to be polled. Returns whether
-    /// that was so: then the application need not wait.
-    pub fn fires_now(&self) -> bool {
-        self.held() > 0 && self.arming.fire(true)
+    /// Takes back what [`arm`](Self::arm) asked for, if completions wait to be polled, or solicited or
+    /// failed ones only. Returns whether that was so: then the application need not wait.
+    pub fn fires_now(&self, solicited_only: bool) -> bool {
+        let waits = match solicited_only {
+            false => self.held() > 0,
+            true => self.lanes.iter().any(Lane::holds_solicited),
+        };
+        waits && self.arming.fire(true)
     }
 
     /// Waits until there is a completion. Returns false after `timeout`. It replaces what an

@@ -350,9 +350,9 @@ impl<T: Transport> Connection<T> {
             return;
         };
         let Connecting { end, options, .. } = *connecting;
-        let receipts = Receipts::of_peer(&negotiated.private_data);
+        let receipts = Receipts::stated_in(&negotiated.private_data);
         self.start_streaming(end, negotiated, Hold::Nothing, &options, context);
-        self.agree_on_receipts(receipts);
+        self.agree_on_receipts(&options, receipts);
         let delay = options.first_fpdu_delay;
         if let Phase::Streaming(stream) = &mut self.phase
             && !delay.is_zero()
@@ -393,7 +393,7 @@ impl<T: Transport> Connection<T> {
             listener,
             request,
             responder,
-            receipts: Receipts::of_peer(&asked.private_data),
+            receipts: Receipts::stated_in(&asked.private_data),
         };
         self.deadline = None;
         context.events.push_back(Event::ConnectRequest {
@@ -441,7 +441,7 @@ impl<T: Transport> Connection<T> {
                 // rfc: 5044-77a: the first FPDU is the initiator's.
                 let hold = Hold::ForFirstFpdu;
                 self.start_streaming(end, negotiated, hold, options, context);
-                self.agree_on_receipts(receipts);
+                self.agree_on_receipts(options, receipts);
                 self.consume(&early, context);
             }
             Err(error) => {
@@ -504,9 +504,10 @@ impl<T: Transport> Connection<T> {
         self.phase = Phase::Streaming(Box::new(stream));
     }
 
-    fn agree_on_receipts(&mut self, peer: Receipts) {
+    fn agree_on_receipts(&mut self, options: &ConnectionOptions, peer: Receipts) {
         if let Phase::Streaming(stream) = &mut self.phase {
-            stream.agree_on_receipts(peer, T::ACKNOWLEDGES_EARLY);
+            let own = Receipts::stated_in(&options.private_data);
+            stream.agree_on_receipts((own, peer), T::ACKNOWLEDGES_EARLY);
         }
     }
 

@@ -65,8 +65,8 @@ impl Receipts {
     const KNOWN: u8 = 1;
     const SENT: u8 = 2;
 
-    /// Returns what a peer does that has sent this private data.
-    pub fn of_peer(private_data: &[u8]) -> Self {
+    /// Returns what a side does that sends this private data.
+    pub fn stated_in(private_data: &[u8]) -> Self {
         Hello::parse(private_data).map_or(Self::Unknown, |hello| hello.receipts)
     }
 

@@ -1,6 +1,8 @@
 //! Receipts: requests complete when the peer has told that they are placed, where its TCP
 //! acknowledges octets before that (docs/design/rc-receipts.md).
 
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::Command;
 use rnic_core::testing::raw_peer::startup;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::wire::ddp::DdpSegment;
@@ -36,10 +38,15 @@ fn request_of(receipts: Receipts) -> Vec<u8> {
 
 /// Connects such a peer to host 0.
 fn peer_with(receipts: Receipts) -> (Simulation, RawConnection) {
+    peer_of(&rc(), receipts)
+}
+
+/// Connects such a peer to host 0, which accepts with these options.
+fn peer_of(options: &ConnectionOptions, receipts: Receipts) -> (Simulation, RawConnection) {
     let mut sim = quiet();
     let qp = sim.hosts[0].create_qp();
     let peer = sim.add_raw_peer(0, RAW_PORT);
-    accept_request(&mut sim, peer, &qp, &rc(), &request_of(receipts));
+    accept_request(&mut sim, peer, &qp, options, &request_of(receipts));
     sim.raw[peer].send_ddp(nothing(), &[]);
     sim.run_now();
     (sim, RawConnection { peer, qp })
@@ -105,6 +112,44 @@ fn a_receipt_that_was_not_agreed_on_is_an_unknown_message() {
     }
 }
 
+/// A side does what it has said of itself, whatever the other says: that one cannot know otherwise.
+#[test]
+fn who_does_not_know_receipts_gets_none_and_sends_none() {
+    let options = ConnectionOptions {
+        private_data: hello_of(Receipts::Unknown),
+        ..rc()
+    };
+    for peer in [Receipts::Known, Receipts::Sent] {
+        let (mut sim, mut raw) = peer_of(&options, peer);
+        let buffer = sim.hosts[0].share(&[0; 4], all_rights());
+        sim.hosts[0].post_recv(&mut raw.qp, recv(9, &buffer, 4));
+        say(&mut sim, &raw, send_header(1), b"four");
+        assert_eq!(receipts(&mut sim, &raw), [], "{peer:?}");
+        assert_eq!(outcomes(&mut raw.qp), [received(9)]);
+        sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"four"));
+        sim.run_for(SECOND);
+        assert_eq!(outcomes(&mut raw.qp), [sent(1)], "{peer:?}");
+        say(&mut sim, &raw, control_header(1), &receipt(1));
+        assert_eq!(ended(&sim, &raw), Some((0, 2, 255)), "{peer:?}");
+    }
+}
+
+/// As with an adapter, a program sees that its request is done before it sees the answer to it.
+#[test]
+fn what_a_receipt_completes_comes_before_the_answer_behind_it() {
+    let (mut sim, mut raw) = peer_with(Receipts::Sent);
+    let start = sim.raw[raw.peer].received.len() as u64;
+    let buffer = sim.hosts[0].share(&[0; 4], all_rights());
+    sim.hosts[0].post_recv(&mut raw.qp, recv(9, &buffer, 4));
+    sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"four"));
+    sim.run_now();
+    let told = fpdu(&sim, &raw, control_header(1), &receipt(start + SEND));
+    let answer = fpdu(&sim, &raw, send_header(1), b"four");
+    sim.raw[raw.peer].send(&[told, answer].concat());
+    sim.run_now();
+    assert_eq!(outcomes(&mut raw.qp), [sent(1), received(9)]);
+}
+
 /// Only sockets acknowledge what is not placed yet, and only a peer that knows receipts gets any.
 #[test]
 fn requests_over_sockets_are_receipted() {
@@ -138,3 +183,37 @@ fn requests_over_sockets_are_receipted() {
 
 /// Octets of the FPDU of an XOFF.
 const XOFF: u64 = 2 + 18 + 16 + 4;
+
+/// Its host acknowledges, and it never tells: that keeps neither an orderly end nor memory.
+#[test]
+fn a_peer_that_never_tells_keeps_nobody() {
+    for ends in [Command::Disconnect, Command::Abort, Command::DestroyQp] {
+        let (mut sim, mut raw) = peer_with(Receipts::Sent);
+        sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"four"));
+        sim.run_for(SECOND);
+        assert_eq!(outcomes(&mut raw.qp), []);
+        sim.hosts[0].command(ends(raw.qp.number));
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// Receipts in pieces, of other lengths, and inside a message of the peer.
+#[test]
+fn malformed_receipts_end_the_connection_at_most() {
+    let (mut sim, mut raw) = peer_with(Receipts::Sent);
+    let start = sim.raw[raw.peer].received.len() as u64;
+    sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"four"));
+    sim.run_now();
+    for octet in fpdu(&sim, &raw, control_header(1), &receipt(start + SEND)) {
+        sim.raw[raw.peer].send(&[octet]);
+        sim.run_now();
+    }
+    assert_eq!(outcomes(&mut raw.qp), [sent(1)]);
+    for len in [0, 1, 15, 17, 100] {
+        let (mut sim, raw) = peer_with(Receipts::Sent);
+        let mut octets = receipt(1);
+        octets.resize(len, 0);
+        say(&mut sim, &raw, control_header(1), &octets);
+        assert!(ended(&sim, &raw).is_some(), "{len}");
+    }
+}

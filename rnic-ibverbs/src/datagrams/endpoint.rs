@@ -92,6 +92,8 @@ struct Sent {
 /// enough.
 struct Slots {
     memory: Mr,
+    /// Requests up to that limit.
+    sends: usize,
     free: Vec<u32>,
     /// The link that has each.
     links: Vec<Option<QpNumber>>,
@@ -101,12 +103,14 @@ struct Slots {
 
 impl Slots {
     fn new(pd: &Pd, sends: u32) -> Result<Self, Errno> {
-        let count = 2 * (sends.clamp(1, MOST_WITH_SLOTS) + AHEAD as u32);
+        let sends = sends.clamp(1, MOST_WITH_SLOTS);
+        let count = 2 * (sends + AHEAD as u32);
         let region = pd.device().allocate(SLOT * count as usize, HugePages::None);
         let region = Arc::new(region.map_err(|_| Errno::ENOMEM)?);
         let memory = pd.register(&region, Access::LOCAL_WRITE);
         Ok(Self {
             memory: memory.map_err(|why| why.errno())?,
+            sends: sends as usize,
             free: (0..count).rev().collect(),
             links: vec![None; count as usize],
             of_link: HashMap::new(),
@@ -246,6 +250,12 @@ impl Endpoint {
             return None;
         }
         Some((slot, self.slots.memory.sge(at, datagram.len() as u32)))
+    }
+
+    /// Returns whether requests could find no slot unless they wait for their datagrams: many links
+    /// have some [ahead](AHEAD).
+    pub(super) fn lacks_slots(&self) -> bool {
+        self.slots.free.len() < self.slots.sends
     }
 
     /// Takes a slot back.

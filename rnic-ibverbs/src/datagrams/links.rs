@@ -358,6 +358,8 @@ impl Links {
             own: hello.peer,
             peer: hello.own,
             gid: gid_of(ends.local),
+            // Of this side, and not the peer's: it sends nothing by this link.
+            receipts: Receipts::Unknown,
             ..*hello
         };
         match request.accept(&mut qp, options(&answer, 0)) {
@@ -403,15 +405,16 @@ impl Links {
         true
     }
 
-    /// Sends a datagram by a link. Returns whether its request waits for it.
-    pub(super) fn send(&mut self, qp: QpNumber, outbound: Outbound) -> bool {
+    /// Sends a datagram by a link. Returns whether its request waits for it: `ahead` says whether
+    /// it need not behind few others.
+    pub(super) fn send(&mut self, qp: QpNumber, outbound: Outbound, ahead: bool) -> bool {
         let Some(link) = self.by_qp.get_mut(&qp.0) else {
             return false;
         };
         link.used = outbound.since;
         link.waiting.push_back(outbound);
         link.pump();
-        !link.is_stalled && link.behind(AHEAD).is_some()
+        !link.is_stalled && (!ahead || link.behind(AHEAD).is_some())
     }
 
     /// Notes that the oldest datagram of a link is complete. Returns it, and the one whose request

@@ -249,6 +249,7 @@ impl Service {
         let Some((slot, datagram)) = endpoint.put(&self.octets, link) else {
             return false;
         };
+        let ahead = !endpoint.lacks_slots();
         let since = Instant::now();
         if self.tends_at.is_none_or(|at| at > since + LONGEST_WAIT) {
             self.tends_at = Some(since);
@@ -261,7 +262,7 @@ impl Service {
             datagram,
             since,
         };
-        self.links.send(link, outbound)
+        self.links.send(link, outbound, ahead)
     }
 
     /// Completes requests that have waited too long, and ends links that carry nothing. Returns when

@@ -275,12 +275,16 @@ fn message(opcode: u8, msn: u32, payload: &[u8]) -> Vec<u8> {
 fn link(own: u32, number: u32) -> TcpStream {
     let mut private_data = hello(own, number);
     private_data[6] = 1;
+    // It says that it sends receipts.
+    private_data[7] = 3;
     let mut socket = ask((number >> 8) as u16, &private_data);
     // Nothing may follow before the Reply, which accepts.
     let mut reply = [0; 20 + 40];
     socket.read_exact(&mut reply).unwrap();
     assert_eq!(&reply[..16], b"MPA ID Rep Frame");
     assert_eq!(reply[16] & 0x20, 0);
+    // That is no word of the side that accepts.
+    assert_eq!(reply[20 + 7], 0);
     socket
 }
 
@@ -359,10 +363,9 @@ pub(crate) unsafe fn hostile(is_server: bool) {
     side.close();
 }
 
-/// Accepts a link by a socket of the kernel, long after it was asked for.
-fn accept_late(listener: &TcpListener, own: u32) -> TcpStream {
+/// Accepts a link by a socket of the kernel.
+fn accept(listener: &TcpListener, own: u32) -> TcpStream {
     let (mut socket, _) = listener.accept().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
     // Enhanced private data of 4 octets (RFC 6581 section 9), and a hello.
     let mut request = [0; 20 + 4 + 40];
     socket.read_exact(&mut request).unwrap();
@@ -407,7 +410,9 @@ pub(crate) unsafe fn late(is_server: bool) {
         let own = u32::from(listener.local_addr().unwrap().port()) << 8;
         talk.say(&own.to_string());
         talk.meet();
-        let mut socket = accept_late(&listener, own);
+        // Long after it was asked for.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut socket = accept(&listener, own);
         for at in 0..MANY {
             assert_eq!(next_datagram(&mut socket), pattern(at, 100));
         }
@@ -435,4 +440,39 @@ pub(crate) unsafe fn late(is_server: bool) {
         return;
     }
     talk.meet();
+}
+
+/// Datagrams that have gone ahead to processes which do not answer leave slots for those to others.
+pub(crate) unsafe fn many(is_server: bool) {
+    let mut talk = Talk::of(is_server);
+    if is_server {
+        let listeners = [(); 3].map(|()| TcpListener::bind((SERVER, 0)).unwrap());
+        let own = |at: usize| u32::from(listeners[at].local_addr().unwrap().port()) << 8;
+        (0..3).for_each(|at| talk.say(&own(at).to_string()));
+        // The others only have the kernel.
+        let mut socket = accept(&listeners[2], own(2));
+        for at in 0..MANY {
+            assert_eq!(next_datagram(&mut socket), pattern(at, 100));
+        }
+        talk.meet();
+        return;
+    }
+    let mut side = Side::new(is_server);
+    let qp = side.datagrams(1);
+    let there = side.handle(1);
+    let numbers = [(); 3].map(|()| talk.number() as u32);
+    for silent in [numbers[0], numbers[1]] {
+        for at in 0..AHEAD {
+            ok(side.tell(qp, (there, silent, QKEY), &pattern(at, 100)));
+            side.sent();
+        }
+    }
+    for at in 0..MANY {
+        ok(side.tell(qp, (there, numbers[2], QKEY), &pattern(at, 100)));
+        side.sent();
+    }
+    talk.meet();
+    ok(ibv_destroy_ah(there));
+    ok(ibv_destroy_qp(qp));
+    side.close();
 }

@@ -181,3 +181,9 @@ fn datagrams_come_in_spite_of_hostile_processes() {
 fn datagrams_wait_for_a_process_that_is_late() {
     play("udlate", "late-datagrams-server", "late-datagrams");
 }
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagrams_to_many_processes_find_slots() {
+    play("udmany", "many-datagrams-server", "many-datagrams");
+}

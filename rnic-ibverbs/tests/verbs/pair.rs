@@ -57,6 +57,8 @@ pub(crate) fn play(role: &str) {
             "hostile-datagrams" => datagrams::hostile(false),
             "late-datagrams-server" => datagrams::late(true),
             "late-datagrams" => datagrams::late(false),
+            "many-datagrams-server" => datagrams::many(true),
+            "many-datagrams" => datagrams::many(false),
             "datagrams-of-one-process" => datagrams::one_process(),
             unknown => panic!("no role {unknown}"),
         }

@@ -43,6 +43,27 @@ fn a_notification_comes_once_and_for_what_was_asked() {
 }
 
 #[test]
+fn what_waits_fires_only_if_it_was_asked_for() {
+    let (mut near, mut far, _listener) = connected(Threads {
+        near: true,
+        far: true,
+    });
+    for _ in 0..2 {
+        far.qp.post_recv(0, &[]).unwrap();
+    }
+    near.qp.post_send(&SendRequest::send()).unwrap();
+    near.done();
+    far.cq.arm(true);
+    assert!(!far.cq.fires_now(true), "it was not solicited");
+    assert!(far.cq.fires_now(false));
+    assert!(!far.cq.fires_now(false), "it was taken back");
+    near.qp.post_send(&SendRequest::send().solicited()).unwrap();
+    near.done();
+    far.cq.arm(true);
+    assert!(far.cq.fires_now(true));
+}
+
+#[test]
 fn waiting_ends_in_time() {
     for threads in [
         MIXED,

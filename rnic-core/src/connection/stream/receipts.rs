@@ -8,16 +8,17 @@ use crate::wire::hello::Receipts;
 use super::Stream;
 
 impl Stream {
-    /// Begins with receipts as both sides have agreed: `acknowledges_early` says that this side's
-    /// TCP acknowledges what is not yet placed.
+    /// Begins with receipts as both sides have said of themselves: `acknowledges_early` says that
+    /// this side's TCP acknowledges what is not yet placed.
     pub(in crate::connection) fn agree_on_receipts(
         &mut self,
-        peer: Receipts,
+        (own, peer): (Receipts, Receipts),
         acknowledges_early: bool,
     ) {
         if let LocalUlp::Rdmap(user) = &mut self.user {
-            let tells = acknowledges_early && peer != Receipts::Unknown;
-            user.rdmap.agree_on_receipts(tells, peer == Receipts::Sent);
+            let does = |side, other| side == Receipts::Sent && other != Receipts::Unknown;
+            let tells = acknowledges_early && does(own, peer);
+            user.rdmap.agree_on_receipts(tells, does(peer, own));
             self.choose_paths();
         }
     }

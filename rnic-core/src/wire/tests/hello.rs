@@ -23,15 +23,15 @@ fn a_hello_is_read_as_it_was_written() {
     for (receipts, octet) in [(Receipts::Known, 1), (Receipts::Sent, 3)] {
         let octets = Hello { receipts, ..HELLO }.octets(None);
         assert_eq!(octets[7], octet);
-        assert_eq!(Receipts::of_peer(&octets), receipts);
+        assert_eq!(Receipts::stated_in(&octets), receipts);
     }
     // Who sends them understands them, and later versions may have more bits.
     let mut odd = octets;
     for (octet, receipts) in [(2, Receipts::Unknown), (0xfd, Receipts::Known)] {
         odd[7] = octet;
-        assert_eq!(Receipts::of_peer(&odd), receipts);
+        assert_eq!(Receipts::stated_in(&odd), receipts);
     }
-    assert_eq!(Receipts::of_peer(b"no hello"), Receipts::Unknown);
+    assert_eq!(Receipts::stated_in(b"no hello"), Receipts::Unknown);
     let longer = [&octets[..], &[1, 2, 3]].concat();
     assert_eq!(Hello::parse(&longer), Some(HELLO));
     assert_eq!(
