@@ -20,7 +20,8 @@ impl Report<'_> {
         let _ = writeln!(
             text,
             "\nmedian (least..greatest) of {} repetitions; veth, native XDP, copy mode; one core: a thread drives both\n\
-             ends; Gb/s of payload: median of pieces of 1 MiB, undisturbed by other load; mean: of the whole run",
+             ends; Gb/s of payload: median of pieces of 1 MiB (or of a round of all connections), undisturbed by\n\
+             other load; mean: of the whole run",
             self.repetitions
         );
         if self.repetitions < 3 {
