@@ -22,13 +22,43 @@ use crate::pingpong::{Latency, PingPong, ping_pong};
 const TCP_HEADERS: usize = 20 + 32;
 /// Octets of FPDUs given to the kernel at once.
 const PIECE: usize = 64 * 1024;
+/// The same for [`Calls::Full`], and octets that are read at once: as rnic has them over sockets.
+const FULL_PIECE: usize = 128 * 1024;
+const FULL_READ: usize = 256 * 1024;
 const STAG: Stag = Stag(0x100);
+
+/// What is given to the kernel by one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// A message, or a piece of one.
+    EachMessage,
+    /// As many messages as there is room for.
+    Full,
+}
+
+impl Calls {
+    /// Returns how many octets are written at once, without the last FPDU.
+    fn piece(self) -> usize {
+        match self {
+            Self::EachMessage => PIECE,
+            Self::Full => FULL_PIECE,
+        }
+    }
+
+    /// Returns how many octets are read at once.
+    fn read(self) -> usize {
+        match self {
+            Self::EachMessage => READ,
+            Self::Full => FULL_READ,
+        }
+    }
+}
 
 /// Makes messages into FPDUs, as for RDMA Writes, in a buffer for the kernel.
 struct Sender {
-    stream: TcpStream,
     region: Region,
     size: usize,
+    calls: Calls,
     mulpdu: usize,
     /// Octets of the current message that are in FPDUs.
     framed: usize,
@@ -40,16 +70,16 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(stream: TcpStream, shape: Shape) -> Result<Self, Failure> {
+    fn new(shape: Shape, calls: Calls) -> Result<Self, Failure> {
         let mulpdu = frame::mulpdu(usize::from(shape.mtu) - TCP_HEADERS);
         Ok(Self {
-            stream,
             region: Region::allocate(REGION, HugePages::Prefer)?,
             size: shape.size,
+            calls,
             mulpdu,
             framed: 0,
             at: 0,
-            buffer: vec![0; PIECE + frame::fpdu_len(mulpdu)],
+            buffer: vec![0; calls.piece() + frame::fpdu_len(mulpdu)],
             filled: 0,
             written: 0,
         })
@@ -57,19 +87,24 @@ impl Sender {
 
     /// Writes FPDUs, of which it makes new ones if there are none. Returns whether the end of a
     /// message was written.
-    fn send(&mut self) -> Result<bool, Failure> {
+    fn send(&mut self, stream: &TcpStream) -> Result<bool, Failure> {
+        Ok(self.write(stream)? && self.framed == 0)
+    }
+
+    /// The same. Returns whether all that it has made is written.
+    fn write(&mut self, mut stream: &TcpStream) -> Result<bool, Failure> {
         if self.written == self.filled {
             self.fill()?;
         }
         let rest = &self.buffer[self.written..self.filled];
-        self.written += unless_blocked(self.stream.write(rest))?;
-        Ok(self.written == self.filled && self.framed == 0)
+        self.written += unless_blocked(stream.write(rest))?;
+        Ok(self.written == self.filled)
     }
 
-    /// Frames the next piece of the message: one copy from memory, then the CRC.
+    /// Frames what the next call has: one copy from memory, then the CRC.
     fn fill(&mut self) -> Result<(), Failure> {
         (self.filled, self.written) = (0, 0);
-        while self.filled < PIECE {
+        while self.filled < self.calls.piece() {
             let len = (self.size - self.framed).min(self.mulpdu - TAGGED_LEN);
             let last = self.framed + len == self.size;
             let header = DdpHeader::Tagged(TaggedHeader {
@@ -87,7 +122,9 @@ impl Sender {
             if last {
                 self.framed = 0;
                 self.at = (self.at + self.size) % (REGION - self.size + 1);
-                break;
+                if self.calls == Calls::EachMessage {
+                    break;
+                }
             }
         }
         Ok(())
@@ -96,7 +133,6 @@ impl Sender {
 
 /// Makes FPDUs into messages: reads, deframes, checks CRCs, copies to memory.
 struct Receiver {
-    stream: TcpStream,
     region: Region,
     deframer: Deframer,
     buffer: Vec<u8>,
@@ -110,23 +146,25 @@ struct Arrived {
     messages: usize,
     /// There was nothing to read, now or at all.
     idle: bool,
+    /// There may be more to read.
+    more: bool,
 }
 
 impl Receiver {
-    fn new(stream: TcpStream) -> Result<Self, Failure> {
+    fn new(calls: Calls) -> Result<Self, Failure> {
         Ok(Self {
-            stream,
             region: Region::allocate(REGION, HugePages::Prefer)?,
             deframer: Deframer::new(true),
-            buffer: vec![0; READ],
+            buffer: vec![0; calls.read()],
         })
     }
 
-    fn receive(&mut self) -> Result<Arrived, Failure> {
-        let read = unless_blocked(self.stream.read(&mut self.buffer))?;
+    fn receive(&mut self, mut stream: &TcpStream) -> Result<Arrived, Failure> {
+        let read = unless_blocked(stream.read(&mut self.buffer))?;
         let mut input = &self.buffer[..read];
         let mut arrived = Arrived {
             idle: read == 0,
+            more: read == self.buffer.len(),
             ..Arrived::default()
         };
         while let Some(ulpdu) = self.deframer.next(&mut input)? {
@@ -144,6 +182,25 @@ impl Receiver {
         }
         Ok(arrived)
     }
+
+    /// Receives what has arrived of one of many connections. Returns how many octets it placed.
+    fn receive_all(
+        &mut self,
+        stream: &TcpStream,
+        deframer: &mut Deframer,
+    ) -> Result<usize, Failure> {
+        std::mem::swap(&mut self.deframer, deframer);
+        let mut octets = 0;
+        loop {
+            let arrived = self.receive(stream)?;
+            octets += arrived.octets;
+            if !arrived.more {
+                break;
+            }
+        }
+        std::mem::swap(&mut self.deframer, deframer);
+        Ok(octets)
+    }
 }
 
 /// Measures messages in one direction.
@@ -152,6 +209,7 @@ pub(crate) fn bandwidth(
     shape: Shape,
     effort: &Effort,
     offloads: bool,
+    calls: Calls,
 ) -> Result<Bandwidth, Failure> {
     bed.set_offloads(offloads)?;
     let (client, server) = kernel::connect(bed)?;
@@ -159,16 +217,16 @@ pub(crate) fn bandwidth(
     for stream in [&client, &server] {
         stream.set_nonblocking(one_core)?;
     }
-    let mut sender = Sender::new(client, shape)?;
-    let mut receiver = Receiver::new(server)?;
+    let mut sender = Sender::new(shape, calls)?;
+    let mut receiver = Receiver::new(calls)?;
     if one_core {
         return bed.on_one(|| {
             let mut pace = Pace::new();
             let end = Instant::now() + effort.duration;
             while Instant::now() < end {
-                sender.send()?;
+                sender.send(&client)?;
                 loop {
-                    let arrived = receiver.receive()?;
+                    let arrived = receiver.receive(&server)?;
                     if arrived.idle {
                         break;
                     }
@@ -179,11 +237,11 @@ pub(crate) fn bandwidth(
         });
     }
     let ((), bandwidth) = bed.on_two(
-        || send_for(sender, effort.duration),
+        || send_for(client, sender, effort.duration),
         || {
             let mut pace = Pace::new();
             loop {
-                let arrived = receiver.receive()?;
+                let arrived = receiver.receive(&server)?;
                 if arrived.idle {
                     return Ok(pace.end());
                 }
@@ -195,16 +253,55 @@ pub(crate) fn bandwidth(
 }
 
 /// Sends for a time, then closes.
-fn send_for(mut sender: Sender, duration: Duration) -> Result<(), Failure> {
+fn send_for(stream: TcpStream, mut sender: Sender, duration: Duration) -> Result<(), Failure> {
     let end = Instant::now() + duration;
     while Instant::now() < end {
-        sender.send()?;
+        sender.send(&stream)?;
     }
     Ok(())
 }
 
+/// Measures messages of many connections, one of each in turn, on one core and with offloads. One
+/// connection alone has many messages in a call.
+pub(crate) fn bandwidth_of_many(
+    bed: &Bed,
+    connections: usize,
+    shape: Shape,
+    duration: Duration,
+) -> Result<Bandwidth, Failure> {
+    bed.set_offloads(true)?;
+    let mut streams = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        let (client, server) = kernel::connect(bed)?;
+        client.set_nonblocking(true)?;
+        server.set_nonblocking(true)?;
+        streams.push((client, server, Deframer::new(true)));
+    }
+    let calls = match connections {
+        1 => Calls::Full,
+        _ => Calls::EachMessage,
+    };
+    let (mut sender, mut receiver) = (Sender::new(shape, calls)?, Receiver::new(calls)?);
+    bed.on_one(|| {
+        let round = connections * shape.size;
+        let (mut pace, end) = (Pace::of_rounds(round), Instant::now() + duration);
+        while Instant::now() < end {
+            for (client, server, deframer) in &mut streams {
+                while !sender.write(client)? {
+                    pace.add(receiver.receive_all(server, deframer)?);
+                }
+            }
+            for (_, server, deframer) in &mut streams {
+                pace.add(receiver.receive_all(server, deframer)?);
+            }
+        }
+        Ok(pace.end())
+    })
+}
+
 /// One end of round trips.
 struct FramedEnd {
+    stream: TcpStream,
     sender: Sender,
     receiver: Receiver,
 }
@@ -213,18 +310,19 @@ impl FramedEnd {
     fn new(stream: TcpStream, shape: Shape) -> Result<Self, Failure> {
         stream.set_nonblocking(true)?;
         Ok(Self {
-            receiver: Receiver::new(stream.try_clone()?)?,
-            sender: Sender::new(stream, shape)?,
+            stream,
+            sender: Sender::new(shape, Calls::EachMessage)?,
+            receiver: Receiver::new(Calls::EachMessage)?,
         })
     }
 
     fn send(&mut self) -> Result<(), Failure> {
-        while !self.sender.send()? {}
+        while !self.sender.send(&self.stream)? {}
         Ok(())
     }
 
     fn has_received(&mut self) -> Result<bool, Failure> {
-        Ok(self.receiver.receive()?.messages > 0)
+        Ok(self.receiver.receive(&self.stream)?.messages > 0)
     }
 }
 

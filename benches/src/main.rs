@@ -4,7 +4,7 @@
 // From the ground up; each file imports only from those below it:
 // failure, heap, plain, pool, rnicd, stats < bed, engine, pace, stages < effort, machine, memory,
 // quiet < octets, pingpong, short < kernel, packed, raw, rdma < framed, instructions, many,
-// shared < fast_paths, plan < report; impaired stands on failure and stats
+// shared, streams < fast_paths, plan < report; impaired stands on failure and stats
 mod bed;
 mod effort;
 mod engine;
@@ -34,6 +34,7 @@ mod shared;
 mod short;
 mod stages;
 mod stats;
+mod streams;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,12 +54,14 @@ use crate::stats::Samples;
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
        rnic-bench --engine|--stages|--pings COUNT
-       rnic-bench shared|isolation [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
+       rnic-bench shared|isolation|sockets [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
        rnic-bench instructions|fast-paths|impaired|box --help
 
   shared           measures a device that a real rnicd shares beside one that a client has alone, and beside the same way of
                    the frames with redirects that check nothing
   isolation        measures a client of a shared device beside neighbours: none, an honest one, hostile ones
+  sockets          measures rnic over TCP sockets of the kernel beside itself over AF_XDP, and beside the kernel's TCP with
+                   MPA's CRC and copy
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         "box",
         "shared",
         "isolation",
+        "sockets",
         client::COMMAND,
     ];
     let command = arguments.next_if(|first| commands.contains(&first.as_str()));
@@ -127,6 +131,10 @@ fn main() -> ExitCode {
                 plan::isolation()?,
                 plan::ISOLATION_GOALS,
             )
+        }),
+        Some("sockets") => execute(parse(arguments), USAGE, |options| {
+            let plan = plan::sockets(options.effort.connections);
+            measure(options, &Bed::new()?, plan, plan::SOCKETS_GOALS)
         }),
         // A process that `shared` and `isolation` start.
         Some(client::COMMAND) => {

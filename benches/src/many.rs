@@ -9,7 +9,7 @@ use rnic_core::memory::ring::ring_of;
 use rnic_core::verbs::wr::{RecvWr, SendWr};
 use rnic_verbs::{
     Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, HugePages, Listener, Mr,
-    Pd, Qp, QpCaps, Region, RemoteAddress, SendRequest,
+    Pd, Qp, QpCaps, Region, RemoteAddress, SendRequest, Via,
 };
 
 use crate::bed::{Bed, Cores, Host};
@@ -17,16 +17,15 @@ use crate::effort::{REGION, idle};
 use crate::failure::Failure;
 use crate::heap;
 use crate::pace::{Bandwidth, Pace};
-use crate::rdma::open_device;
+use crate::rdma::{open_device, port_of};
 
 /// Octets of a message: less than a connection sends before others have their turn, so that all are
 /// served in a run.
 pub(crate) const SIZE: usize = 8 * 1024;
 /// The least number of messages in flight. Each connection has at least one.
-const UNDER_WAY: usize = 16;
+pub(crate) const UNDER_WAY: usize = 16;
 /// Connections that are set up at the same time.
 const AT_ONCE: usize = 64;
-const PORT: u16 = 4791;
 const CAPS: QpCaps = QpCaps {
     max_send_wr: UNDER_WAY as u32,
     max_recv_wr: 8,
@@ -37,6 +36,8 @@ const CAPS: QpCaps = QpCaps {
 
 /// One end of all connections.
 struct ManyEnd {
+    /// Where the server listens.
+    port: u16,
     device: Device,
     pd: Pd,
     cq: Cq,
@@ -46,13 +47,14 @@ struct ManyEnd {
 }
 
 impl ManyEnd {
-    fn open(host: &Host, connections: usize) -> Result<Self, Failure> {
-        let device = host.run(|| open_device(host, connections as u32))?;
+    fn open(host: &Host, connections: usize, via: Option<Via>) -> Result<Self, Failure> {
+        let device = host.run(|| open_device(host, connections as u32, via))?;
         let (pd, cq) = (device.pd(), device.cq(1 << 15)?);
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let mr = pd.register(&region, access)?;
         Ok(Self {
+            port: port_of(via),
             device,
             pd,
             cq,
@@ -93,17 +95,18 @@ pub(crate) struct Figures {
     pub(crate) idle: f64,
 }
 
-/// Sets the connections up, and measures.
+/// Sets the connections up, and measures. `via` says what carries them, or else the environment.
 pub(crate) fn measure(
     bed: &Bed,
+    via: Option<Via>,
     connections: usize,
     duration: Duration,
 ) -> Result<Figures, Failure> {
-    let mut client = ManyEnd::open(&bed.client, connections)?;
-    let mut server = ManyEnd::open(&bed.server, connections)?;
+    let mut client = ManyEnd::open(&bed.client, connections, via)?;
+    let mut server = ManyEnd::open(&bed.server, connections, via)?;
     let listener = bed
         .server
-        .run(|| server.device.listen(bed.server.at(PORT)))?;
+        .run(|| server.device.listen(bed.server.at(server.port)))?;
     let (rings, of_rings) = heap::kept_by(|| -> Result<_, Failure> {
         Ok((
             ring_of::<SendWr>(
@@ -176,8 +179,8 @@ fn connect(
     bed.client.run(|| -> Result<(), Failure> {
         for _ in 0..count {
             let options = ConnectionOptions::default();
-            let qp = client.add_qp()?;
-            qp.connect(bed.server.at(PORT), None, options)?;
+            let to = bed.server.at(client.port);
+            client.add_qp()?.connect(to, None, options)?;
         }
         Ok(())
     })?;
@@ -212,7 +215,8 @@ fn write_for(
     for number in 0..under_way {
         client.write(number % connections, to)?;
     }
-    let (mut pace, began) = (Pace::new(), Instant::now());
+    // Many complete together.
+    let (mut pace, began) = (Pace::of_rounds(under_way * SIZE), Instant::now());
     let patience = duration + Duration::from_secs(20);
     // The next measurement finds nothing under way.
     while under_way > 0 {

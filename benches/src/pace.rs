@@ -4,13 +4,14 @@ use std::time::Instant;
 
 use crate::stats::Samples;
 
-/// Octets of the pieces that are timed: about half a millisecond's worth.
+/// The least octets of the pieces that are timed: about half a millisecond's worth.
 const PIECE: u64 = 1024 * 1024;
 
 /// Counts octets as they arrive.
 pub(crate) struct Pace {
     began: Instant,
     octets: u64,
+    piece: u64,
     piece_began: Instant,
     piece_octets: u64,
     /// Gigabits in a second of each piece.
@@ -29,10 +30,17 @@ pub(crate) struct Bandwidth {
 impl Pace {
     /// Begins to count.
     pub(crate) fn new() -> Self {
+        Self::of_rounds(0)
+    }
+
+    /// Begins to count what comes in rounds of so many octets. A piece is a round at least: octets
+    /// that come together have not been sent in the time between them.
+    pub(crate) fn of_rounds(octets: usize) -> Self {
         let now = Instant::now();
         Self {
             began: now,
             octets: 0,
+            piece: PIECE.max(octets as u64),
             piece_began: now,
             piece_octets: 0,
             pieces: Samples::default(),
@@ -42,7 +50,7 @@ impl Pace {
     /// Counts octets that have arrived.
     pub(crate) fn add(&mut self, octets: usize) {
         self.piece_octets += octets as u64;
-        if self.piece_octets >= PIECE {
+        if self.piece_octets >= self.piece {
             let now = Instant::now();
             let time = now - self.piece_began;
             self.pieces

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rnic_verbs::{
     Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, DeviceConfig, HugePages,
-    Mr, Qp, QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
+    Mr, Qp, QpCaps, Region, RemoteAddress, SendRequest, Via, WcOpcode,
 };
 
 use crate::bed::{Bed, Cores, Host};
@@ -17,39 +17,80 @@ use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong};
 
 /// Octets posted at once: as many as the receive window has.
-const POSTED: usize = 512 * 1024;
+pub(crate) const POSTED: usize = 512 * 1024;
 /// Requests that may be posted ahead. It takes many short ones to keep the path busy.
-const SEND_QUEUE: u32 = 512;
+pub(crate) const SEND_QUEUE: u32 = 512;
 /// Octets that a request itself can carry.
 const INLINE: usize = 64;
 /// Where messages of round trips are sent from; they arrive at the start.
 const SOURCE: usize = REGION / 2;
 /// Receives posted ahead of the Sends of a latency measurement.
 const RECEIVES: u64 = 16;
-const PORT: u16 = 4791;
+
+/// Returns the port that a way listens on. The kernel keeps that of its own connections for a while
+/// after their end.
+pub(crate) fn port_of(via: Option<Via>) -> u16 {
+    match via {
+        Some(Via::Kernel) => 4792,
+        _ => 4791,
+    }
+}
+
+/// What a connection is made for.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    /// What carries it. `None`: what the environment says.
+    pub(crate) via: Option<Via>,
+    /// Receives that may be posted ahead.
+    pub(crate) receives: u32,
+    /// Reads that may be under way.
+    pub(crate) reads: u16,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            via: None,
+            receives: QpCaps::default().max_recv_wr,
+            reads: ConnectionOptions::default().ord,
+        }
+    }
+}
+
+impl Setup {
+    fn options(&self) -> ConnectionOptions {
+        ConnectionOptions {
+            ird: self.reads,
+            ord: self.reads,
+            ..ConnectionOptions::default()
+        }
+    }
+}
 
 /// One end of a connection.
 pub(crate) struct RdmaEnd {
     pub(crate) device: Device,
     cq: Cq,
-    qp: Qp,
-    mr: Mr,
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
     completions: [Completion; 16],
 }
 
 impl RdmaEnd {
-    fn open(host: &Host) -> Result<Self, Failure> {
+    fn open(host: &Host, setup: &Setup) -> Result<Self, Failure> {
         // One queue pair, and one for a neighbour beside whom it is measured.
-        let device = host.run(|| open_device(host, 2))?;
+        let device = host.run(|| open_device(host, 2, setup.via))?;
         let pd = device.pd();
-        let cq = device.cq(256)?;
+        let cq = device.cq(256.max(2 * setup.receives))?;
         let caps = QpCaps {
             max_send_wr: SEND_QUEUE,
+            max_recv_wr: setup.receives,
             ..QpCaps::default()
         };
         let qp = pd.qp(&cq, &cq, caps)?;
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
-        let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.register(&region, access)?;
         Ok(Self {
             device,
             cq,
@@ -69,8 +110,18 @@ impl RdmaEnd {
 
     /// Polls completions, and drives the engine if there are none. Returns them. All must be
     /// successes.
-    fn poll(&mut self) -> Result<&[Completion], Failure> {
+    pub(crate) fn poll(&mut self) -> Result<&[Completion], Failure> {
         let taken = self.cq.poll(&mut self.completions);
+        self.successes(taken)
+    }
+
+    /// The same, without driving the engine.
+    pub(crate) fn take(&mut self) -> Result<&[Completion], Failure> {
+        let taken = self.cq.take(&mut self.completions);
+        self.successes(taken)
+    }
+
+    fn successes(&self, taken: usize) -> Result<&[Completion], Failure> {
         let completions = &self.completions[..taken];
         match completions.iter().find(|one| !one.is_success()) {
             None => Ok(completions),
@@ -160,33 +211,43 @@ impl RdmaEnd {
     }
 }
 
-/// Returns a device that its user drives, with room for so many queue pairs.
-pub(crate) fn open_device(host: &Host, qps: u32) -> Result<Device, Failure> {
+/// Returns a device that its user drives, with room for so many queue pairs. `via` says what carries
+/// its connections, or else the environment.
+pub(crate) fn open_device(host: &Host, qps: u32, via: Option<Via>) -> Result<Device, Failure> {
+    let config = DeviceConfig::new(host.netdev);
     let config = DeviceConfig {
         stags: 64,
         queue_pairs: qps,
         manager: host.manager.clone(),
-        ..DeviceConfig::new(host.netdev)
+        via: via.unwrap_or(config.via),
+        ..config
     };
     Ok(Device::open_with(&config)?)
 }
 
 /// Returns a connected pair, client and server.
 pub(crate) fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
-    let (mut client, mut server) = (RdmaEnd::open(&bed.client)?, RdmaEnd::open(&bed.server)?);
+    connect_for(bed, &Setup::default())
+}
+
+/// Returns a connected pair, client and server, for a purpose.
+pub(crate) fn connect_for(bed: &Bed, setup: &Setup) -> Result<(RdmaEnd, RdmaEnd), Failure> {
+    let mut client = RdmaEnd::open(&bed.client, setup)?;
+    let mut server = RdmaEnd::open(&bed.server, setup)?;
     let listener = bed
         .server
-        .run(|| server.device.listen(bed.server.at(PORT)))?;
+        .run(|| server.device.listen(bed.server.at(port_of(setup.via))))?;
     bed.client.run(|| {
-        let options = ConnectionOptions::default();
-        client.qp.connect(bed.server.at(PORT), None, options)
+        client
+            .qp
+            .connect(bed.server.at(port_of(setup.via)), None, setup.options())
     })?;
     let deadline = Instant::now() + Duration::from_secs(5);
     let (mut client_stands, mut server_stands) = (false, false);
     while !(client_stands && server_stands) {
         client_stands |= client.is_established()?;
         if let Some(request) = listener.next_request(Duration::ZERO)? {
-            request.accept(&mut server.qp, ConnectionOptions::default())?;
+            request.accept(&mut server.qp, setup.options())?;
         }
         server_stands |= server.is_established()?;
         if Instant::now() > deadline {
@@ -303,6 +364,16 @@ pub(crate) fn write_latency_between(
 /// Measures round trips of Sends.
 pub(crate) fn send_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     let (mut client, mut server) = connect(bed)?;
+    send_latency_between(bed, (&mut client, &mut server), shape, effort)
+}
+
+/// Measures round trips of Sends between two ends that have just been connected.
+pub(crate) fn send_latency_between(
+    bed: &Bed,
+    (client, server): (&mut RdmaEnd, &mut RdmaEnd),
+    shape: Shape,
+    effort: &Effort,
+) -> Result<Latency, Failure> {
     let octets = shape.size;
     for slot in 0..RECEIVES {
         client.post_receive(slot, octets)?;
@@ -317,6 +388,5 @@ pub(crate) fn send_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<L
     let ping = |client: &mut RdmaEnd| client.send(octets).map(|()| 0);
     let pong = |client: &mut RdmaEnd, _| client.has_received(octets);
     let game = PingPong { ping, pong, answer };
-    let cores = shape.cores;
-    ping_pong(bed, cores, effort, (&mut client, &mut server), game)
+    ping_pong(bed, shape.cores, effort, (client, server), game)
 }

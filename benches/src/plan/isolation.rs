@@ -94,6 +94,7 @@ pub(crate) const ISOLATION_GOALS: Goals = Goals {
         beside("goodput beside garbage for rnicd ÷ without", "garbage-bw"),
     ],
     targets: &[],
+    contests: &[],
     limit: "",
 };
 

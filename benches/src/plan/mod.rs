@@ -4,6 +4,7 @@ mod alone;
 mod isolation;
 mod rows;
 mod sharing;
+mod sockets;
 mod targets;
 
 use crate::bed::{Bed, Cores};
@@ -17,7 +18,8 @@ use crate::stats::Samples;
 pub(crate) use self::isolation::{ISOLATION_GOALS, isolation};
 pub(crate) use self::rows::{Series, everything, plots};
 pub(crate) use self::sharing::{SHARING_GOALS, sharing};
-pub(crate) use self::targets::{GOALS, Goals, find, ratio};
+pub(crate) use self::sockets::{SOCKETS_GOALS, sockets};
+pub(crate) use self::targets::{GOALS, Goals, Outcome, find, ratio};
 
 /// A section that two modules fill.
 const ROUND_TRIPS: &str = "round trips of 64 octets";

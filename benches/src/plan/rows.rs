@@ -4,6 +4,7 @@ use super::{Measurement, ROUND_TRIPS, Reading, Unit, alone, row};
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, MESSAGE, PING, Shape};
 use crate::failure::Failure;
+use crate::framed::Calls;
 use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::raw::Work;
@@ -74,13 +75,13 @@ const BANDWIDTHS: [System<Bandwidth>; 9] = [
         id: "mpa-bw-on",
         title: "kernel TCP + MPA and CRC, offloads on",
         curve: true,
-        run: |bed, shape, effort| framed::bandwidth(bed, shape, effort, true),
+        run: |bed, shape, effort| framed::bandwidth(bed, shape, effort, true, Calls::EachMessage),
     },
     System {
         id: "mpa-bw-off",
         title: "kernel TCP + MPA and CRC, offloads off",
         curve: true,
-        run: |bed, shape, effort| framed::bandwidth(bed, shape, effort, false),
+        run: |bed, shape, effort| framed::bandwidth(bed, shape, effort, false, Calls::EachMessage),
     },
     System {
         id: "write-bw",
@@ -356,7 +357,7 @@ fn many_connections(connections: usize) -> Measurement {
     Measurement {
         rows,
         run: Box::new(move |bed, effort| {
-            let figures = many::measure(bed, connections, effort.duration)?;
+            let figures = many::measure(bed, None, connections, effort.duration)?;
             Ok(vec![
                 figures.one_core.into(),
                 figures

@@ -1,6 +1,6 @@
 //! Comparisons, and the targets.
 
-use super::{Key, Row};
+use super::{Key, Row, Unit};
 use crate::bed::Cores;
 use crate::effort::{MESSAGE, PING};
 use crate::many;
@@ -29,6 +29,42 @@ pub(crate) struct Comparison {
     pub(crate) to: Key,
 }
 
+/// Two rows of which one wins: more goodput, or a shorter round trip.
+pub(crate) struct Contest {
+    pub(crate) title: &'static str,
+    /// The rivals, with their names.
+    pub(crate) one: (&'static str, Key),
+    pub(crate) other: (&'static str, Key),
+}
+
+/// Who won.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) winner: &'static str,
+    /// How many times as good as the other: 1 at least.
+    pub(crate) times: f64,
+}
+
+impl Contest {
+    /// Returns who won, if both were measured.
+    pub(crate) fn outcome(&self, rows: &[&Row], cores: Cores) -> Option<Outcome> {
+        let [one, other] = [self.one, self.other];
+        let less_is_better = find(rows, one.1, cores)?.unit == Unit::Microseconds;
+        let (ratio, _) = ratio(rows, one.1, Some(other.1), cores)?;
+        let times = if less_is_better { 1.0 / ratio } else { ratio };
+        Some(match times >= 1.0 {
+            true => Outcome {
+                winner: one.0,
+                times,
+            },
+            false => Outcome {
+                winner: other.0,
+                times: 1.0 / times,
+            },
+        })
+    }
+}
+
 pub(super) const fn comparison(title: &'static str, of: Key, to: Key) -> Comparison {
     Comparison { title, of, to }
 }
@@ -39,6 +75,7 @@ pub(crate) struct Goals {
     /// Ratios without a target.
     pub(crate) comparisons: &'static [Comparison],
     pub(crate) targets: &'static [Target],
+    pub(crate) contests: &'static [Contest],
     /// What the limits of the targets are.
     pub(crate) limit: &'static str,
 }
@@ -47,6 +84,7 @@ pub(crate) struct Goals {
 pub(crate) const GOALS: Goals = Goals {
     comparisons: COMPARISONS,
     targets: TARGETS,
+    contests: &[],
     limit: "that ratio of raw AF_XDP, or of bare octets, with the headers, the work on octets and an ACK a message that the protocols demand",
 };
 
@@ -293,7 +331,6 @@ pub(crate) fn ratio(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Unit;
     use super::*;
 
     fn row(id: &'static str, cores: Cores, values: &[f64]) -> Row {
@@ -337,6 +374,31 @@ mod tests {
         assert_eq!((spread.min(), spread.max()), (0.5, 3.0));
         assert!(super::ratio(&rows, a, Some(b), Cores::One).is_none());
         assert_eq!(super::ratio(&rows, a, None, Cores::Two).unwrap().0, 4.0);
+    }
+
+    #[test]
+    fn more_goodput_wins_and_a_shorter_round_trip() {
+        let (a, b) = (row("a", Cores::One, &[2.0]), row("b", Cores::One, &[5.0]));
+        let contest = Contest {
+            title: "",
+            one: ("the first", a.key),
+            other: ("the second", b.key),
+        };
+        let outcome = |rows: &[&Row]| contest.outcome(rows, Cores::One).unwrap();
+        let second = Outcome {
+            winner: "the second",
+            times: 2.5,
+        };
+        assert_eq!(outcome(&[&a, &b]), second);
+        let in_time = |row: Row| Row {
+            unit: Unit::Microseconds,
+            ..row
+        };
+        let first = Outcome {
+            winner: "the first",
+            ..second
+        };
+        assert_eq!(outcome(&[&in_time(a), &in_time(b)]), first);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Report;
 use crate::bed::Cores;
-use crate::plan::{Key, Row, ratio};
+use crate::plan::{Key, Outcome, Row, ratio};
 use crate::stats::Samples;
 
 impl Report<'_> {
@@ -21,6 +21,7 @@ impl Report<'_> {
             "rows": self.rows.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
             "ratios": self.on_cores(|cores| self.ratios(cores)),
             "targets": self.on_cores(|cores| self.targets(cores)),
+            "contests": self.on_cores(|cores| self.contests(cores)),
         })
     }
 
@@ -45,6 +46,19 @@ impl Report<'_> {
             }))
         });
         ratios.collect()
+    }
+
+    fn contests(&self, cores: Cores) -> Vec<Value> {
+        let contests = self.goals.contests.iter().filter_map(|contest| {
+            let Outcome { winner, times } = contest.outcome(self.rows, cores)?;
+            Some(json!({
+                "title": contest.title,
+                "cores": cores.count(),
+                "winner": winner,
+                "times": times,
+            }))
+        });
+        contests.collect()
     }
 
     fn targets(&self, cores: Cores) -> Vec<Value> {

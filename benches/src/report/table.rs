@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::Report;
 use crate::bed::Cores;
-use crate::plan::{Key, Row, ratio};
+use crate::plan::{Key, Outcome, Row, ratio};
 use crate::stats::Samples;
 
 const BOTH: [Cores; 2] = [Cores::One, Cores::Two];
@@ -20,7 +20,8 @@ impl Report<'_> {
         let _ = writeln!(
             text,
             "\nmedian (least..greatest) of {} repetitions; veth, native XDP, copy mode; one core: a thread drives both\n\
-             ends; Gb/s of payload: median of pieces of 1 MiB, undisturbed by other load; mean: of the whole run",
+             ends; Gb/s of payload: median of pieces of 1 MiB (or of a round of all connections), undisturbed by\n\
+             other load; mean: of the whole run",
             self.repetitions
         );
         if self.repetitions < 3 {
@@ -36,6 +37,7 @@ impl Report<'_> {
         }
         self.write_ratios(&mut text);
         self.write_targets(&mut text);
+        self.write_contests(&mut text);
         text
     }
 
@@ -152,6 +154,31 @@ impl Report<'_> {
             );
         }
         let _ = writeln!(text, "limit: {}", self.goals.limit);
+    }
+
+    /// Writes who wins.
+    fn write_contests(&self, text: &mut String) {
+        if self.goals.contests.is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            text,
+            "\n{:<52} {:>31} {:>31}",
+            "which way wins", "one core", "two cores"
+        );
+        for contest in self.goals.contests {
+            let outcomes = BOTH.map(|cores| contest.outcome(self.rows, cores));
+            if outcomes == [None, None] {
+                continue;
+            }
+            let [one, two] = outcomes.map(|outcome| {
+                outcome.map_or_else(
+                    || "-".into(),
+                    |Outcome { winner, times }| format!("{winner}, {times:.2} times"),
+                )
+            });
+            let _ = writeln!(text, "{:<52} {one:>31} {two:>31}", contest.title);
+        }
     }
 }
 

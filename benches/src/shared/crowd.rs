@@ -54,7 +54,7 @@ impl Carried {
 /// second.
 pub(crate) fn measure(bed: &Bed, crowd: Crowd, duration: Duration) -> Result<Carried, Failure> {
     let connections = crowd.all_connections() as u32;
-    let open = || open_device(&bed.server, connections);
+    let open = || open_device(&bed.server, connections, None);
     let device = bed.server.run(open)?;
     let mut peer = Peer::listen(&bed.server, &device)?;
     let start = |_| start(bed, crowd, bed.processor(0));
