@@ -108,7 +108,10 @@ impl Scene {
             assert_eq!(chunk.ssn, *expected, "stream {stream}");
             *expected = expected.wrapping_add(1);
             if let Body::Control(control) = chunk.body
-                && matches!(control.function, Function::Terminate | Function::Reject)
+                && matches!(
+                    control.function,
+                    Function::Terminate | Function::Reject | Function::EnhancedReject
+                )
             {
                 // The next session begins with 0, and so does the peer.
                 self.expected.insert(stream, 0);

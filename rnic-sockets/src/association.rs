@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use rnic_core::connection::{Arrived, AssociationSocket, LONGEST_CHUNK, OutgoingChunk};
 use rnic_core::tcp::TcpFailure;
@@ -187,8 +188,9 @@ impl AssociationSocket for KernelAssociation {
     }
 
     fn abort(&mut self) {
+        // Closing sends the ABORT then. The kernel refuses SCTP_ABORT on one-to-one style sockets.
         if let Ok(fd) = self.fd()
-            && let Err(errno) = sys::send_sctp(fd, 0, 0, sctp::ABORT, &[])
+            && let Err(errno) = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO))
         {
             debug!("an association cannot be aborted: {errno}");
         }

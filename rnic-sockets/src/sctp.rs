@@ -39,7 +39,6 @@ const SCTP_RECVRCVINFO: i32 = 32;
 
 /// Flags of a chunk that is sent.
 const UNORDERED: u16 = 1;
-pub(crate) const ABORT: u16 = 1 << 2;
 const SACK_IMMEDIATELY: u16 = 1 << 3;
 
 /// Kinds of notification.

@@ -29,6 +29,7 @@ impl fmt::Display for ChunkKind {
             Self::Control(Function::Initiate) => "an Initiate",
             Self::Control(Function::Accept) => "an Accept",
             Self::Control(Function::Reject) => "a Reject",
+            Self::Control(Function::EnhancedReject) => "an enhanced Reject",
             Self::Control(Function::Terminate) => "a Terminate",
         })
     }
@@ -71,7 +72,7 @@ impl Direction {
     /// sent what `other` says. `None`: no pattern has such a chunk there.
     // rfc: 5043-9, 5043-15 what a side sends follows one of the patterns, and of no others
     pub(super) fn behind(self, role: Role, kind: ChunkKind, other: Self) -> Option<Self> {
-        use Function::{Accept, Initiate, Reject, Terminate};
+        use Function::{Accept, EnhancedReject, Initiate, Reject, Terminate};
         use {ChunkKind::Control, ChunkKind::Segment};
         match (role, self, kind) {
             (Role::Active, Self::Begins, Control(Initiate)) => Some(Self::Asks),
@@ -85,7 +86,9 @@ impl Direction {
             }
             (Role::Active, Self::Asks | Self::Open, Control(Terminate)) => Some(Self::Ended),
             (Role::Passive, Self::Begins, Control(Accept)) => Some(Self::Open),
-            (Role::Passive, Self::Begins, Control(Reject | Terminate)) => Some(Self::Ended),
+            (Role::Passive, Self::Begins, Control(Reject | EnhancedReject | Terminate)) => {
+                Some(Self::Ended)
+            }
             (Role::Passive, Self::Open, Segment) => Some(Self::Open),
             (Role::Passive, Self::Open, Control(Terminate)) => Some(Self::Ended),
             _ => None,

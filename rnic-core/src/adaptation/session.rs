@@ -143,13 +143,14 @@ impl Session {
 mod tests {
     use super::*;
     use ChunkKind::{Control, Segment};
-    use Function::{Accept, Initiate, Reject, Terminate};
+    use Function::{Accept, EnhancedReject, Initiate, Reject, Terminate};
 
-    const KINDS: [ChunkKind; 5] = [
+    const KINDS: [ChunkKind; 6] = [
         Segment,
         Control(Initiate),
         Control(Accept),
         Control(Reject),
+        Control(EnhancedReject),
         Control(Terminate),
     ];
 
@@ -198,7 +199,12 @@ mod tests {
         active.submit(Control(Initiate));
         refuses(
             &active,
-            &[Control(Accept), Control(Reject), Control(Terminate)],
+            &[
+                Control(Accept),
+                Control(Reject),
+                Control(EnhancedReject),
+                Control(Terminate),
+            ],
         );
         for side in accepted() {
             refuses(&side, &[Segment, Control(Terminate)]);

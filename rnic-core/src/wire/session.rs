@@ -53,6 +53,8 @@ pub enum Function {
     Accept,
     /// The application of the passive side does not.
     Reject,
+    /// The same, of an enhanced Initiate.
+    EnhancedReject,
     /// A side ends the session.
     Terminate,
 }
@@ -69,7 +71,7 @@ struct RawControl {
 pub struct SessionControl<'a> {
     /// What it is.
     pub function: Function,
-    /// The enhanced data, in the forms of RFC 6581. A Terminate has none.
+    /// The enhanced data, in the enhanced Initiate and Accept of RFC 6581 alone.
     pub enhanced: Option<Enhanced>,
     /// The application's private data, behind the enhanced data.
     pub private_data: &'a [u8],
@@ -99,7 +101,8 @@ impl<'a> SessionControl<'a> {
             // rfc: 6581-7 the enhanced forms have codes of their own
             5 => (Function::Initiate, true),
             6 => (Function::Accept, true),
-            7 => (Function::Reject, true),
+            // The enhanced data belong to Initiate and Accept (RFC 6581 section 7).
+            7 => (Function::EnhancedReject, false),
             other => return Err(SessionWireError::Function(other)),
         };
         // rfc: 5043-5, 6581-10 a Terminate has no private data
@@ -125,11 +128,11 @@ impl<'a> SessionControl<'a> {
         match (self.function, self.enhanced) {
             (Function::Initiate, None) => 1,
             (Function::Accept, None) => 2,
-            (Function::Reject, None) => 3,
+            (Function::Reject, _) => 3,
             (Function::Terminate, _) => 4,
             (Function::Initiate, Some(_)) => 5,
             (Function::Accept, Some(_)) => 6,
-            (Function::Reject, Some(_)) => 7,
+            (Function::EnhancedReject, _) => 7,
         }
     }
 

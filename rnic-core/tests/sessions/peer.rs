@@ -219,6 +219,59 @@ fn an_initiate_behind_our_terminate_begins_the_next_session() {
     assert_eq!(sim.hosts[0].end_of(qp.number), Some(EndReason::Local));
 }
 
+/// RFC 6581 section 7 has enhanced data in Initiate and Accept alone.
+#[test]
+fn an_enhanced_reject_has_private_data_alone() {
+    // rfc: 6581-7
+    for said in [&b""[..], b"no", b"not now"] {
+        let (mut sim, by_hand) = passive_peer();
+        let (_qp, mut peer) = asked(&mut sim, &by_hand);
+        peer.put_chunk(0, CONTROL, &control(0, 7, said));
+        assert_eq!(taken(&mut sim, &mut peer), []);
+        let rejected = sim.hosts[0].events.iter().find_map(|event| match event {
+            Event::Rejected { private_data, .. } => Some(private_data.as_slice()),
+            _ => None,
+        });
+        assert_eq!(rejected, Some(said));
+    }
+    for (code, answer) in [(1, 3), (5, 7)] {
+        let (mut sim, mut peer) = active_peer(&EngineConfig::default());
+        peer.put_chunk(0, CONTROL, &control(0, code, &[0, 4, 0, 2]));
+        sim.run_for(SECOND / 10);
+        let request = sim.hosts[0].connect_requests().last().unwrap();
+        sim.hosts[0].command(Command::Reject {
+            request,
+            private_data: b"no".to_vec(),
+        });
+        let rejection = (0, CONTROL, control(0, answer, b"no"));
+        assert_eq!(taken(&mut sim, &mut peer), [rejection]);
+    }
+}
+
+/// Only an enhanced Initiate has an enhanced answer.
+#[test]
+fn an_enhanced_answer_to_a_plain_initiate_ends_the_session() {
+    // rfc: 5043-10
+    for code in [6, 7] {
+        let (mut sim, by_hand) = passive_peer();
+        let qp = sim.hosts[0].create_qp();
+        let remote = sim.hosts[1].socket(PORT);
+        let options = ConnectionOptions {
+            mpa_revision: 1,
+            ..ConnectionOptions::default()
+        };
+        sim.hosts[0].connect(&qp, 40_001, remote, &options);
+        sim.run_for(SECOND / 100);
+        let mut peer = by_hand.accept_by_hand().unwrap();
+        let initiate = (0, CONTROL, control(0, 1, &[]));
+        assert_eq!(taken(&mut sim, &mut peer), [initiate]);
+        peer.put_chunk(0, CONTROL, &control(0, code, &[0, 1, 0, 1]));
+        let terminate = (0, CONTROL, control(1, 4, &[]));
+        assert_eq!(taken(&mut sim, &mut peer), [terminate], "code {code}");
+        assert!(sim.hosts[0].failure_of(qp.number).is_some());
+    }
+}
+
 /// Has a session of the active peer meet a chunk that does not fit, and returns how it ended.
 fn broken(accepts: bool, protocol: u32, octets: &[u8]) -> EndReason {
     let (mut sim, mut peer) = active_peer(&EngineConfig::default());

@@ -97,7 +97,14 @@ impl<L: Associations> Connection<SctpSession<L>> {
         body: &Body<'_>,
         context: &mut Context<'_, '_>,
     ) -> Result<(), AdaptationError> {
-        self.tcp.session.receive(ChunkKind::from(body))?;
+        let kind = ChunkKind::from(body);
+        // A plain Initiate has no enhanced answer (RFC 6581 section 7). Of an Accept MPA sees it.
+        if kind == ChunkKind::Control(Function::EnhancedReject)
+            && matches!(&self.phase, Phase::Connecting(one) if !one.initiator.is_enhanced())
+        {
+            return Err(AdaptationError::Pattern(kind));
+        }
+        self.tcp.session.receive(kind)?;
         match body {
             Body::Segment(segment) => {
                 if let Phase::Streaming(stream) = &mut self.phase {

@@ -4,14 +4,19 @@ use crate::wire::mpa::{StartupFrame, StartupKind};
 use crate::wire::session::{Function, SessionControl};
 
 /// Returns the control message for a start-up frame.
+// rfc: 6581-7 an enhanced Reject has a code of its own, and no enhanced data
 pub(super) fn message_of<'a>(frame: &StartupFrame<'a>) -> SessionControl<'a> {
+    let rejection = match frame.enhanced {
+        Some(_) => Function::EnhancedReject,
+        None => Function::Reject,
+    };
     SessionControl {
         function: match (frame.kind, frame.reject) {
             (StartupKind::Request, _) => Function::Initiate,
             (StartupKind::Reply, false) => Function::Accept,
-            (StartupKind::Reply, true) => Function::Reject,
+            (StartupKind::Reply, true) => rejection,
         },
-        enhanced: frame.enhanced,
+        enhanced: frame.enhanced.filter(|_| !frame.reject),
         private_data: frame.private_data,
     }
 }
@@ -27,7 +32,10 @@ pub(super) fn frame_of(message: &SessionControl<'_>, revision: u8) -> Vec<u8> {
         },
         markers: false,
         crc: false,
-        reject: message.function == Function::Reject,
+        reject: matches!(
+            message.function,
+            Function::Reject | Function::EnhancedReject
+        ),
         enhanced_bit: message.enhanced.is_some(),
         reserved: 0,
         revision: if message.enhanced.is_some() {

@@ -40,11 +40,7 @@ fn control_messages_have_the_codes_of_the_rfcs() {
         ord: 0x3fff,
         ..Enhanced::default()
     };
-    for (function, plain, code) in [
-        (Function::Initiate, 1, 5),
-        (Function::Accept, 2, 6),
-        (Function::Reject, 3, 7),
-    ] {
+    for (function, plain, code) in [(Function::Initiate, 1, 5), (Function::Accept, 2, 6)] {
         let private_data = b"private";
         let message = SessionControl {
             function,
@@ -72,6 +68,24 @@ fn control_messages_have_the_codes_of_the_rfcs() {
     }
 }
 
+/// RFC 6581 section 7 has enhanced data in Initiate and Accept alone.
+#[test]
+fn rejects_have_private_data_alone() {
+    // rfc: 6581-7
+    for (function, code) in [(Function::Reject, 3), (Function::EnhancedReject, 7)] {
+        for private_data in [&b"private"[..], b"no", b""] {
+            let message = SessionControl {
+                function,
+                enhanced: None,
+                private_data,
+            };
+            let octets = [&[0, 7, 0, code][..], private_data].concat();
+            assert_eq!(message.octets(7), octets);
+            assert_eq!(control(&octets), Ok(message));
+        }
+    }
+}
+
 #[test]
 fn a_terminate_has_no_private_data() {
     // rfc: 5043-5, 6581-10, 6581-12
@@ -95,7 +109,7 @@ fn private_data_have_512_octets_at_most() {
 
 #[test]
 fn enhanced_messages_have_enhanced_data() {
-    for function in 5..8 {
+    for function in 5..7 {
         for len in 0..4 {
             let short = control(&with_private_data(function, len)).unwrap_err();
             assert_eq!(short, SessionWireError::EnhancedLength(len));
