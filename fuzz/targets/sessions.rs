@@ -132,7 +132,7 @@ impl Scene {
             Action::Segment(stream, off, segment) => self.numbered(stream, off % 3, 16, segment),
             Action::Tagged(stream, off, offset, last, payload) => {
                 let mut segment = vec![if last { 0xc1 } else { 0x81 }, 0x40];
-                segment.extend(sge.lkey.0.to_be_bytes());
+                segment.extend(sge.lkey.to_be_bytes());
                 segment.extend(u64::from(offset % REGION as u16).to_be_bytes());
                 segment.extend(payload);
                 self.numbered(stream, off % 3, 16, &segment);
