@@ -112,9 +112,6 @@ pub(super) struct Stream {
     is_bare: bool,
     /// What waits for a receive.
     parked: Option<Box<Parked>>,
-    /// Up to where the peer's TCP had acknowledged our stream then: `acked` is less if the peer has
-    /// not told that all of it is placed.
-    acked_by_tcp: u64,
 }
 
 impl Stream {
@@ -152,7 +149,6 @@ impl Stream {
             parked: None,
             departure_told: false,
             is_bare: false,
-            acked_by_tcp: 0,
         }
     }
 
@@ -389,9 +385,9 @@ impl Stream {
         };
         if user.rdmap.take_flow_control() {
             self.follow_peer(context);
-        } else if user.rdmap.follow_receipt() {
+        } else if let Some(done) = user.rdmap.follow_receipt() {
             // An answer behind it is told behind what it completes.
-            self.acked = self.done(self.acked_by_tcp);
+            self.acked = done;
         } else if let Some(terminate) = user.rdmap.received() {
             context.counters.rdma.terminates_received += 1;
             let reason = EndReason::TerminateReceived {
@@ -505,8 +501,10 @@ impl Stream {
     /// Records up to where the peer has acknowledged our stream. The next Send of the peer, or
     /// [`settle`](Self::settle), completes the requests.
     pub(super) fn note_acked(&mut self, acked: u64) {
-        self.acked_by_tcp = acked;
         self.acked = self.done(acked);
+        if let LocalUlp::Rdmap(user) = &mut self.user {
+            user.rdmap.note_acked_by_tcp(acked);
+        }
     }
 
     /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do nothing else.

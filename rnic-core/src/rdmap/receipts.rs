@@ -59,13 +59,23 @@ impl Rdmap {
         self.flow.as_mut()?.next_receipt()
     }
 
-    /// Follows what the peer has told, if that is the news. Returns whether it is. The peer cannot
-    /// tell of more than its TCP has acknowledged: the caller sees to that.
-    pub fn follow_receipt(&mut self) -> bool {
-        let taken = self.news.take_if(|news| matches!(**news, News::Receipt(_)));
-        if let (Some(News::Receipt(offset)), Some(flow)) = (taken.as_deref(), &mut self.flow) {
-            flow.receipts.told = flow.receipts.told.max(Some(*offset));
+    /// Notes up to where the peer's TCP has acknowledged our stream.
+    pub fn note_acked_by_tcp(&mut self, acked: u64) {
+        if let Some(flow) = &mut self.flow {
+            flow.receipts.acked = acked;
         }
-        taken.is_some()
+    }
+
+    /// Follows what the peer has told, if that is the news. Returns up to where our stream is done
+    /// then: the peer cannot tell of more than its TCP has [acknowledged](Self::note_acked_by_tcp).
+    pub fn follow_receipt(&mut self) -> Option<u64> {
+        let taken = self
+            .news
+            .take_if(|news| matches!(**news, News::Receipt(_)))?;
+        let receipts = &mut self.flow.as_mut()?.receipts;
+        if let News::Receipt(offset) = *taken {
+            receipts.told = receipts.told.max(Some(offset));
+        }
+        Some(receipts.told?.min(receipts.acked))
     }
 }

@@ -39,6 +39,9 @@ pub(super) struct FlowState {
 pub(super) struct Receipts {
     /// Up to where the peer has placed our stream, if it tells so.
     pub(super) told: Option<u64>,
+    /// Up to where the peer's TCP had acknowledged our stream when the octets arrived that are
+    /// being received.
+    pub(super) acked: u64,
     /// This side tells the peer.
     pub(super) tells: bool,
     /// A request has come since it was told last.

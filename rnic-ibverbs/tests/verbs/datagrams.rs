@@ -458,7 +458,7 @@ pub(crate) unsafe fn many(is_server: bool) {
         return;
     }
     let mut side = Side::new(is_server);
-    let qp = side.datagrams(1);
+    let qp = side.datagrams_with(1, 1);
     let there = side.handle(1);
     let numbers = [(); 3].map(|()| talk.number() as u32);
     for silent in [numbers[0], numbers[1]] {
