@@ -59,9 +59,12 @@ impl Rdmap {
         self.flow.as_mut()?.next_receipt()
     }
 
-    /// Notes up to where the peer's TCP has acknowledged our stream.
+    /// Notes up to where the peer's TCP has acknowledged our stream, for the peer that tells. Others
+    /// may take fast paths, which do not.
     pub fn note_acked_by_tcp(&mut self, acked: u64) {
-        if let Some(flow) = &mut self.flow {
+        if let Some(flow) = &mut self.flow
+            && flow.receipts.told.is_some()
+        {
             flow.receipts.acked = acked;
         }
     }
