@@ -22,7 +22,7 @@ use crate::pingpong::{Latency, PingPong, ping_pong};
 const TCP_HEADERS: usize = 20 + 32;
 /// Octets of FPDUs given to the kernel at once.
 const PIECE: usize = 64 * 1024;
-/// The same for [`Calls::Full`], and octets that are read at once: as rnic has them over sockets.
+/// Octets sent and octets read by one call with [`Calls::Full`]. rnic over sockets has the same.
 const FULL_PIECE: usize = 128 * 1024;
 const FULL_READ: usize = 256 * 1024;
 const STAG: Stag = Stag(0x100);

@@ -4,6 +4,7 @@ mod ahead;
 mod build;
 mod built;
 mod departure;
+mod intake;
 mod opening;
 mod parked;
 mod peer_not_ready;
@@ -32,6 +33,7 @@ use super::upper::{LocalEnd, LocalUlp, RdmapUser, message};
 use super::{EndReason, Event};
 
 pub(super) use self::built::Built;
+use self::intake::{Intake, receive_in_order};
 use self::parked::Parked;
 
 /// The first octets of a [`Stream`], which are read when data arrive: all in front of the layer
@@ -46,16 +48,6 @@ pub(super) enum Hold {
     Delayed,
     /// A responder waits for the initiator's first FPDU.
     ForFirstFpdu,
-}
-
-/// How the next FPDU is received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Intake {
-    Usual,
-    /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
-    SendMayOpen,
-    /// Requests are [parked](parked).
-    Parked,
 }
 
 impl fmt::Debug for Stream {
@@ -599,44 +591,6 @@ impl Stream {
     /// Returns whether the peer requires markers.
     pub(super) fn has_markers(&self) -> bool {
         self.markers.is_some()
-    }
-}
-
-/// Receives the next segment in order.
-#[allow(clippy::too_many_arguments)] // of a stream, but for its deframer, which has the octets
-#[inline(always)]
-fn receive_in_order(
-    ulpdu: &[u8],
-    intake: &mut Intake,
-    ddp: &mut DdpStream,
-    user: &mut LocalUlp,
-    parked: &mut Option<Box<Parked>>,
-    acked: u64,
-    rc: bool,
-    context: &mut Context<'_, '_>,
-) -> Result<(), StreamError> {
-    let received = match intake {
-        Intake::Usual => {
-            let guard = context.guard;
-            ddp.receive(ulpdu, &mut user.receiving(context, acked), guard)
-        }
-        Intake::SendMayOpen => {
-            *intake = Intake::Usual;
-            opening::receive(ulpdu, ddp, user, acked, context)
-        }
-        Intake::Parked => parked::receive(ulpdu, ddp, user, parked, acked, context),
-    };
-    match received {
-        Ok(octets) => {
-            context.counters.rdma.octets_placed += u64::from(octets);
-            Ok(())
-        }
-        Err(error) => {
-            if rc && *intake == Intake::Usual && error.lacks_receive() {
-                parked::keep(parked, ulpdu, &mut context.counters.rdma);
-            }
-            Err(error.about(ulpdu))
-        }
     }
 }
 

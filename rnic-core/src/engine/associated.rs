@@ -7,17 +7,15 @@ mod sending;
 use std::time::Duration;
 
 use crate::connection::{
-    Accepted, AddressPair, Association, AssociationSocket, Associations, Connection,
-    ConnectionOptions, EndReason, Event, FlowKey, PortReservation, Ready, SctpSession, Standing,
-    Wants,
+    Accepted, Association, AssociationSocket, Associations, Connection, ConnectionOptions,
+    EndReason, Event, FlowKey, PortReservation, Ready, SctpSession, Standing, Wants,
 };
-use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::ids::{ListenerId, QpNumber};
 use crate::memory::epoch::Guard;
 use crate::tcp::TcpFailure;
 use crate::time::Instant;
 
 use super::Engine;
-use super::adoption::Adoption;
 use super::carrier::{Carrier, KernelCarrier};
 use super::look::Look;
 use super::passive::Stranger;
@@ -40,11 +38,6 @@ impl<L: Associations> Carrier for SctpSession<L> {
     fn is_waited_for(engine: &SessionEngine<L>) -> bool {
         let below = &engine.below;
         !(below.ready.is_empty() && below.readable.is_empty() && below.left.is_empty())
-    }
-
-    /// The kernel has the route.
-    fn resolves(_: &mut SessionEngine<L>, _: Instant, _: AddressPair) -> bool {
-        true
     }
 
     fn connect(
@@ -72,26 +65,6 @@ impl<L: Associations> Carrier for SctpSession<L> {
     fn unlisten(engine: &mut SessionEngine<L>, listener: ListenerId) {
         engine.below.sockets.unlisten(listener);
     }
-
-    /// The kernel has the route.
-    fn accepted(_: &mut SessionEngine<L>, _: Instant, _: usize) {}
-
-    /// There is one engine.
-    fn accept_elsewhere(
-        engine: &mut SessionEngine<L>,
-        _: Instant,
-        _: &Guard<'_>,
-        _: u16,
-        _: RequestId,
-        qp: QpNumber,
-        _: ConnectionOptions,
-    ) {
-        let reason = EndReason::Reset;
-        engine.events.push_back(Event::Failed { qp, reason });
-    }
-
-    /// There is one engine.
-    fn adopt(_: &mut SessionEngine<L>, _: Instant, _: &Guard<'_>, _: Adoption) {}
 }
 
 impl<L: Associations> KernelCarrier for SctpSession<L> {

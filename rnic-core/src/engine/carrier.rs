@@ -1,7 +1,7 @@
 //! What an engine does in another way for each transport of its connections.
 
 use crate::connection::{
-    AddressPair, ConnectionOptions, EndReason, FlowKey, PortReservation, Transport,
+    AddressPair, ConnectionOptions, EndReason, Event, FlowKey, PortReservation, Transport,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
@@ -16,8 +16,11 @@ pub trait Carrier: Transport + Sized {
     /// Returns whether something that has arrived waits for a turn.
     fn is_waited_for(engine: &Engine<Self>) -> bool;
 
-    /// Returns whether the next hop of a path is known. If not, it is asked for.
-    fn resolves(engine: &mut Engine<Self>, now: Instant, path: AddressPair) -> bool;
+    /// Returns whether the next hop of a path is known. If not, it is asked for. Behind sockets the
+    /// kernel has the route.
+    fn resolves(_: &mut Engine<Self>, _: Instant, _: AddressPair) -> bool {
+        true
+    }
 
     /// Connects a queue pair.
     fn connect(
@@ -41,21 +44,25 @@ pub trait Carrier: Transport + Sized {
     fn unlisten(engine: &mut Engine<Self>, listener: ListenerId);
 
     /// Is told that the application is about to accept the request of a connection.
-    fn accepted(engine: &mut Engine<Self>, now: Instant, index: usize);
+    fn accepted(_: &mut Engine<Self>, _: Instant, _: usize) {}
 
-    /// Moves a connection with its request to another engine of the device.
+    /// Moves a connection with its request to another engine of the device. Behind sockets there is
+    /// one engine.
     fn accept_elsewhere(
         engine: &mut Engine<Self>,
-        now: Instant,
-        guard: &Guard<'_>,
-        to: u16,
-        request: RequestId,
+        _: Instant,
+        _: &Guard<'_>,
+        _: u16,
+        _: RequestId,
         qp: QpNumber,
-        options: ConnectionOptions,
-    );
+        _: ConnectionOptions,
+    ) {
+        let reason = EndReason::Reset;
+        engine.events.push_back(Event::Failed { qp, reason });
+    }
 
     /// Takes over a connection from another engine.
-    fn adopt(engine: &mut Engine<Self>, now: Instant, guard: &Guard<'_>, adoption: Adoption);
+    fn adopt(_: &mut Engine<Self>, _: Instant, _: &Guard<'_>, _: Adoption) {}
 }
 
 /// A transport of the host's kernel, behind sockets, with its engine's part.

@@ -1,15 +1,14 @@
 //! An engine over TCP sockets of the kernel.
 
 use crate::connection::{
-    Accepted, AddressPair, Connection, ConnectionOptions, EndReason, Event, FlowKey, KernelTcp,
-    PortReservation, Ready, Socket, Sockets, Wants,
+    Accepted, Connection, ConnectionOptions, EndReason, Event, FlowKey, KernelTcp, PortReservation,
+    Ready, Socket, Sockets, Wants,
 };
-use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::ids::{ListenerId, QpNumber};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 
 use super::Engine;
-use super::adoption::Adoption;
 use super::carrier::{Carrier, KernelCarrier};
 use super::listener::Listener;
 use super::look::Look;
@@ -50,11 +49,6 @@ impl<L: Sockets> Carrier for KernelTcp<L> {
         })
     }
 
-    /// The kernel has the route.
-    fn resolves(_: &mut SocketEngine<L>, _: Instant, _: AddressPair) -> bool {
-        true
-    }
-
     fn connect(
         engine: &mut SocketEngine<L>,
         now: Instant,
@@ -82,26 +76,6 @@ impl<L: Sockets> Carrier for KernelTcp<L> {
     fn unlisten(engine: &mut SocketEngine<L>, listener: ListenerId) {
         engine.below.sockets.unlisten(listener);
     }
-
-    /// The kernel has the route.
-    fn accepted(_: &mut SocketEngine<L>, _: Instant, _: usize) {}
-
-    /// There is one engine.
-    fn accept_elsewhere(
-        engine: &mut SocketEngine<L>,
-        _: Instant,
-        _: &Guard<'_>,
-        _: u16,
-        _: RequestId,
-        qp: QpNumber,
-        _: ConnectionOptions,
-    ) {
-        let reason = EndReason::Reset;
-        engine.events.push_back(Event::Failed { qp, reason });
-    }
-
-    /// There is one engine.
-    fn adopt(_: &mut SocketEngine<L>, _: Instant, _: &Guard<'_>, _: Adoption) {}
 }
 
 impl<L: Sockets> KernelCarrier for KernelTcp<L> {

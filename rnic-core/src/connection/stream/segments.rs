@@ -4,8 +4,9 @@ use crate::connection::Context;
 use crate::connection::terminate::StreamError;
 use crate::ddp::Placed;
 
+use super::intake::{Intake, receive_in_order};
 use super::receipts::note_request;
-use super::{Hold, Intake, Stream, receive_in_order};
+use super::{Hold, Stream};
 
 impl Stream {
     /// Has segments be sent and received without MPA. Either side may begin.
