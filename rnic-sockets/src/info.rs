@@ -106,11 +106,6 @@ impl TcpInfo {
         }
     }
 
-    /// Returns how many octets the peer has acknowledged. The SYN and the FIN may be among them.
-    pub(crate) fn bytes_acked(&self) -> u64 {
-        self.bytes_acked
-    }
-
     /// Returns the facts of a connection with `outstanding` octets that are not acknowledged, sent
     /// or not. `ip_header` is the size of an IP header, `congestion` what steers the congestion
     /// window.

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tracing::debug;
 
-use crate::info::TcpInfo;
 use crate::sys;
 use rnic_manager::Maker;
 
@@ -46,10 +45,6 @@ pub struct KernelSocket {
     is_connected: bool,
     /// Our stream was closed.
     is_closed: bool,
-    /// Octets that the kernel has taken.
-    sent: u64,
-    /// What it counts as acknowledged without them: the SYN, where it counts that.
-    acked_before: u64,
     /// The kernel tells it once.
     failure: Option<TcpFailure>,
     payload: Cell<usize>,
@@ -61,14 +56,11 @@ pub struct KernelSocket {
 impl KernelSocket {
     /// Makes a connection of a socket that connects to a peer, or is connected.
     pub(crate) fn new(fd: PrivateFd, remote: SocketAddr, is_connected: bool) -> Self {
-        let acked = || sys::tcp_info(fd.as_fd()).map_or(0, |info| info.bytes_acked());
         Self {
-            acked_before: if is_connected { acked() } else { 0 },
             fd: Some(fd),
             is_ipv4: remote.is_ipv4(),
             is_connected,
             is_closed: false,
-            sent: 0,
             failure: None,
             payload: Cell::new(DEFAULT_PAYLOAD),
             asks_left: Cell::new(0),
@@ -116,11 +108,7 @@ impl Socket for KernelSocket {
         }
         let fd = self.fd()?;
         // In this order: a connection that has ended has its error before that.
-        let info = sys::tcp_info(fd);
-        let (state, acked) = (
-            info.as_ref().map(TcpInfo::state),
-            info.as_ref().map_or(0, TcpInfo::bytes_acked),
-        );
+        let state = sys::tcp_info(fd).map(|info| info.state());
         let error = rustix::net::sockopt::socket_error(fd).and_then(|error| error);
         match (state, error) {
             (_, Err(errno)) => Err(self.failed(errno)),
@@ -129,7 +117,6 @@ impl Socket for KernelSocket {
             (Err(_) | Ok(State::Closed), _) => Err(self.failed(Errno::CONNRESET)),
             (Ok(_), _) => {
                 self.is_connected = true;
-                self.acked_before = acked;
                 Ok(true)
             }
         }
@@ -156,10 +143,7 @@ impl Socket for KernelSocket {
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match retried(|| rustix::net::send(fd, octets, flags)) {
-            Ok(octets) => {
-                self.sent += octets as u64;
-                Ok(octets)
-            }
+            Ok(octets) => Ok(octets),
             Err(Errno::AGAIN) => self.unless_failed(0),
             Err(errno) => Err(self.failed(errno)),
         }
@@ -169,15 +153,10 @@ impl Socket for KernelSocket {
         let Ok(fd) = self.fd() else {
             return 0;
         };
-        let outstanding = sys::unacknowledged(fd).unwrap_or(0);
-        // One that has failed has dropped what was outstanding, and has no peer any more.
-        if outstanding > 0 || rustix::net::getpeername(fd).is_ok() {
-            // The FIN is the last one to be acknowledged.
-            return outstanding.saturating_sub(self.is_closed.into());
-        }
-        let acked = sys::tcp_info(fd).map_or(0, |info| info.bytes_acked());
-        self.sent
-            .saturating_sub(acked.saturating_sub(self.acked_before))
+        // The FIN is the last one to be acknowledged. What a connection had outstanding when it failed
+        // the kernel still counts.
+        let outstanding = sys::unacknowledged(fd).unwrap_or(u64::MAX);
+        outstanding.saturating_sub(self.is_closed.into())
     }
 
     fn max_payload(&self) -> usize {
@@ -195,6 +174,12 @@ impl Socket for KernelSocket {
         self.payload.get()
     }
 
+    fn acknowledge(&mut self) {
+        self.try_to("acknowledge at once", |fd| {
+            rustix::net::sockopt::set_tcp_quickack(fd, true)
+        });
+    }
+
     fn close(&mut self) {
         // A connection that is not established ends by this.
         self.try_to("close its stream", |fd| {
@@ -205,9 +190,7 @@ impl Socket for KernelSocket {
 
     fn reset(&mut self) {
         // A RST has no acknowledgment that kernels look at: one that is delayed goes out before it.
-        self.try_to("acknowledge at once", |fd| {
-            rustix::net::sockopt::set_tcp_quickack(fd, true)
-        });
+        self.acknowledge();
         // This sends the RST. Closing would not while a forked process has a copy.
         self.try_to("send a RST", |fd| rustix::net::connect_unspec(fd));
         self.try_to("end without lingering", |fd| {

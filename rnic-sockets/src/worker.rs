@@ -24,6 +24,10 @@ const ACK_SLEEP: Duration = Duration::from_micros(500);
 /// How often those are asked that have acknowledged nothing for long.
 const STALLED_EVERY: Duration = Duration::from_millis(5);
 
+/// How often it is looked for peers that have had no answer, and whose octets the kernel may not have
+/// acknowledged. A worker that sleeps looks each [`ACK_SLEEP`].
+const OWED_EVERY: Duration = Duration::from_micros(100);
+
 /// The longest sleep while something waits that nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 
@@ -45,6 +49,8 @@ pub struct SocketWorker<T: KernelCarrier = KernelTcp<KernelSockets>> {
     /// When peers' acknowledgments are asked for again.
     acks_at: Instant,
     stalled_at: Instant,
+    /// When peers have acknowledgments that have had no answer since.
+    owed_at: Instant,
 }
 
 /// A worker over SCTP associations.
@@ -94,6 +100,7 @@ impl<T: KernelCarrier> SocketWorker<T> {
             turns: 0,
             acks_at: Instant::ZERO,
             stalled_at: Instant::ZERO,
+            owed_at: Instant::ZERO,
         }
     }
 
@@ -108,7 +115,7 @@ impl<T: KernelCarrier> SocketWorker<T> {
         (self.turns, self.acks_at) = (0, now);
         let timer = self.driver.next_timeout();
         let mut sleep = timer.map_or(at_most, |at| at.since(now).min(at_most));
-        if self.driver.awaits_acks() {
+        if self.driver.awaits_acks() || self.driver.owes_acks() {
             sleep = sleep.min(ACK_SLEEP);
         } else if self.driver.has_stalled() {
             sleep = sleep.min(STALLED_EVERY);
@@ -150,9 +157,13 @@ impl<T: KernelCarrier> Turn for SocketWorker<T> {
             at_all_sockets: self.turns == 0,
             for_acknowledgments: now >= self.acks_at,
             for_stalled: now >= self.stalled_at,
+            for_owed: now >= self.owed_at,
         };
         if look.for_stalled {
             self.stalled_at = now + STALLED_EVERY;
+        }
+        if look.for_owed {
+            self.owed_at = now + OWED_EVERY;
         }
         self.turns = (self.turns + 1) % TURNS_PER_LOOK;
         if look.for_acknowledgments {

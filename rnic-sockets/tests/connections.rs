@@ -201,6 +201,18 @@ fn a_peer_resets() {
 }
 
 #[test]
+fn what_is_outstanding_at_a_reset_stays_so() {
+    let mut host = Host::new();
+    let (mut socket, peer) = pair(&mut host, loopback()[0]);
+    send_until_full(&mut socket);
+    drop(peer);
+    until(|| (socket.facts().state == State::Closed).then_some(()));
+    assert!(socket.unacknowledged() > 0);
+    assert_eq!(host.receive_end(&mut socket), Err(TcpFailure::Reset));
+    assert!(socket.unacknowledged() > 0);
+}
+
+#[test]
 fn what_came_before_a_reset_is_received_even_if_sending_has_failed() {
     let mut host = Host::new();
     let (mut socket, mut peer) = pair(&mut host, loopback()[0]);

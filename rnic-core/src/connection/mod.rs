@@ -57,6 +57,7 @@ pub use self::refusals::{Refusal, Refusals};
 use self::reorder::Reorder;
 pub use self::session::SctpSession;
 pub use self::socket::{Accepted, Ready, Received, Socket, Sockets};
+pub(crate) use self::socketed::Owed;
 pub use self::socketed::{KernelTcp, Socketed};
 use self::stream::Stream;
 pub(crate) use self::transmit::has_room;

@@ -28,6 +28,9 @@ pub trait Socket: fmt::Debug + Send {
     /// Returns the most octets of payload of a segment, as the path is now.
     fn max_payload(&self) -> usize;
 
+    /// Acknowledges what was received, if that was not done, without waiting for octets to send.
+    fn acknowledge(&mut self);
+
     /// Closes our stream behind all that was sent. The peer's stays open.
     fn close(&mut self);
 

@@ -34,6 +34,8 @@ pub struct Socketed<L> {
     pub(crate) unacknowledged: VecDeque<usize>,
     /// Of these, those that were asked many times in vain.
     pub(crate) stalled: VecDeque<usize>,
+    /// Connections that have received octets, and perhaps sent nothing since.
+    pub(crate) owed: VecDeque<usize>,
     /// The connection that has received octets last, unless it has received none for long. It is
     /// tried without asking what is ready.
     pub(crate) hot: Option<usize>,
@@ -60,6 +62,7 @@ impl<L: Sockets> Socketed<L> {
             readable: VecDeque::new(),
             unacknowledged: VecDeque::new(),
             stalled: VecDeque::new(),
+            owed: VecDeque::new(),
             hot: None,
             misses: 0,
             lacks_room: false,
@@ -105,6 +108,19 @@ pub(crate) struct Listed {
     pub(crate) unacknowledged: bool,
     /// How often in a row it was asked in vain for acknowledgments.
     pub(crate) misses: u8,
+    pub(crate) owing: bool,
+    pub(crate) owed: Owed,
+}
+
+/// Whether octets were received behind which nothing was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Owed {
+    #[default]
+    Nothing,
+    /// Since the last look.
+    Now,
+    /// Before it.
+    Before,
 }
 
 /// With so many octets kept above, no more are received. The peer's window closes.
@@ -341,6 +357,11 @@ impl<L: Sockets> Connection<KernelTcp<L>> {
     /// Returns whether there may be octets to receive, which are wanted now.
     pub(crate) fn wants_octets(&self) -> bool {
         self.tcp.may_receive() && self.tcp.is_readable && !self.tcp.is_paused
+    }
+
+    /// Has the kernel acknowledge at once what it has received.
+    pub(crate) fn acknowledge(&mut self) {
+        self.tcp.socket.acknowledge();
     }
 
     /// Returns whether so many octets are kept above that no more are received.

@@ -88,6 +88,11 @@ impl<L: Associations> KernelCarrier for SctpSession<L> {
     fn has_stalled(engine: &SessionEngine<L>) -> bool {
         !engine.below.stalled.is_empty()
     }
+
+    /// What is sent asks for it (RFC 7053).
+    fn owes_acks(_: &SessionEngine<L>) -> bool {
+        false
+    }
 }
 
 impl<L: Associations> SessionEngine<L> {

@@ -83,6 +83,9 @@ pub trait KernelCarrier: Carrier<Below: Send> + Send {
 
     /// Returns whether they are awaited of peers that have acknowledged nothing for many looks.
     fn has_stalled(engine: &Engine<Self>) -> bool;
+
+    /// Returns whether acknowledgments are owed that the kernel may delay.
+    fn owes_acks(engine: &Engine<Self>) -> bool;
 }
 
 impl<T: KernelCarrier> Engine<T> {

@@ -248,19 +248,19 @@ impl<T: Carrier> Batch<'_, T> {
         self.engine.revoke(self.now, &self.guard, lease);
     }
 
+    /// Handles new work requests. Returns whether there were any.
     #[inline(always)]
-    fn handle_doorbells(&mut self) {
+    fn handle_doorbells(&mut self) -> bool {
         let Self {
-            engine,
-            guard,
-            now,
-            busy,
-            ..
+            engine, guard, now, ..
         } = self;
+        let mut any = false;
         self.end.doorbells.take(|qp| {
-            *busy = true;
+            any = true;
             engine.handle_doorbell(*now, guard, qp);
         });
+        self.busy |= any;
+        any
     }
 
     /// Returns whether this turn handles timers.
@@ -360,14 +360,22 @@ impl<T: KernelCarrier> Driver<T> {
     pub fn has_stalled(&self) -> bool {
         T::has_stalled(&self.engine)
     }
+
+    /// Returns whether acknowledgments are owed that the kernel may delay.
+    pub fn owes_acks(&self) -> bool {
+        T::owes_acks(&self.engine)
+    }
 }
 
 impl<T: KernelCarrier> Batch<'_, T> {
-    /// Does the rest of the turn: what sockets have, new work requests, timers, and what is to be
+    /// Does the rest of the turn: new work requests, what sockets have, timers, and what is to be
     /// sent; and passes on completions and events. Returns whether the turn had anything to do.
     pub fn finish_on_sockets(mut self, look: Look) -> bool {
+        // A look at sockets takes system calls: what was posted is not to wait for them.
+        if self.handle_doorbells() {
+            T::send(self.engine, self.now, &self.guard);
+        }
         self.busy |= T::handle_sockets(self.engine, self.now, &self.guard, look);
-        self.handle_doorbells();
         self.busy |= self.engine.handle_socket_timers(self.now, &self.guard);
         self.busy |= self.engine.flush_completions();
         self.busy |= T::send(self.engine, self.now, &self.guard);

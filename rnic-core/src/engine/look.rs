@@ -11,6 +11,8 @@ pub struct Look {
     pub for_acknowledgments: bool,
     /// Whether those have that have acknowledged nothing for many looks.
     pub for_stalled: bool,
+    /// What peers have sent and have no answer to, which the kernel is to acknowledge now.
+    pub for_owed: bool,
 }
 
 impl Look {
@@ -19,5 +21,6 @@ impl Look {
         at_all_sockets: true,
         for_acknowledgments: true,
         for_stalled: true,
+        for_owed: true,
     };
 }

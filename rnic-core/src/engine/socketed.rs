@@ -1,8 +1,8 @@
 //! An engine over TCP sockets of the kernel.
 
 use crate::connection::{
-    Accepted, Connection, ConnectionOptions, EndReason, Event, FlowKey, KernelTcp, PortReservation,
-    Ready, Socket, Sockets, Wants,
+    Accepted, Connection, ConnectionOptions, EndReason, Event, FlowKey, KernelTcp, Owed,
+    PortReservation, Ready, Socket, Sockets, Wants,
 };
 use crate::ids::{ListenerId, QpNumber};
 use crate::memory::epoch::Guard;
@@ -99,6 +99,10 @@ impl<L: Sockets> KernelCarrier for KernelTcp<L> {
     fn has_stalled(engine: &SocketEngine<L>) -> bool {
         !engine.below.stalled.is_empty()
     }
+
+    fn owes_acks(engine: &SocketEngine<L>) -> bool {
+        !engine.below.owed.is_empty()
+    }
 }
 
 impl<L: Sockets> SocketEngine<L> {
@@ -161,6 +165,9 @@ impl<L: Sockets> SocketEngine<L> {
         }
         if look.for_acknowledgments {
             any |= self.follow_acks(now, guard);
+        }
+        if look.for_owed {
+            self.acknowledge();
         }
         any
     }
@@ -267,6 +274,9 @@ impl<L: Sockets> SocketEngine<L> {
         }
         self.below.received = buffer;
         self.note_hot(index, any);
+        if any {
+            self.note_owed(index);
+        }
         any
     }
 
@@ -341,6 +351,45 @@ impl<L: Sockets> SocketEngine<L> {
         }
     }
 
+    /// Notes that an acknowledgment is owed to the peer of a connection.
+    fn note_owed(&mut self, index: usize) {
+        let Some(connection) = self.connections.get_mut(index) else {
+            return;
+        };
+        let listed = connection.listed();
+        if listed.owed == Owed::Nothing {
+            listed.owed = Owed::Now;
+        }
+        if !listed.owing {
+            listed.owing = true;
+            self.below.owed.push_back(index);
+        }
+    }
+
+    /// Has the kernel acknowledge what peers have sent that have had no answer since the last look.
+    /// By itself it waits some 40 ms for one, and the peer's requests complete no earlier.
+    fn acknowledge(&mut self) {
+        for _ in 0..self.below.owed.len() {
+            let Some(index) = self.below.owed.pop_front() else {
+                break;
+            };
+            let Some(connection) = self.connections.get_mut(index) else {
+                continue;
+            };
+            match connection.listed().owed {
+                Owed::Nothing => connection.listed().owing = false,
+                Owed::Now => {
+                    connection.listed().owed = Owed::Before;
+                    self.below.owed.push_back(index);
+                }
+                Owed::Before => {
+                    connection.acknowledge();
+                    (connection.listed().owed, connection.listed().owing) = (Owed::Nothing, false);
+                }
+            }
+        }
+    }
+
     pub(super) fn sockets(&self) -> &L {
         &self.below.sockets
     }
@@ -404,6 +453,10 @@ impl<L: Sockets> SocketEngine<L> {
             self.below.staging = staging;
             self.follow(index, before, now, guard);
             any |= sent;
+            if sent {
+                // With an acknowledgment.
+                self.connections[index].listed().owed = Owed::Nothing;
+            }
             self.note_unacknowledged(index);
             let wants = Wants {
                 send: more,

@@ -62,6 +62,9 @@ impl Socket for VirtualSocket {
         self.with(|connection, _| connection.tcp.max_payload())
     }
 
+    /// It does so soon by itself.
+    fn acknowledge(&mut self) {}
+
     fn close(&mut self) {
         self.with(|connection, _| connection.close());
     }

@@ -1,0 +1,121 @@
+//! Over sockets of the kernel, requests complete although the peer has nothing to send.
+
+use std::fs::read_to_string;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rnic_verbs::{
+    Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest, Via,
+};
+use rnic_xdp::testing::Namespace;
+
+const ADDRESS: &str = "127.0.0.1:4420";
+const SOON: Duration = Duration::from_secs(60);
+const SIZE: usize = 64;
+const ROUNDS: u64 = 10;
+
+/// A queue pair with its completion queue, and memory for a message.
+struct End {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(device: &Device) -> Self {
+        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
+        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = pd.allocate(SIZE, access).unwrap();
+        Self { cq, qp, mr }
+    }
+}
+
+fn open() -> Device {
+    Device::open_with(&DeviceConfig {
+        via: Via::Kernel,
+        ..DeviceConfig::new("lo")
+    })
+    .unwrap()
+}
+
+/// Drives both devices until something is there.
+fn until<T>(devices: &[Device; 2], what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        for device in devices {
+            device.drive();
+        }
+        assert!(Instant::now() < deadline, "{what} does not happen");
+    }
+}
+
+/// Returns a client and a server that are connected.
+fn connect(namespace: &Namespace, devices: &[Device; 2]) -> [End; 2] {
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    let mut ends = [End::new(&devices[0]), End::new(&devices[1])];
+    let listener = namespace.run(|| devices[1].listen(address)).unwrap();
+    let options = ConnectionOptions::default;
+    let connecting = namespace.run(|| ends[0].qp.connect(address, None, options()));
+    connecting.unwrap();
+    let request = until(devices, "a request", || {
+        listener.next_request(Duration::ZERO).unwrap()
+    });
+    request.accept(&mut ends[1].qp, options()).unwrap();
+    for end in &mut ends {
+        until(devices, "a connection", || {
+            end.qp.next_event(Duration::ZERO).unwrap()
+        });
+    }
+    ends
+}
+
+/// Has both ends send a message to the other, so that their kernels wait for octets to acknowledge
+/// with.
+fn exchange(devices: &[Device; 2], ends: &mut [End; 2]) {
+    for [from, to] in [[0, 1], [1, 0]] {
+        let place = ends[to].mr.sge(0, SIZE as u32);
+        ends[to].qp.post_recv(1, &[place]).unwrap();
+        let send = SendRequest::send().inline(&[1; SIZE]).unsignaled();
+        ends[from].qp.post_send(&send).unwrap();
+        until(devices, "a receive", || ends[to].cq.poll_one());
+    }
+}
+
+/// Returns how many acknowledgments the kernel has sent that it had delayed.
+fn delayed(namespace: &Namespace) -> u64 {
+    let counters = namespace.run(|| read_to_string("/proc/thread-self/net/netstat").unwrap());
+    let mut lines = counters.lines().map(str::split_whitespace);
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut counters = names.zip(values);
+    let found = counters.find(|(name, _)| *name == "DelayedACKs").unwrap();
+    found.1.parse().unwrap()
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_write_behind_answers_does_not_wait_for_a_delayed_acknowledgment() {
+    let namespace = Namespace::new("acks").unwrap();
+    namespace.ip("link set lo up").unwrap();
+    let devices = namespace.run(|| [open(), open()]);
+    let mut ends = connect(&namespace, &devices);
+    let there = ends[1].mr.remote(0);
+    let before = delayed(&namespace);
+    for _ in 0..ROUNDS {
+        for _ in 0..10 {
+            exchange(&devices, &mut ends);
+        }
+        let [client, _] = &mut ends;
+        let piece = [client.mr.sge(0, SIZE as u32)];
+        let write = SendRequest::write(there).memory(&piece);
+        client.qp.post_send(&write).unwrap();
+        let done = until(&devices, "a Write", || client.cq.poll_one());
+        client.qp.check(done).unwrap();
+    }
+    // A host that stands still for 40 ms makes one.
+    let delayed = delayed(&namespace) - before;
+    assert!(delayed < ROUNDS / 2, "{delayed} of {ROUNDS} Writes waited");
+}
