@@ -241,9 +241,9 @@ fn two_devices_opened_by_name_connect_and_write() {
     assert_ne!(first_stag(&near), first_stag(&far));
     connect_and_write((&east, &near), (&west, &far));
     for (device, netdev) in [(&near, "east"), (&far, "west")] {
-        let port = device.interface().unwrap();
-        assert_eq!(port.report().netdev, netdev);
-        let queues = port.statistics().read().unwrap();
+        let interface = device.interface().unwrap();
+        assert_eq!(interface.report().netdev, netdev);
+        let queues = interface.statistics().read().unwrap();
         let received: u64 = queues.iter().map(|queue| queue.frames_received).sum();
         assert!(received > 0, "{netdev}: {queues:?}");
     }

@@ -215,12 +215,12 @@ fn only_frames_to_our_mac_address_and_vlan_are_steered() {
     let other = [2, 0, 0, 0, 0, 9];
     let (east, west) = pair("mac", 1);
     let mut one = open(&east, "east").unwrap();
-    let (port, net) = open_net(&west, InterfaceConfig::new("west"));
+    let (interface, net) = open_net(&west, InterfaceConfig::new("west"));
     let (bell, waker) = bell().unwrap();
     let (_host, end) = mailbox(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
     let config = EngineConfig::default();
     let mut worker = west
-        .run(|| Worker::new(port, config, [2; 32], end, bell))
+        .run(|| Worker::new(interface, config, [2; 32], end, bell))
         .unwrap();
     for (local, in_other_vlan) in [
         ("10.77.0.2:4420", "not_steered"),
@@ -272,11 +272,11 @@ fn a_frame_without_a_tag_is_of_a_vlan_while_tags_are_removed() {
         return eprintln!("SKIPPED: no VLAN can be made: {error}");
     }
     let mut one = open(&east, "east").unwrap();
-    let (port, net) = open_net(&west, InterfaceConfig::new("west"));
+    let (interface, net) = open_net(&west, InterfaceConfig::new("west"));
     let (bell, waker) = bell().unwrap();
     let (_host, end) = mailbox(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
     let config = EngineConfig::default();
-    let _worker = west.run(|| Worker::new(port, config, [2; 32], end, bell));
+    let _worker = west.run(|| Worker::new(interface, config, [2; 32], end, bell));
 
     let to: SocketAddr = "10.77.7.2:4420".parse().unwrap();
     let untagged = frame_to(to);

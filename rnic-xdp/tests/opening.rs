@@ -1,4 +1,4 @@
-//! Opening ports: what is refused, with which reason, and what a killed process leaves behind.
+//! Opening interfaces: what is refused, with which reason, and what a killed process leaves behind.
 
 mod common;
 
@@ -26,9 +26,9 @@ fn has_program(namespace: &Namespace, netdev: &str) -> bool {
 fn closing_detaches_and_opening_again_works_at_once() {
     let (east, _west) = pair("again", 1);
     for _ in 0..5 {
-        let port = open(&east, "east").unwrap();
+        let interface = open(&east, "east").unwrap();
         assert!(has_program(&east, "east"));
-        drop(port);
+        drop(interface);
         assert!(!has_program(&east, "east"));
     }
     let error = east.run(|| steering::counters("east")).unwrap_err();
@@ -112,18 +112,18 @@ fn a_device_without_native_xdp_gets_generic_and_says_so() {
     let namespace = Namespace::new("skb").unwrap();
     namespace.ip("link add bridge0 type bridge").unwrap();
     namespace.ip("link set dev bridge0 up").unwrap();
-    let port = open(&namespace, "bridge0").unwrap();
-    let mode = port.report().mode.to_string();
+    let interface = open(&namespace, "bridge0").unwrap();
+    let mode = interface.report().mode.to_string();
     assert!(
         mode.starts_with("generic (its driver refuses native XDP"),
         "{mode}"
     );
     assert!(
-        port.report().to_string().contains("generic"),
+        interface.report().to_string().contains("generic"),
         "{}",
-        port.report()
+        interface.report()
     );
-    drop(port);
+    drop(interface);
 
     let config = InterfaceConfig {
         mode: ModeChoice::Native,
@@ -150,7 +150,7 @@ fn what_cannot_be_opened_is_refused_with_a_remedy() {
     assert!(matches!(error, OpenError::NoZeroCopy { .. }), "{error}");
     assert!(
         !has_program(&east, "east"),
-        "a port that did not open leaves nothing"
+        "an interface that did not open leaves nothing"
     );
 
     let odd = InterfaceConfig {
@@ -200,7 +200,7 @@ fn a_killed_process_leaves_nothing() {
         .by_ref()
         .map(Result::unwrap)
         .find(|line| line.contains("READY"));
-    assert!(ready.is_some(), "the child opens its port");
+    assert!(ready.is_some(), "the child opens its interface");
     assert!(has_program(&east, "east"));
     assert_eq!(east.run(|| steering::entries("east")).unwrap().len(), 1);
     let maps = steering_maps(&program_ids(&east, "east"));
@@ -219,7 +219,7 @@ fn a_killed_process_leaves_nothing() {
     open(&east, "east").unwrap();
 }
 
-/// The child: opens a port in two shares, reserves a TCP port, and waits to be killed.
+/// The child: opens an interface in two shares, reserves a TCP port, and waits to be killed.
 fn hold_a_port() -> ! {
     let shares = XdpInterface::open_shares(&InterfaceConfig::new("east"), 2).unwrap();
     let net = XdpNet::new(&shares[0]).unwrap();
@@ -252,9 +252,9 @@ fn steering_maps(programs: &[u32]) -> Vec<u32> {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_started_program_does_not_inherit_the_queue() {
     let (east, _west) = pair("exec", 1);
-    let port = open(&east, "east").unwrap();
+    let interface = open(&east, "east").unwrap();
     let mut child = Command::new("sleep").arg("30").spawn().unwrap();
-    drop(port);
+    drop(interface);
     let opened = open(&east, "east");
     child.kill().unwrap();
     child.wait().unwrap();

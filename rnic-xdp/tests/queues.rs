@@ -244,7 +244,7 @@ fn send_through(namespace: &Namespace, netdev: &str, queue: u32, queues: u32) {
 fn bridged() -> (Namespace, Namespace, Namespace) {
     let new = || Namespace::new("queue").unwrap();
     let (east, middle, west) = (new(), new(), new());
-    for (namespace, name, address, port) in [
+    for (namespace, name, address, interface) in [
         (&east, "east", "10.77.0.1/24", "to-east"),
         (&west, "west", "10.77.0.2/24", "to-west"),
     ] {
@@ -255,16 +255,16 @@ fn bridged() -> (Namespace, Namespace, Namespace) {
         };
         veth_pair(
             end(namespace, name, address),
-            end(&middle, port, ""),
+            end(&middle, interface, ""),
             QUEUES,
         )
         .unwrap();
     }
     middle.ip("link add between type bridge").unwrap();
     middle.ip("link set dev between up").unwrap();
-    for port in ["to-east", "to-west"] {
+    for interface in ["to-east", "to-west"] {
         middle
-            .ip(&format!("link set dev {port} master between"))
+            .ip(&format!("link set dev {interface} master between"))
             .unwrap();
     }
     (east, middle, west)

@@ -63,12 +63,12 @@ fn the_kernels_tcp_takes_what_the_device_completed() {
 }
 
 /// Sends a frame with a partial checksum.
-fn send_partial(port: &mut XdpInterface, octets: &[u8], tcp_at: usize) {
-    let id = port.tx.allocate().unwrap();
-    port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
-    port.tx.transmit_partial(id, octets.len(), tcp_at);
-    port.tx.release(id);
-    port.tx.kick();
+fn send_partial(interface: &mut XdpInterface, octets: &[u8], tcp_at: usize) {
+    let id = interface.tx.allocate().unwrap();
+    interface.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
+    interface.tx.transmit_partial(id, octets.len(), tcp_at);
+    interface.tx.release(id);
+    interface.tx.kick();
 }
 
 /// Returns a frame as [`TxFrames::transmit_partial`] needs it: with a right IP header, and the sum
@@ -95,7 +95,7 @@ fn the_kernel_completes_checksums_of_each_frame() {
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
-    // Many more than the port has, alternating with frames that need no checksum.
+    // Many more than the interface has, alternating with frames that need no checksum.
     for round in 0..6000 {
         let octets = partial(local.port(), round % 1461);
         send_partial(&mut one, &octets, TCP_AT);
@@ -118,10 +118,10 @@ fn the_kernel_completes_checksums_of_each_frame() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_veth_does_not_complete_checksums_by_default() {
     let (east, west) = pair("nosum", 1);
-    let port = open(&east, "east").unwrap();
-    assert_eq!(port.report().tx_checksum, TxOffload::Off);
-    assert!(!port.tx.completes_checksums());
-    drop(port);
+    let interface = open(&east, "east").unwrap();
+    assert_eq!(interface.report().tx_checksum, TxOffload::Off);
+    assert!(!interface.tx.completes_checksums());
+    drop(interface);
     // Frames of several chunks have no room for metadata.
     for (namespace, netdev) in [(&east, "east"), (&west, "west")] {
         let command = format!("link set dev {netdev} mtu 9000");
@@ -137,8 +137,8 @@ fn a_veth_does_not_complete_checksums_by_default() {
         multi_buffer: false,
         ..config("east", TxChecksum::Device)
     };
-    let port = open_with(&east, &in_one_chunk).unwrap();
-    assert_eq!(port.report().tx_checksum, TxOffload::On);
+    let interface = open_with(&east, &in_one_chunk).unwrap();
+    assert_eq!(interface.report().tx_checksum, TxOffload::On);
 }
 
 #[test]

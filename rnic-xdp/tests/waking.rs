@@ -41,18 +41,18 @@ struct Rig {
 }
 
 impl Rig {
-    /// Returns it with a port at the other end of its link.
+    /// Returns it with an interface at the other end of its link.
     fn new() -> (Self, XdpInterface) {
         let (theirs, ours) = pair("wake", 1);
         let peer = open(&theirs, "east").unwrap();
-        let (port, net) = open_net(&ours, InterfaceConfig::new("west"));
+        let (interface, net) = open_net(&ours, InterfaceConfig::new("west"));
         let (local, lease) = ours
             .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
             .unwrap();
         let (bell, waker) = bell().unwrap();
         let (host, end) = mailbox(Arc::new(StagTable::new(16, [1; 32])), 16, waker);
-        let worker =
-            ours.run(|| Worker::new(port, EngineConfig::default(), [2; 32], end, bell).unwrap());
+        let worker = ours
+            .run(|| Worker::new(interface, EngineConfig::default(), [2; 32], end, bell).unwrap());
         let worker = Arc::new(Mutex::new(worker));
         let driver = Driver::Inline(Box::new(Shared(worker.clone())));
         let rig = Self {

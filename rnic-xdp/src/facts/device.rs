@@ -61,8 +61,8 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
 /// it gives, the facts say what it gives.
 pub(super) fn trial(netdev: &str, facts: &mut Vec<Fact>) {
     let name = "trial";
-    let port = match XdpInterface::open(&InterfaceConfig::new(netdev)) {
-        Ok(port) => port,
+    let interface = match XdpInterface::open(&InterfaceConfig::new(netdev)) {
+        Ok(interface) => interface,
         // The message has the remedy.
         Err(error) => {
             let text = error.to_string();
@@ -73,8 +73,8 @@ pub(super) fn trial(netdev: &str, facts: &mut Vec<Fact>) {
             return;
         }
     };
-    let report = port.report();
-    let Some(link) = port.device().map(|device| device.link()) else {
+    let report = interface.report();
+    let Some(link) = interface.device().map(|device| device.link()) else {
         return;
     };
     let opened = [

@@ -118,8 +118,8 @@ mod tests {
             };
             namespace.run(|| XdpInterface::open(&config))
         };
-        let port = open("above", ModeChoice::Auto).unwrap();
-        let mode = port.report().mode.to_string();
+        let interface = open("above", ModeChoice::Auto).unwrap();
+        let mode = interface.report().mode.to_string();
         assert!(mode.contains(reason), "{mode}");
         // A device that is a part of another is opened natively, unless that one is.
         let found = namespace.run(|| facts("one"));
@@ -131,7 +131,7 @@ mod tests {
             error.to_string().contains("drives above already"),
             "{error}"
         );
-        drop(port);
+        drop(interface);
         let error = open("above", ModeChoice::Native).err().unwrap().to_string();
         assert!(error.contains(reason), "{error}");
         assert!(error.contains("take one out of it"), "{error}");
@@ -150,10 +150,10 @@ mod tests {
         let look = || {
             let found = namespace.run(|| facts("above"));
             let config = InterfaceConfig::new("above");
-            let port = namespace.run(|| XdpInterface::open(&config)).unwrap();
+            let interface = namespace.run(|| XdpInterface::open(&config)).unwrap();
             (
                 find(&found, "offloads").clone(),
-                port.report().mode.to_string(),
+                interface.report().mode.to_string(),
             )
         };
         gro("on");
@@ -171,18 +171,18 @@ mod tests {
         assert!(!mode.contains("lost"), "{mode}");
     }
 
-    /// Returns what `doctor` finds of the offloads below a device, and what the report of its port
+    /// Returns what `doctor` finds of the offloads below a device, and what the report of its interface
     /// has on the mode.
     fn look(namespace: &Namespace, netdev: &str) -> (Fact, String) {
         let found = namespace.run(|| facts(netdev));
         let config = InterfaceConfig::new(netdev);
-        let port = namespace.run(|| XdpInterface::open(&config)).unwrap();
-        assert!(port.has_partial_checksums(), "{netdev}");
+        let interface = namespace.run(|| XdpInterface::open(&config)).unwrap();
+        assert!(interface.has_partial_checksums(), "{netdev}");
         let kernels = find(&found, "local kernels");
         assert!(kernels.found.contains("on this host"), "{kernels:?}");
         (
             find(&found, "offloads").clone(),
-            port.report().mode.to_string(),
+            interface.report().mode.to_string(),
         )
     }
 
@@ -263,7 +263,7 @@ mod tests {
             assert_eq!(device.verdict, Verdict::Fail, "{device:?}");
             assert!(device.remedy.as_ref().unwrap().contains("`--via kernel`"));
         }
-        let port = namespace.run(|| XdpInterface::open(&InterfaceConfig::new("tap0")));
-        assert!(port.unwrap().has_partial_checksums());
+        let interface = namespace.run(|| XdpInterface::open(&InterfaceConfig::new("tap0")));
+        assert!(interface.unwrap().has_partial_checksums());
     }
 }

@@ -1,4 +1,4 @@
-//! Two joined namespaces, and ports in them.
+//! Two joined namespaces, and interfaces in them.
 #![allow(dead_code)] // each test takes what it needs
 
 use std::thread::sleep;
@@ -35,12 +35,12 @@ pub(crate) fn open(namespace: &Namespace, netdev: &str) -> Result<XdpInterface, 
     open_with(namespace, &InterfaceConfig::new(netdev))
 }
 
-/// Opens a port with its address services.
+/// Opens an interface with its address services.
 pub(crate) fn open_net(namespace: &Namespace, config: InterfaceConfig) -> (XdpInterface, XdpNet) {
     namespace.run(|| {
-        let port = XdpInterface::open(&config).unwrap();
-        let net = XdpNet::new(&port).unwrap();
-        (port, net)
+        let interface = XdpInterface::open(&config).unwrap();
+        let net = XdpNet::new(&interface).unwrap();
+        (interface, net)
     })
 }
 
@@ -82,25 +82,25 @@ pub(crate) fn turn_round(frame: &mut [u8]) {
     source.swap_with_slice(destination);
 }
 
-pub(crate) fn send(port: &mut XdpInterface, octets: &[u8]) {
-    let id = port.tx.allocate().unwrap();
-    port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
+pub(crate) fn send(interface: &mut XdpInterface, octets: &[u8]) {
+    let id = interface.tx.allocate().unwrap();
+    interface.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
     eventually("room to transmit", || {
-        if !port.tx.can_transmit() {
-            port.tx.kick();
+        if !interface.tx.can_transmit() {
+            interface.tx.kick();
         }
-        port.tx.can_transmit()
+        interface.tx.can_transmit()
     });
-    port.tx.transmit(id, octets.len());
-    assert!(port.tx.busy(id));
-    port.tx.release(id);
+    interface.tx.transmit(id, octets.len());
+    assert!(interface.tx.busy(id));
+    interface.tx.release(id);
 }
 
 /// Receives `count` frames.
-pub(crate) fn receive(port: &mut XdpInterface, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive(interface: &mut XdpInterface, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     eventually("frames arrive", || {
-        for queue in port.rx.queues_mut() {
+        for queue in interface.rx.queues_mut() {
             queue.receive();
             frames.extend(queue.frames().map(|(frame, _)| frame.as_ref().to_vec()));
             // After they went back to the device there are none.

@@ -140,7 +140,7 @@ impl RxRing {
             options: 0,
         };
         let batch = vec![none; BATCH].into_boxed_slice();
-        let port = Self {
+        let interface = Self {
             rx,
             fill,
             circulation: Circulation::new(circulating, reserve),
@@ -160,8 +160,8 @@ impl RxRing {
         };
         // Always: some drivers (nfp, fsl_dpaa2_eth) never ask for it, and receive nothing until
         // then.
-        port.poll_device();
-        port
+        interface.poll_device();
+        interface
     }
 
     /// Receives frames, up to a batch, and returns their number. First gives the frames of the last

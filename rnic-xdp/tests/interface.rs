@@ -1,4 +1,4 @@
-//! Ports on real veth pairs: frames, steering, reserved ports.
+//! Interfaces on real veth pairs: frames, steering, reserved ports.
 
 mod common;
 
@@ -14,16 +14,16 @@ use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::Namespace;
 use rnic_xdp::{InterfaceConfig, QueueStatistics, XdpInterface, ZeroCopy};
 
-/// Opens a port with this number of frames to receive into, and steers an address to it.
+/// Opens an interface with this number of frames to receive into, and steers an address to it.
 fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpInterface, SocketAddr, PortReservation) {
     let config = InterfaceConfig {
         rx_frames,
         ..InterfaceConfig::new("west")
     };
-    let (port, net) = open_net(west, config);
+    let (interface, net) = open_net(west, config);
     let listened = west.run(|| net.listen("10.77.0.2:4420".parse().unwrap()));
     let (local, lease) = listened.unwrap();
-    (port, local, lease)
+    (interface, local, lease)
 }
 
 #[test]
