@@ -43,6 +43,7 @@ const LOGS: &[&str] = &[
     "rnic-verbs/src/config",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
+    "rnic-verbs/src/open",
     "rnic-verbs/src/qp",
     "rnic-xdp/src/client/session",
     "rnic-xdp/src/device/interface/control",
