@@ -108,6 +108,7 @@ fn open_by_sockets(
         interface,
         protocol,
         why,
+        ignored: too_many_workers(config.driving, "sockets of the kernel have one"),
     };
     let device = Device::on_sockets(host, net, driver, kernel);
     answer_at_socket(&device);
@@ -172,7 +173,10 @@ impl Opened {
         let (sender, inspections) = bounded(MAX_INSPECTIONS);
         let (share, net) = manager.with_inspections(sender).open(&config.interface)?;
         Ok(Self {
-            interface: Interface::of(&share).ignoring(too_many_workers(config.driving)),
+            interface: Interface::of(&share).ignoring(too_many_workers(
+                config.driving,
+                "a port of rnicd has one queue",
+            )),
             shares: vec![share],
             net: Arc::new(net),
             inspections: Some(inspections),
@@ -226,15 +230,13 @@ impl Opened {
     }
 }
 
-/// Returns the complaint if more workers were asked for than a port of rnicd has.
-fn too_many_workers(driving: Driving) -> Option<String> {
+/// Returns the complaint if more workers were asked for than there can be.
+fn too_many_workers(driving: Driving, why: &str) -> Option<String> {
     match driving {
         Driving::Threads {
             most: Some(most @ 2..),
             ..
-        } => Some(format!(
-            "1 worker, not {most}: a port of rnicd has one queue"
-        )),
+        } => Some(format!("1 worker, not {most}: {why}")),
         _ => None,
     }
 }
