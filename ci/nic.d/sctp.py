@@ -1,8 +1,9 @@
 """rnic over the kernel's SCTP (RFC 5043): this host's kernel may have none, the guest's has."""
 
+import re
 
-from nic import WEST
-from nic_cases import case, expect
+from nic import EAST, WEST
+from nic_cases import CTL, case, expect
 from own_tests import of_crate
 
 CAPTURE = "/tmp/sctp.pcap"
@@ -66,6 +67,70 @@ def _(nics):
     done = nics.east(f"{sctp} -c -a {WEST} -C 10 -V -S 5000")
     served = nics.end(serving)
     expect(done.code == 0, f"rping ends with {done.code}:", done.output, served.output)
+
+
+def counted(nics, side, table, counter):
+    """A counter of a side's kernel: of SCTP's list, or of the lines "NAME: ..." of the others'."""
+    text = nics.bed.run(side, f"cat /proc/net/{table}").checked()
+    if table == "sctp/snmp":
+        return int(dict(line.split() for line in text.splitlines())[counter])
+    names, values = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
+    return int(dict(zip(names, values))[counter])
+
+
+def run_program(nics, command, octets, server="west", by_rdma_cm=True):
+    """An unmodified program as server and client. The octets that it moves go over SCTP, and those that
+    connect by rdma_cm send nothing over TCP."""
+    client, host = ("east", WEST) if server == "west" else ("west", EAST)
+    run = f"env RNIC_TRANSPORT=sctp {CTL.with_name('rnic')} run {command}"
+    named = f"-a {host}" if "rping" in command else host
+    counters = (("sctp/snmp", "SctpOutUnorderChunks"), ("snmp", "OutSegs"))
+    before = [counted(nics, client, *counter) for counter in counters]
+    serving = nics.bed.spawn(server, f"exec {run} {'-s' if 'rping' in command else ''} 2>&1", 120)
+    if by_rdma_cm:
+        shown = f"{nics.ctl} res show listener"
+        nics.wait(lambda: " via sctp " in nics.bed.run(server, shown).output or not serving.running(), f"{command} listens")
+    else:
+        nics.wait(lambda: ":4853 " in nics.bed.run(server, "cat /proc/net/tcp /proc/net/tcp6").output or not serving.running(),
+                  f"{command} listens")
+    done = nics.bed.run(client, f"{run} {'-c' if 'rping' in command else ''} {named} 2>&1", 120)
+    served = serving.wait() if done.code == 0 else nics.end(serving)
+    expect(done.code == 0 and served.code == 0, f"{command} ends with {done.code}, its server with {served.code}:",
+           done.output, served.output)
+    chunks, segments = (counted(nics, client, *counter) - was for counter, was in zip(counters, before))
+    # A chunk has less than 1500 octets.
+    expect(chunks > octets / 1500, f"{command}: {chunks} chunks over SCTP for {octets} octets")
+    expect(not by_rdma_cm or segments == 0, f"{command}: {segments} segments over TCP")
+
+
+@case("unmodified programs over SCTP", kinds=("virtio",))
+def _(nics):
+    # Clients that send so many octets at least. The first and the last ones verify what arrives.
+    run_program(nics, "rping -C 10 -V -S 5000", 50_000)
+    run_program(nics, "rping -C 10 -V -S 5000", 50_000, server="east")
+    run_program(nics, "ib_write_bw -R -F -s 65536 -n 20", 20 * 65536)
+    run_program(nics, "ib_write_bw -R -F -s 65536 -n 20 -q 4", 80 * 65536)
+    run_program(nics, "ib_send_lat -R -F -s 4096 -n 50", 50 * 4096, server="east")
+    # Without -R they connect their queue pairs themselves.
+    run_program(nics, "ib_write_lat -F -s 4096 -n 50", 50 * 4096, by_rdma_cm=False)
+    run_program(nics, "ibv_rc_pingpong -g 0 -n 50 -c", 50 * 4096, by_rdma_cm=False)
+    run_program(nics, "ibv_rc_pingpong -g 0 -n 50 -c -e", 50 * 4096, server="east", by_rdma_cm=False)
+
+
+@case("connections over SCTP are shown by their processes", kinds=("virtio",))
+def _(nics):
+    serving = nics.serve("rping -s", f"--via sctp -a {WEST}")
+    pinging = nics.bed.spawn("east", f"exec {nics.ctl} rping -c --via sctp --netdev nic0 -a {WEST} -C 1000000000", 120)
+    try:
+        show = f"{nics.ctl} -d conn show state established dev nic0 --timeout 10"
+        nics.wait(lambda: " via sctp " in nics.east(show).output or not pinging.running(), "the connection is shown", 60)
+        shown = nics.east(show).checked()
+        expect(f" remote {WEST}:" in shown and re.search(r" rto:[1-9].* cwnd:[1-9].* snd_wnd:[1-9]", shown),
+               "its facts are not shown:", shown)
+    finally:
+        pinged = nics.end(pinging)
+        served = nics.end(serving)
+    expect(served.code in (0, 130), "the server fails:", served.output, pinged.output)
 
 
 @case("data over SCTP while packets are lost", kinds=("virtio",))

@@ -12,7 +12,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::channel::{ChannelError, administration_socket, io_error, observation_socket};
 use crate::dialogue::{Dialogue, program};
-use crate::inspected::{self, Inspected, InspectionEnd};
+use crate::inspected::{self, ALL_TOGETHER, INSPECTIONS, Inspected, InspectionEnd};
 use crate::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
 use crate::states::{
     DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
@@ -21,11 +21,6 @@ use crate::states::{
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd
 /// repeats itself if there are more.
 const MAX_PAGES: usize = 4096;
-
-/// Inspections at a time: each takes a descriptor, and memory for what the client says.
-const INSPECTIONS: usize = 16;
-/// How many times as long as for one client all are waited for.
-const ALL_TOGETHER: u32 = 8;
 
 /// Why rnicd did not do what an administrator asked for.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +213,7 @@ impl Administrator {
         ports: &[u32],
         what: &str,
         within: Duration,
-        mut each: impl FnMut(&mut Self, Vec<Inspected>) -> bool,
+        mut each: impl FnMut(&mut Self, Vec<(u32, Inspected)>) -> bool,
     ) -> Result<(), AskError> {
         let until = Instant::now() + ALL_TOGETHER * within;
         let mut ports = ports.to_vec();
@@ -238,31 +233,28 @@ impl Administrator {
         ports: &[u32],
         what: &str,
         within: Duration,
-    ) -> Result<Vec<Inspected>, AskError> {
-        let silent = |port, end| Inspected {
-            port,
-            said: Vec::new(),
-            end,
-        };
+    ) -> Result<Vec<(u32, Inspected)>, AskError> {
         if within.is_zero() {
             let ports = ports.iter();
-            return Ok(ports
-                .map(|&port| silent(port, InspectionEnd::NotAsked))
-                .collect());
+            return Ok(ports.map(|&port| (port, Inspected::not_asked())).collect());
         }
-        let (mut all, mut sockets) = (Vec::new(), Vec::new());
+        let (mut all, mut asked, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
         for &port in ports {
             match self.ask_for_socket(port, what, within) {
-                Ok(socket) => sockets.push((port, socket)),
+                Ok(socket) => {
+                    asked.push(port);
+                    sockets.push(socket);
+                }
                 // An rnicd that knows no inspections.
                 Err(AskError::Refused(refused)) if refused.reason != Reason::Malformed => {
-                    all.push(silent(port, InspectionEnd::Refused(refused)));
+                    let refused = InspectionEnd::Refused(refused);
+                    all.push((port, Inspected::silent(refused)));
                 }
                 Err(error) => return Err(error),
             }
         }
-        all.extend(inspected::read(sockets, within));
-        all.sort_by_key(|inspected| inspected.port);
+        all.extend(asked.into_iter().zip(inspected::read(sockets, within)));
+        all.sort_by_key(|&(port, _)| port);
         Ok(all)
     }
 

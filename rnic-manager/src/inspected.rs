@@ -16,11 +16,14 @@ use crate::protocol::Refused;
 /// The most octets that a client may say: tens of thousands of objects.
 pub const MAX_SAID: usize = 16 << 20;
 
-/// What the client of a port says of itself.
+/// Inspections at a time: each takes a descriptor, and memory for what the client says.
+pub(crate) const INSPECTIONS: usize = 16;
+/// How many times as long as for one client all are waited for.
+pub(crate) const ALL_TOGETHER: u32 = 8;
+
+/// What a client says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
-    /// The port.
-    pub port: u32,
     /// What it says: anything.
     pub said: Vec<u8>,
     /// How it ended.
@@ -42,6 +45,21 @@ pub enum InspectionEnd {
     NotAsked,
 }
 
+impl Inspected {
+    /// One who says nothing.
+    pub(crate) fn silent(end: InspectionEnd) -> Self {
+        Self {
+            said: Vec::new(),
+            end,
+        }
+    }
+
+    /// One who was not asked.
+    pub(crate) fn not_asked() -> Self {
+        Self::silent(InspectionEnd::NotAsked)
+    }
+}
+
 /// A client that has not said all yet.
 struct Speaker {
     /// Its place among all.
@@ -50,19 +68,14 @@ struct Speaker {
 }
 
 /// Reads what clients write to sockets until they close them, time is over, or it is too much.
-pub(crate) fn read(sockets: Vec<(u32, OwnedFd)>, within: Duration) -> Vec<Inspected> {
+/// Returns it in the order of the sockets.
+pub(crate) fn read(sockets: Vec<OwnedFd>, within: Duration) -> Vec<Inspected> {
     let until = Instant::now() + within;
-    let mut all: Vec<_> = sockets
-        .iter()
-        .map(|&(port, _)| Inspected {
-            port,
-            said: Vec::new(),
-            end: InspectionEnd::TimedOut,
-        })
-        .collect();
+    let silent = |_| Inspected::silent(InspectionEnd::TimedOut);
+    let mut all: Vec<_> = sockets.iter().map(silent).collect();
     let sockets = sockets.into_iter().enumerate();
     let mut speakers: Vec<_> = sockets
-        .map(|(index, (_, socket))| {
+        .map(|(index, socket)| {
             prepare(&socket);
             Speaker { index, socket }
         })

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rnic_core::connection::{Arrived, AssociationSocket, LONGEST_CHUNK, OutgoingChunk};
+use rnic_core::connection::{Arrived, AssociationSocket, LONGEST_CHUNK, OutgoingChunk, PathFacts};
 use rnic_core::tcp::TcpFailure;
 use rnic_manager::{Maker, PrivateFd};
 use rustix::io::Errno;
@@ -185,6 +185,10 @@ impl AssociationSocket for KernelAssociation {
             self.asks_left.set(ASKED_ANEW - 1);
         }
         self.max_chunk.get()
+    }
+
+    fn path(&self) -> Option<PathFacts> {
+        sctp::path(self.fd().ok()?).ok()
     }
 
     fn abort(&mut self) {

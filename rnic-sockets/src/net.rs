@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Net, NetError, Peers};
+use rnic_core::engine::{Known, Net, NetError, Peers};
 use rnic_core::tcp::CongestionAlgorithm;
 use rustix::io::Errno;
 
@@ -189,6 +189,12 @@ impl Net for KernelNet {
         Ok((at, Arc::new(port)))
     }
 
+    /// Refuses. RDMA listens by such a socket too: nothing tells the one from the other, and many
+    /// processes would have to share the mappers' UDP port at the same addresses.
+    fn make_known(&self, wanted: SocketAddr, _local: SocketAddr) -> Result<Known, NetError> {
+        Err(other(wanted, NO_MAPPER))
+    }
+
     fn active(
         &self,
         remote: SocketAddr,
@@ -218,6 +224,12 @@ fn of_family(interface: &KernelInterface, like: SocketAddr) -> impl Iterator<Ite
 
 const NO_SCOPE: &str =
     "a link-local address does not tell its interface; name that, as in fe80::1%eth0";
+
+/// What sockets of the kernel have not.
+const NO_MAPPER: &str = "over sockets of the kernel TCP and RDMA cannot share a number, because \
+                         there is no port mapper; choose another for RDMA, have what listens \
+                         there end, or use AF_XDP (`RNIC_VIA=xdp`), and do not set \
+                         RNIC_PORT_MAPPER=always";
 
 /// What a kernel without SCTP lacks.
 pub(crate) const NO_SCTP: &str = "this kernel has no SCTP: `modprobe sctp`, or use TCP";

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
+use rnic_core::connection::PathFacts;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use tracing::debug;
@@ -83,7 +85,7 @@ struct Events {
     adaptation: u8,
 }
 
-/// The front of what SCTP_STATUS tells; behind it is the primary path.
+/// What SCTP_STATUS tells.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy)]
 #[repr(C)]
 struct Status {
@@ -95,7 +97,22 @@ struct Status {
     inbound: u16,
     outbound: u16,
     fragmentation_point: u32,
-    path: [u8; 152],
+    path: Path,
+}
+
+/// The primary path (`struct sctp_paddrinfo`, which is packed).
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Path {
+    association: i32,
+    address: [u8; 128],
+    state: i32,
+    /// In octets.
+    cwnd: u32,
+    /// In milliseconds, and the next one.
+    srtt: u32,
+    rto: u32,
+    mtu: u32,
 }
 
 #[derive(FromBytes, Immutable)]
@@ -264,6 +281,18 @@ pub(crate) fn is_there(socket: BorrowedFd<'_>) -> bool {
     status(socket).is_ok()
 }
 
+/// Returns what is known of the way to the peer.
+pub(crate) fn path(socket: BorrowedFd<'_>) -> Result<PathFacts, Errno> {
+    let Status { rwnd, path, .. } = status(socket)?;
+    let millis = |millis: u32| Duration::from_millis(millis.into());
+    Ok(PathFacts {
+        rtt: (path.srtt != 0).then_some(millis(path.srtt)),
+        rto: millis(path.rto),
+        cwnd: path.cwnd.into(),
+        send_window: rwnd.into(),
+    })
+}
+
 fn status(socket: BorrowedFd<'_>) -> Result<Status, Errno> {
     let mut status = Status::new_zeroed();
     sys::get_sctp(socket, SCTP_STATUS, status.as_mut_bytes())?;
@@ -340,8 +369,9 @@ mod tests {
             size_of::<RtoInfo>(),
             size_of::<InitMsg>(),
             size_of::<Events>(),
+            size_of::<Path>(),
             size_of::<Status>(),
         ];
-        assert_eq!(sizes, [16, 8, 8, 176]);
+        assert_eq!(sizes, [16, 8, 8, 152, 176]);
     }
 }

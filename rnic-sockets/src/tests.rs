@@ -134,3 +134,14 @@ fn descriptors_are_closed_on_exec() {
         assert!(flags.contains(FdFlags::CLOEXEC));
     }
 }
+
+#[test]
+fn a_listener_has_no_other_number_than_its_port() {
+    let (local, _port) = net().listen(loopback(true)).unwrap();
+    let why = net().make_known(loopback(true), local).err().unwrap();
+    let why = why.to_string();
+    assert!(
+        why.contains("no port mapper") && why.contains("RNIC_VIA=xdp"),
+        "{why}"
+    );
+}

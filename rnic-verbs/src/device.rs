@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     next_worker: AtomicUsize,
     /// The process that opened it.
     process: Process,
+    /// Where the process is asked about it, if rnicd does not ask. Dropping it ends that.
+    pub(crate) inspections: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Declared last: the thread ends after the objects above sent their last commands.
     thread: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -167,6 +169,7 @@ impl Device {
                 next_stream: AtomicU64::new(0),
                 next_worker: AtomicUsize::new(0),
                 process: Process::this(),
+                inspections: OnceLock::new(),
                 thread,
             }),
         }
@@ -530,6 +533,7 @@ impl Drop for Inner {
             std::mem::forget(std::mem::take(&mut self.hosts));
             std::mem::forget(self.net.clone());
             std::mem::forget((self.inline.take(), self.standby.take(), self.thread.take()));
+            std::mem::forget(self.inspections.take());
             return;
         }
         if let Some(Ok(turn)) = self.inline.as_mut().map(Mutex::get_mut) {

@@ -13,7 +13,6 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
 use nix::unistd;
 use rnic_core::connection::ConnectionFacts;
@@ -24,8 +23,8 @@ use rnic_core::memory::table::list::{StagFacts, StagKind};
 use crate::events::{Ends, Router};
 use crate::objects::{Objects, QpFacts, ReceiveFacts};
 use crate::resource::{
-    ConnectionResource, CqResource, ListenerResource, MpaResource, MrResource, PdResource,
-    QpResource, Resource, SrqResource, Summary,
+    ConnectionResource, CqResource, DeviceResource, ListenerResource, MpaResource, MrResource,
+    PdResource, QpResource, Resource, SrqResource, Summary,
 };
 use crate::state::QpState;
 
@@ -34,6 +33,8 @@ const PIECE: usize = 32 << 10;
 
 /// What can answer for a device. It does not keep the device open.
 pub(crate) struct Inspector {
+    /// What is said first, where nobody else says it.
+    first: Option<DeviceResource>,
     hosts: Box<[HostEnd]>,
     router: Arc<Router>,
     objects: Arc<Objects>,
@@ -77,16 +78,11 @@ impl Write for Reader {
     }
 }
 
-/// Blocks SIGPIPE in this thread: a reader may be gone, and the application may not expect a
-/// signal. The calls of `reply` fail instead.
-pub(crate) fn expect_no_reader() -> io::Result<()> {
-    Ok(SigSet::from(Signal::SIGPIPE).thread_block()?)
-}
-
 impl Inspector {
     pub(crate) fn new(hosts: Box<[HostEnd]>, router: Arc<Router>, objects: Arc<Objects>) -> Self {
         let asked = hosts.iter().map(|_| None).collect();
         Self {
+            first: None,
             hosts,
             router,
             objects,
@@ -94,7 +90,17 @@ impl Inspector {
         }
     }
 
-    /// Answers on a pipe, and closes it. `within`: how long the answer is waited for.
+    /// Says first what the device is.
+    pub(crate) fn of(self, device: DeviceResource) -> Self {
+        Self {
+            first: Some(device),
+            ..self
+        }
+    }
+
+    /// Answers on a pipe, and closes it. `within`: how long the answer is waited for. The reader may
+    /// be gone: then the application, which does not expect it, gets no SIGPIPE if this thread has
+    /// been started [without signals](crate::signals::without_signals).
     pub(crate) fn reply(&mut self, what: &str, within: Duration, pipe: OwnedFd) -> io::Result<()> {
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let reader = Reader {
@@ -120,7 +126,9 @@ impl Inspector {
             "connection" => self.connections(within),
             _ => vec![Resource::Unknown],
         };
-        for resource in resources.iter().chain([&Resource::End]) {
+        let first = self.first.clone().map(Resource::Device);
+        let all = first.iter().chain(&resources);
+        for resource in all.chain([&Resource::End]) {
             serde_json::to_writer(&mut *to, resource)?;
             to.write_all(b"\n")?;
         }

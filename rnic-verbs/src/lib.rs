@@ -107,7 +107,7 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, offers, port, ports, resource, state, via < binding, error < events,
+// address, async_event, objects, offers, port, ports, resource, signals, state, via < binding, error < events,
 // open_error, private_data, request, ring, standby < config, driver, inspector < device <
 // async_events, connection_events, cq, open, pd < copier, srq < qp < listener, memory < window
 mod address;
@@ -137,6 +137,7 @@ mod qp;
 mod request;
 pub mod resource;
 mod ring;
+mod signals;
 mod srq;
 mod standby;
 mod state;

@@ -1,28 +1,36 @@
 //! Opening a device: an interface, a worker with an engine for each of its shares, and what drives
 //! them.
 
+use std::io;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
 use rnic_core::engine::{Net, SplitTurn, mailboxes};
 use rnic_core::memory::table::StagTable;
+use rnic_manager::{Inspection, InspectionSocket, dialogue};
 use rnic_sockets::{
     AssociationWorker, KernelInterface, KernelNet, KernelSockets, Protocol, SocketWorker,
 };
-use rnic_xdp::client::{Inspection, Manager};
+use rnic_xdp::client::Manager;
 use rnic_xdp::{Worker, XdpInterface, XdpNet, bell, cpus_near};
+use tracing::debug;
 
 use crate::config::{DeviceConfig, Driving};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::inspector::{Inspector, expect_no_reader};
+use crate::inspector::Inspector;
 use crate::interface::Interface;
 use crate::open_error::{NotShared, OpenError};
+use crate::resource::DeviceResource;
+use crate::signals::without_signals;
 use crate::via::{KernelWay, Via};
 
 /// Inspections that may wait. rnicd sends no more.
 const MAX_INSPECTIONS: usize = 4;
+
+/// The stack of the thread that answers them.
+const STACK: usize = 256 << 10;
 
 impl Device {
     /// Opens a network interface of this thread's network namespace, with the defaults: the
@@ -100,8 +108,11 @@ fn open_by_sockets(
         interface,
         protocol,
         why,
+        ignored: too_many_workers(config.driving, "sockets of the kernel have one"),
     };
-    Ok(Device::on_sockets(host, net, driver, kernel))
+    let device = Device::on_sockets(host, net, driver, kernel);
+    answer_at_socket(&device);
+    Ok(device)
 }
 
 /// Makes the table of STags.
@@ -162,7 +173,10 @@ impl Opened {
         let (sender, inspections) = bounded(MAX_INSPECTIONS);
         let (share, net) = manager.with_inspections(sender).open(&config.interface)?;
         Ok(Self {
-            interface: Interface::of(&share).ignoring(too_many_workers(config.driving)),
+            interface: Interface::of(&share).ignoring(too_many_workers(
+                config.driving,
+                "a port of rnicd has one queue",
+            )),
             shares: vec![share],
             net: Arc::new(net),
             inspections: Some(inspections),
@@ -207,33 +221,78 @@ impl Opened {
         let workers = Worker::for_shares(shares, &config.engine, secret()?, ends)?;
         let driver = driver(config.driving, workers, interface.report().numa_node)?;
         let device = Device::on_interface(hosts, net, driver, interface);
-        if let Some(inspections) = inspections {
-            answer(inspections, device.inner.inspector())?;
+        match inspections {
+            Some(inspections) => answer(inspections, device.inner.inspector())
+                .map_err(|error| OpenError::Threads(Error::Thread(error)))?,
+            None => answer_at_socket(&device),
         }
         Ok(device)
     }
 }
 
-/// Returns the complaint if more workers were asked for than a port of rnicd has.
-fn too_many_workers(driving: Driving) -> Option<String> {
+/// Returns the complaint if more workers were asked for than there can be.
+fn too_many_workers(driving: Driving, why: &str) -> Option<String> {
     match driving {
         Driving::Threads {
             most: Some(most @ 2..),
             ..
-        } => Some(format!(
-            "1 worker, not {most}: a port of rnicd has one queue"
-        )),
+        } => Some(format!("1 worker, not {most}: {why}")),
         _ => None,
+    }
+}
+
+/// Has the process answer those who ask about a device that rnicd does not know. A sandbox may have
+/// no socket for it, or no thread: then nobody can ask, and the device is as good.
+fn answer_at_socket(device: &Device) {
+    let serve = || {
+        let socket = Arc::new(InspectionSocket::listen()?);
+        let inspector = device.inner.inspector().of(about(device));
+        let asked = socket.clone();
+        answer(std::iter::from_fn(move || asked.next()), inspector)?;
+        // A new device has none.
+        let _ = device.inner.inspections.set(Box::new(Asked(socket)));
+        Ok::<_, io::Error>(())
+    };
+    if let Err(error) = serve() {
+        debug!("`rnic-ctl conn show` does not show this device: {error}");
+    }
+}
+
+/// Where the process is asked about a device, until this is dropped.
+struct Asked(Arc<InspectionSocket>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Returns what a device is.
+fn about(device: &Device) -> DeviceResource {
+    let (netdev, via) = match (device.kernel(), device.interface()) {
+        (Some(kernel), _) => {
+            let via = match kernel.protocol() {
+                Protocol::Tcp => "tcp",
+                Protocol::Sctp => "sctp",
+            };
+            (kernel.interface().name.as_deref(), via)
+        }
+        (None, interface) => (interface.map(|open| &*open.report().netdev), "xdp"),
+    };
+    DeviceResource {
+        netdev: netdev.unwrap_or("any").to_owned(),
+        via: via.to_owned(),
+        program: dialogue::program(),
     }
 }
 
 /// Starts a thread that answers inspections. It ends after the device was closed, when none can
 /// come any more.
-fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result<(), OpenError> {
+fn answer(
+    inspections: impl IntoIterator<Item = Inspection> + Send + 'static,
+    mut inspector: Inspector,
+) -> io::Result<()> {
     let answer = move || {
-        if expect_no_reader().is_err() {
-            return;
-        }
         for Inspection {
             what,
             within,
@@ -245,9 +304,9 @@ fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result
         }
     };
     let thread = std::thread::Builder::new().name("rnic-inspector".into());
-    let started = thread.spawn(answer);
-    started.map_err(|error| OpenError::Threads(Error::Thread(error)))?;
-    Ok(())
+    // A program may lock all its memory, of which it has little.
+    let thread = thread.stack_size(STACK);
+    without_signals(|| thread.spawn(answer)).map(drop)
 }
 
 /// Makes what drives the workers of an interface on this NUMA node.

@@ -15,6 +15,8 @@ pub use tcp::TcpResource;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Resource {
+    /// The device, of which rnicd knows nothing.
+    Device(DeviceResource),
     /// How many objects there are.
     Summary(Summary),
     /// A protection domain.
@@ -43,6 +45,18 @@ pub enum Resource {
     /// Something that this version does not know.
     #[serde(other)]
     Newer,
+}
+
+/// A device that is no port of rnicd.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceResource {
+    /// Its interface: `any` for all of the host.
+    pub netdev: String,
+    /// What carries its connections: `tcp` or `sctp` sockets of the kernel, or `xdp`.
+    pub via: String,
+    /// The name of the program.
+    pub program: String,
 }
 
 /// How many objects there are.

@@ -22,10 +22,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl::set_timerslack;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rnic_core::engine::{Sleeper, SplitTurn, WorkerGone};
 
 use crate::error::Error;
+use crate::signals::without_signals;
 
 /// Polls in vain between two looks that are not polling.
 const FEW_POLLS: u32 = 8;
@@ -355,28 +355,4 @@ impl Shared {
         self.mode.store(ASLEEP, Ordering::SeqCst);
         Some((worker.sleeper(), at_most))
     }
-}
-
-/// Starts a thread that gets no signal but those that its own instructions cause: the application's
-/// handlers run on its own threads.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    let mut blocked = SigSet::all();
-    for own in [
-        Signal::SIGSEGV,
-        Signal::SIGBUS,
-        Signal::SIGFPE,
-        Signal::SIGILL,
-        Signal::SIGTRAP,
-        Signal::SIGSYS,
-        Signal::SIGABRT,
-    ] {
-        blocked.remove(own);
-    }
-    // Blocking valid signals does not fail.
-    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-    let started = start();
-    if let Ok(before) = before {
-        let _ = before.thread_set_mask();
-    }
-    started
 }

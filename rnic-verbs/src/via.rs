@@ -98,6 +98,7 @@ pub struct KernelWay {
     pub(crate) protocol: Protocol,
     /// Why no better way was taken, unless this one was asked for.
     pub(crate) why: Option<String>,
+    pub(crate) ignored: Option<String>,
 }
 
 impl KernelWay {
@@ -115,6 +116,11 @@ impl KernelWay {
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
+
+    /// Returns what was asked for and is not possible, with the reason.
+    pub fn ignored(&self) -> Option<&str> {
+        self.ignored.as_deref()
+    }
 }
 
 impl fmt::Display for KernelWay {
@@ -127,8 +133,11 @@ impl fmt::Display for KernelWay {
             Some(name) => write!(f, "kernel {protocol} on {name}")?,
             None => write!(f, "kernel {protocol} on any interface")?,
         }
-        match &self.why {
-            Some(why) => write!(f, " ({why})"),
+        if let Some(why) = &self.why {
+            write!(f, " ({why})")?;
+        }
+        match &self.ignored {
+            Some(ignored) => write!(f, ", {ignored}"),
             None => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use rnic_core::in_memory;
 use rnic_core::memory::table::TableError;
 use rnic_verbs::{
     Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error,
-    HugePages, InterfaceConfig, Mr, OpenError, Qp, QpCaps, Region, SendRequest,
+    HugePages, InterfaceConfig, Mr, OpenError, Qp, QpCaps, Region, SendRequest, Via,
 };
 use rnic_xdp::cpus_near;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
@@ -434,4 +434,30 @@ fn why_there_is_no_port_is_said_too() {
     // Nobody listens any more.
     let error = Device::open_with(&config).err().unwrap();
     assert_eq!(error.to_string(), alone);
+}
+
+#[test]
+fn sockets_of_the_kernel_say_that_they_have_one_worker() {
+    let open = |most| {
+        let config = DeviceConfig {
+            via: Via::Kernel,
+            driving: threads(most, false),
+            ..DeviceConfig::new("lo")
+        };
+        Device::open_with(&config).unwrap()
+    };
+    for (most, ignored) in [
+        (None, None),
+        (Some(1), None),
+        (
+            Some(4),
+            Some("1 worker, not 4: sockets of the kernel have one"),
+        ),
+    ] {
+        let device = open(most);
+        let kernel = device.kernel().unwrap();
+        assert_eq!((device.workers(), kernel.ignored()), (1, ignored));
+        let is_told = kernel.to_string().contains("1 worker, not");
+        assert_eq!(is_told, ignored.is_some(), "{kernel}");
+    }
 }

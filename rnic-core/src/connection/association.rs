@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::adaptation::StreamIds;
 use crate::ids::ListenerId;
@@ -30,8 +31,26 @@ pub trait AssociationSocket: fmt::Debug + Send {
     /// Returns the most octets of user data that a chunk may have without being cut.
     fn max_chunk(&self) -> usize;
 
+    /// Returns what is known of the way to the peer, for an administrator.
+    fn path(&self) -> Option<PathFacts> {
+        None
+    }
+
     /// Ends the association with an ABORT.
     fn abort(&mut self);
+}
+
+/// The way of an association to its peer, which all its sessions share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathFacts {
+    /// The smoothed round-trip time, once measured.
+    pub rtt: Option<Duration>,
+    /// The retransmission timeout.
+    pub rto: Duration,
+    /// The congestion window, in octets.
+    pub cwnd: u64,
+    /// What the peer's window has room for.
+    pub send_window: u64,
 }
 
 /// What receiving yields.

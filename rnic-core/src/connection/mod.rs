@@ -41,7 +41,7 @@ use crate::time::Instant;
 use crate::wire::hello::Receipts;
 
 pub use self::association::{
-    Arrived, Associated, AssociationSocket, Associations, LONGEST_CHUNK, OutgoingChunk,
+    Arrived, Associated, AssociationSocket, Associations, LONGEST_CHUNK, OutgoingChunk, PathFacts,
 };
 pub(crate) use self::association::{Association, Standing};
 pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};

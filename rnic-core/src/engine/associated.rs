@@ -7,8 +7,9 @@ mod sending;
 use std::time::Duration;
 
 use crate::connection::{
-    Accepted, Association, AssociationSocket, Associations, Connection, ConnectionOptions,
-    EndReason, Event, FlowKey, PortReservation, Ready, SctpSession, Standing, Wants,
+    Accepted, Association, AssociationSocket, Associations, Connection, ConnectionFacts,
+    ConnectionOptions, EndReason, Event, FlowKey, PortReservation, Ready, SctpSession, Standing,
+    Wants,
 };
 use crate::ids::{ListenerId, QpNumber};
 use crate::memory::epoch::Guard;
@@ -64,6 +65,17 @@ impl<L: Associations> Carrier for SctpSession<L> {
 
     fn unlisten(engine: &mut SessionEngine<L>, listener: ListenerId) {
         engine.below.sockets.unlisten(listener);
+    }
+
+    /// The way to the peer is that of the association.
+    fn add_facts(engine: &SessionEngine<L>, index: usize, facts: &mut ConnectionFacts) {
+        let association = engine.connections[index].association();
+        let association = engine.below.associations.get(association);
+        if let Some(path) = association.and_then(|shared| shared.socket.path()) {
+            let tcp = &mut facts.tcp;
+            tcp.rtt = path.rtt.map(|rtt| (rtt, Duration::ZERO));
+            (tcp.rto, tcp.cwnd, tcp.send_window) = (path.rto, path.cwnd, path.send_window);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What an engine does in another way for each transport of its connections.
 
 use crate::connection::{
-    AddressPair, ConnectionOptions, EndReason, Event, FlowKey, PortReservation, Transport,
+    AddressPair, ConnectionFacts, ConnectionOptions, EndReason, Event, FlowKey, PortReservation,
+    Transport,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
@@ -45,6 +46,9 @@ pub trait Carrier: Transport + Sized {
 
     /// Is told that the application is about to accept the request of a connection.
     fn accepted(_: &mut Engine<Self>, _: Instant, _: usize) {}
+
+    /// Adds to the facts of the connection at an index what is known elsewhere.
+    fn add_facts(_: &Engine<Self>, _: usize, _: &mut ConnectionFacts) {}
 
     /// Moves a connection with its request to another engine of the device. Behind sockets there is
     /// one engine.

@@ -14,6 +14,7 @@ mod drops;
 mod due;
 mod embryonic;
 mod events;
+mod facts;
 mod flows;
 mod framed;
 mod handover;
@@ -527,21 +528,6 @@ impl<T: Transport> Engine<T> {
         self.connections
             .iter()
             .all(|(_, connection)| connection.is_settled())
-    }
-
-    /// Returns the counters and the facts of every connection.
-    pub fn snapshot(&self, now: Instant) -> Snapshot {
-        let mut tcp = self.counters.tcp;
-        for (_, connection) in &self.connections {
-            tcp.add(connection.tcp_counters());
-        }
-        Snapshot {
-            engine: self.counters.engine,
-            drops: self.counters.drops,
-            tcp,
-            rdma: self.counters.rdma,
-            connections: self.connections.iter().map(|(_, c)| c.facts(now)).collect(),
-        }
     }
 
     /// Writes the state of each layer of each connection, for tests that compare engines.

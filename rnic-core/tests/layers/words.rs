@@ -8,9 +8,10 @@ use crate::{files, workspace};
 
 /// Where the state of all connections is asked for, which takes the longer the more there are: for
 /// administrators and reports, and never to wait for the engine.
-const SNAPSHOTS: [&str; 10] = [
+const SNAPSHOTS: [&str; 11] = [
     "rnic-core/src/engine/command",
     "rnic-core/src/engine/commands",
+    "rnic-core/src/engine/facts",
     "rnic-core/src/engine/mod",
     "rnic-core/src/engine/owners/moving",
     "rnic-core/src/testing/host",
@@ -43,6 +44,7 @@ const LOGS: &[&str] = &[
     "rnic-verbs/src/config",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
+    "rnic-verbs/src/open",
     "rnic-verbs/src/qp",
     "rnic-xdp/src/client/session",
     "rnic-xdp/src/device/interface/control",

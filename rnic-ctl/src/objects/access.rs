@@ -62,6 +62,11 @@ impl Access {
         connect(self.socket.as_deref())
     }
 
+    /// Returns whether the user wants to know of one rnicd alone.
+    pub(super) fn names_rnicd(&self) -> bool {
+        self.socket.is_some()
+    }
+
     /// Adds the options behind the object to those in front of it.
     pub(super) fn style(&self, style: Style) -> Style {
         Style {

@@ -1,4 +1,4 @@
-//! `rnic-ctl conn`: the connections of clients.
+//! `rnic-ctl conn`: the connections of clients, and of processes with devices of their own.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,20 @@ use rnic_verbs::resource::Resource;
 use serde_json::Value;
 
 use super::access::{ObjectArgs, Style};
+use super::asked::{self, Asking};
 use super::filter::CONNECTIONS;
 use super::line::Line;
-use super::said::{self, Asking};
+use super::said;
 use crate::failure::Outcome;
 
-/// Shows the connections of clients, as `ss` does those of the kernel.
+/// Shows RDMA connections, as `ss` does those of the kernel.
 ///
-/// A line has what rnicd knows of the client, and behind "client:" what the client says of its
-/// connection, which rnicd cannot check. With -d lines below have what was agreed on in MPA
+/// They are those of rnicd's clients, and those of the processes in this network namespace that use
+/// sockets of the kernel or have an interface for themselves. Of the latter a line has "via": "tcp",
+/// "sctp" or "xdp"; --socket leaves them out.
+///
+/// A line has what rnicd knows of the client, or the kernel of the process, and behind "client:"
+/// what the program says of its connection, which nobody can check. With -d lines below have what was agreed on in MPA
 /// start-up, and TCP in the words of `ss -ti`: times in milliseconds, windows in segments. -j has
 /// sizes and windows in octets, rates in octets a second. A client whose program drives its
 /// connections by polling answers when it polls next. If a client does not answer, the exit code is
@@ -38,7 +43,7 @@ pub(crate) fn run(args: &ObjectArgs<Verb, Asking>, style: Style) -> Outcome<Exit
         None => &[],
     };
     let filter = CONNECTIONS.parse(words)?;
-    said::show(&args.access, style, ("connection", &filter), line)
+    asked::show(&args.access, style, ("connection", &filter), line)
 }
 
 fn line(resource: Resource) -> Option<Line> {

@@ -2,8 +2,8 @@
 
 use nix::unistd::User;
 use rnic_manager::states::PortState;
-use rnic_manager::{Administrator, AskError};
-use rnic_verbs::resource::Resource;
+use rnic_manager::{Administrator, AskError, DeviceProcess};
+use rnic_verbs::resource::{DeviceResource, Resource};
 
 use super::access::failed;
 use crate::failure::{Failure, Outcome};
@@ -179,7 +179,8 @@ impl Filter {
         self.choose(ports, administrator, what)
     }
 
-    fn choose(
+    /// Returns those of all ports that pass. It is an error if the filter names what is not there.
+    pub(super) fn choose(
         &self,
         mut ports: Vec<PortState>,
         administrator: &mut Administrator,
@@ -214,6 +215,19 @@ impl Filter {
             && self.port.is_none_or(|number| number == port.port)
             && self.pid.is_none_or(|pid| pid == port.pid)
             && self.uid.is_none_or(|uid| uid == port.uid)
+    }
+
+    /// Returns whether the objects of a process that has no port may pass.
+    pub(super) fn admits_process(&self, process: &DeviceProcess) -> bool {
+        self.port.is_none()
+            && self.pid.is_none_or(|pid| pid == process.pid)
+            && self.uid.is_none_or(|uid| uid == process.uid)
+    }
+
+    /// Returns whether what such a process says of its device passes.
+    pub(super) fn admits_device(&self, device: Option<&DeviceResource>) -> bool {
+        let has = |dev: &String| device.is_some_and(|device| device.netdev == *dev);
+        self.dev.as_ref().is_none_or(has)
     }
 
     /// Returns whether what belongs to a port passes only for some ports.

@@ -3,8 +3,9 @@
 
 // From the ground up:
 // words < line < settings, access < dev, client, user, monitor, filter < port, lease, steer, rates,
-// said < stat, top, conn, res, metrics
+// said < asked < stat, top, conn, res, metrics
 mod access;
+mod asked;
 pub(crate) mod client;
 pub(crate) mod conn;
 pub(crate) mod dev;
@@ -25,4 +26,4 @@ pub(crate) mod user;
 mod words;
 
 pub(crate) use access::{ObjectArgs, Style};
-pub(crate) use said::Asking;
+pub(crate) use asked::Asking;

@@ -1,4 +1,4 @@
-//! `rnic-ctl res`: the RDMA objects of clients.
+//! `rnic-ctl res`: the RDMA objects of clients, and of processes with devices of their own.
 
 use std::process::ExitCode;
 
@@ -6,15 +6,18 @@ use clap::{Subcommand, ValueEnum};
 use rnic_verbs::resource::Resource;
 
 use super::access::{ObjectArgs, Style};
+use super::asked::{self, Asking};
 use super::filter::{QPS, RESOURCES};
 use super::line::Line;
-use super::said::{self, Asking};
+use super::said;
 use crate::failure::Outcome;
 
-/// Shows the RDMA objects of clients, as `rdma resource` does those of adapters.
+/// Shows RDMA objects, as `rdma resource` does those of adapters.
 ///
-/// A line has what rnicd knows of the client, and behind "client:" what the client says of itself,
-/// which rnicd cannot check. A local address that it has not leased has "leased no". If a client
+/// They are those of rnicd's clients, and those of the processes in this network namespace that use
+/// sockets of the kernel or have an interface for themselves (whose lines have "via"; --socket
+/// leaves them out). A line has what rnicd knows of the client, or the kernel of the process, and
+/// behind "client:" what the program says of itself, which nobody can check. A local address that it has not leased has "leased no". If a client
 /// does not answer, the exit code is 1, and -j has an object with "error" in its place. Users other
 /// than root see the objects of their own ports.
 #[derive(Clone, Debug, Subcommand)]
@@ -73,7 +76,7 @@ pub(crate) fn run(args: &ObjectArgs<Verb, Asking>, style: Style) -> Outcome<Exit
     };
     let filter = filters.parse(words)?;
     let what = kind.map_or("summary", Kind::name);
-    said::show(&args.access, style, (what, &filter), line)
+    asked::show(&args.access, style, (what, &filter), line)
 }
 
 fn line(resource: Resource) -> Option<Line> {

@@ -51,7 +51,7 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
             return Err(Errno::last());
         }
     }
-    let (local, adapter, _shared, options) = {
+    let (local, adapter, _shared, one_family) = {
         let mut state = this.state();
         if state.phase != Phase::Bound {
             return Err(Errno::EINVAL);
@@ -64,15 +64,13 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
         };
         // The engine reserves the port for itself.
         let shared = state.reserved.take().and_then(Reserved::free);
-        let options = (state.any_port, state.options.one_family);
-        (local, state.adapter, shared, options)
+        (local, state.adapter, shared, state.options.one_family)
     };
     let shown = address::read(&raw const (*id).route.addr.src_addr.addr);
     let is_loopback = shown.is_some_and(|shown| shown.ip().to_canonical().is_loopback());
-    let (any_port, one_family) = options;
     let listening = match adapter {
-        Some(adapter) => listen_on(adapter, (local, any_port), this, is_loopback),
-        None => listen_on_all((local, any_port), this, one_family),
+        Some(adapter) => listen_on(adapter, local, this, is_loopback),
+        None => listen_on_all(local, this, one_family),
     };
     listening.inspect_err(|_| {
         for adapter in adapters() {
@@ -85,7 +83,7 @@ unsafe fn listen(id: *mut rdma_cm_id, backlog: i32) -> Result<(), Errno> {
 /// Listens on a device. Whoever named the loopback address wants no peers but those of this host.
 fn listen_on(
     adapter: &'static Adapter,
-    (local, any_port): (SocketAddr, bool),
+    local: SocketAddr,
     id: &Arc<Id>,
     is_loopback: bool,
 ) -> Result<(), Errno> {
@@ -102,7 +100,7 @@ fn listen_on(
         }
         false => Peers::all(),
     };
-    let listener = mapping::listen(&device, local, any_port, &peers);
+    let listener = mapping::listen(&device, local, &peers);
     let listener = Arc::new(listener.map_err(errno_of)?);
     table::remember_listener(adapter, listener, id)?;
     // Peers may come once this returns: workers carry out commands in their order, so that this
@@ -112,11 +110,7 @@ fn listen_on(
 }
 
 /// Listens on all devices, for IPv4 too if the address stands for both families.
-fn listen_on_all(
-    (local, any_port): (SocketAddr, bool),
-    id: &Arc<Id>,
-    one_family: bool,
-) -> Result<(), Errno> {
+fn listen_on_all(local: SocketAddr, id: &Arc<Id>, one_family: bool) -> Result<(), Errno> {
     let mut families = vec![local];
     if local.is_ipv6() && !one_family {
         families.push(SocketAddr::from(([0; 4], local.port())));
@@ -125,13 +119,13 @@ fn listen_on_all(
         for any in &families {
             // The kernel gives a port at any address to one socket.
             if adapters().len() == 1 {
-                listen_on(adapter, (*any, any_port), id, false)?;
+                listen_on(adapter, *any, id, false)?;
                 continue;
             }
             let own = adapter.addresses().into_iter();
             for ip in own.filter(|ip| ip.is_ipv4() == any.is_ipv4()) {
                 let local = SocketAddr::new(ip, any.port());
-                listen_on(adapter, (local, any_port), id, false)?;
+                listen_on(adapter, local, id, false)?;
             }
         }
     }

@@ -18,7 +18,8 @@ pub(super) enum Use {
     Never,
     /// Peers are asked, and a listener gets another TCP port where a TCP socket has its own.
     Needed,
-    /// Each listener gets another TCP port, so that its own is free for a TCP socket to come.
+    /// Each listener gets another TCP port than its number, so that this is free for a TCP socket to
+    /// come. That it may be one that we have chosen changes nothing: the program knows it.
     Always,
 }
 
@@ -52,29 +53,24 @@ pub(super) fn tcp_listens(local: SocketAddr) -> bool {
 /// Reports on stderr why a listener does not share its number with a TCP socket: errno says only that
 /// the address is in use.
 fn say(local: SocketAddr, why: &Error) {
-    if tcp_listens(local) {
-        let line = format!("rnic: RDMA does not share {local} with the TCP socket there: {why}\n");
-        // The program may have closed it.
-        let _ = stderr().write_all(line.as_bytes());
-    }
+    let line = format!("rnic: RDMA does not share {local} with a TCP socket: {why}\n");
+    // The program may have closed it.
+    let _ = stderr().write_all(line.as_bytes());
 }
 
-/// Listens at an address, or at another TCP port where a TCP socket has that of the program. With
-/// `any_port` the program left the port to us.
-pub(super) fn listen(
-    device: &Device,
-    local: SocketAddr,
-    any_port: bool,
-    peers: &Peers,
-) -> Result<Listener, Error> {
+/// Listens at an address, or at another TCP port where a TCP socket has that of the program, or is to
+/// have it.
+pub(super) fn listen(device: &Device, local: SocketAddr, peers: &Peers) -> Result<Listener, Error> {
     let mapped = || device.listen_mapped(local, peers.clone());
-    if choice() == Use::Always && !any_port {
-        return mapped();
+    if choice() == Use::Always {
+        return mapped().inspect_err(|why| say(local, why));
     }
     match device.listen_to(local, peers.clone()) {
         Err(taken @ Error::Net(NetError::InUse(_))) if choice() != Use::Never => {
             mapped().map_err(|why| {
-                say(local, &why);
+                if tcp_listens(local) {
+                    say(local, &why);
+                }
                 taken
             })
         }

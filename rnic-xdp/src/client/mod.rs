@@ -2,11 +2,9 @@
 //! host.
 
 mod connection;
-mod inspection;
 mod net;
 mod open;
 mod session;
 
-pub use inspection::Inspection;
 pub use net::ManagedNet;
 pub use open::Manager;

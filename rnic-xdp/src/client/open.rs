@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_channel::{Sender, unbounded};
+use rnic_manager::Inspection;
 use rnic_manager::channel::ChannelError;
 use rnic_manager::dialogue::{Dialogue, program};
 use rnic_manager::protocol::{Answer, Ask, Grant, UntaggedAddress, Withheld};
 
-use super::inspection::Inspection;
 use super::net::ManagedNet;
 use super::session::Session;
 use crate::device::error::OpenError;

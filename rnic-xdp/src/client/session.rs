@@ -16,15 +16,14 @@ use nix::sys::time::TimeSpec;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::{Found, NextHopRequest};
 use rnic_core::time::Instant;
-use rnic_manager::Token;
 use rnic_manager::channel::{Channel, ChannelError};
 use rnic_manager::protocol::{
     Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, UntaggedAddress, VERSION,
 };
+use rnic_manager::{Inspection, Token};
 use tracing::{debug, info, warn};
 
 use super::connection::{Connection, LOCATED_WITHIN, Waiting, refuse};
-use super::inspection::Inspection;
 use crate::device::clock::clock;
 use crate::device::interface::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
 use crate::device::routes::{LinkState, Update};

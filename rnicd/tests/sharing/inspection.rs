@@ -29,8 +29,8 @@ fn ask(rig: &Rig, port: u32, what: &str, within: Duration) -> Inspected {
         true
     };
     administrator.inspect(&[port], what, within, keep).unwrap();
-    let [answer] = <[_; 1]>::try_from(all).unwrap();
-    assert_eq!(answer.port, port);
+    let [(of, answer)] = <[_; 1]>::try_from(all).unwrap();
+    assert_eq!(of, port);
     answer
 }
 

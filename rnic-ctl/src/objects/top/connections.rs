@@ -43,8 +43,8 @@ impl Connections {
         let turn = self.turn(ports, patience.most);
         let within = patience.within;
         administrator.inspect(&turn, SUMMARY, within, |_, answers| {
-            for answer in answers {
-                let port = ports.iter().find(|port| port.port == answer.port);
+            for (of, answer) in answers {
+                let port = ports.iter().find(|port| port.port == of);
                 let Some(port) = port else { continue };
                 let mut count = None;
                 said::read(&answer, (SUMMARY, within), |one| {
