@@ -12,6 +12,7 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::context::{AsyncEvent, Context, for_each, with_open};
 use crate::errno::{Errno, fail, lock};
+use crate::modify::has_drained;
 use crate::objects::{Cq, Qp, Srq, Unacknowledged};
 use crate::registry::{CQS, QPS, SRQS};
 
@@ -59,17 +60,13 @@ fn begin(adapter: &'static Adapter) -> Result<AsyncEvents, Errno> {
 
 fn hand_on(adapter: &Adapter, event: Event) {
     let of_qp = |qp: QpNumber, event_type| {
-        QPS.with(adapter, qp.0, |qp| {
-            let element = ibv_async_event_element { qp: qp.pointer() };
-            // SAFETY: the registry lends a queue pair that exists, and nothing changes its context.
-            let context = unsafe { (*qp.pointer()).context };
-            push(context, element, event_type);
-        });
+        QPS.with(adapter, qp.0, |qp| push_of_qp(qp, event_type));
     };
     match event {
         Event::QpFatal { qp } => of_qp(qp, IBV_EVENT_QP_FATAL),
         Event::QpRequestError { qp } => of_qp(qp, IBV_EVENT_QP_REQ_ERR),
         Event::QpAccessError { qp } => of_qp(qp, IBV_EVENT_QP_ACCESS_ERR),
+        Event::SqDrained { qp } => tell_drained(adapter, qp),
         Event::QpLastWqeReached { qp } => of_qp(qp, IBV_EVENT_QP_LAST_WQE_REACHED),
         Event::SrqLimitReached { srq, .. } => {
             SRQS.with(adapter, srq.0, |srq| {
@@ -96,6 +93,24 @@ fn hand_on(adapter: &Adapter, event: Event) {
         | Event::SrqShareExceeded { .. }
         | Event::SrqHighWater { .. } => {}
     }
+}
+
+/// Tells that a send queue has drained, if the program has asked for that and has not let the queue
+/// go on meanwhile.
+pub(crate) fn tell_drained(adapter: &Adapter, qp: QpNumber) {
+    QPS.with(adapter, qp.0, |qp| {
+        if lock(&qp.settings).attr.en_sqd_async_notify != 0 && has_drained(qp) {
+            push_of_qp(qp, IBV_EVENT_SQ_DRAINED);
+        }
+    });
+}
+
+/// Tells of something about a queue pair.
+fn push_of_qp(qp: &Qp, event_type: u32) {
+    let element = ibv_async_event_element { qp: qp.pointer() };
+    // SAFETY: the registry lends a queue pair that exists, and nothing changes its context.
+    let context = unsafe { (*qp.pointer()).context };
+    push(context, element, event_type);
 }
 
 fn push(context: *mut ibv_context, element: ibv_async_event_element, event_type: u32) {

@@ -94,6 +94,9 @@ unsafe fn move_datagrams(
     if wanted == IBV_QPS_RESET {
         settings.attr = ibv_qp_attr::default();
     }
+    if (now, wanted) == (IBV_QPS_RTS, IBV_QPS_SQD) {
+        settings.forget_notification();
+    }
     keep(&mut settings.attr, attr, mask);
     datagrams.move_to(wanted, settings.attr.qkey)?;
     drop(settings);
@@ -235,6 +238,9 @@ unsafe fn move_to(
     if (now, wanted) == (IBV_QPS_INIT, IBV_QPS_RTR) {
         settings.meeting = Some(meeting(qp, object, attr)?);
     }
+    if (now, wanted) == (IBV_QPS_RTS, IBV_QPS_SQD) {
+        settings.forget_notification();
+    }
     keep(&mut settings.attr, attr, mask);
     settings.state = wanted;
     if mask & IBV_QP_RNR_RETRY != 0 {
@@ -251,8 +257,14 @@ unsafe fn move_to(
             object.lock().open_sends(true);
             rendezvous::may_send(object, &mut settings);
         }
-        (IBV_QPS_RTS, IBV_QPS_SQD) => object.lock().open_sends(false),
-        (IBV_QPS_SQD, IBV_QPS_RTS) => object.lock().open_sends(true),
+        (IBV_QPS_RTS, IBV_QPS_SQD) => {
+            object.lock().stop_sends().map_err(|why| why.errno())?;
+        }
+        (IBV_QPS_SQD, IBV_QPS_RTS) => {
+            object.lock().resume_sends().map_err(|why| why.errno())?;
+            // Its times may be others now.
+            rendezvous::may_send(object, &mut settings);
+        }
         (_, IBV_QPS_ERR) => {
             fail(&mut object.lock())?;
             rendezvous::end(object, &mut settings);
@@ -327,6 +339,19 @@ unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Returns whether a queue pair is in SQD, and no request that had begun is unfinished.
+pub(crate) fn has_drained(object: &Qp) -> bool {
+    state_of(object, &lock(&object.settings)) == IBV_QPS_SQD && !is_draining(object)
+}
+
+/// Returns whether requests that had begun are not finished, of a queue pair in SQD.
+fn is_draining(object: &Qp) -> bool {
+    match &object.datagrams {
+        Some(datagrams) => datagrams.is_draining(),
+        None => object.lock().is_draining(),
+    }
+}
+
 fn is_idle(object: &Qp) -> bool {
     object.lock().state() == QpState::Init
 }
@@ -358,6 +383,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         },
         cap: object.cap,
         port_num: 1,
+        sq_draining: (state == IBV_QPS_SQD && is_draining(object)).into(),
         ..settings.attr
     };
     *init = init_of(&*qp, object);

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::abi::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_qp_attr};
+use crate::abi::{IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, IBV_QPS_SQD, ibv_qp_attr};
 
 /// The most Reads and atomics that a connection may have outstanding, in either direction.
 pub(crate) const MAX_READS: u16 = 128;
@@ -24,6 +24,16 @@ impl Settings {
     /// Returns whether the program may still name the other side.
     pub(crate) fn has_no_peer(&self) -> bool {
         self.meeting.is_none() && matches!(self.state, IBV_QPS_RESET | IBV_QPS_INIT)
+    }
+
+    /// Returns whether the program has set what it sends by.
+    pub(crate) fn may_send(&self) -> bool {
+        matches!(self.state, IBV_QPS_RTS | IBV_QPS_SQD)
+    }
+
+    /// Forgets whether a former change to SQD has asked for an event.
+    pub(crate) fn forget_notification(&mut self) {
+        self.attr.en_sqd_async_notify = 0;
     }
 }
 

@@ -23,6 +23,7 @@ mod socket;
 mod socketed;
 mod startup;
 mod state;
+mod stopping;
 mod stream;
 mod terminate;
 mod transmit;

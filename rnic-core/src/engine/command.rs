@@ -69,6 +69,19 @@ pub enum Command {
         /// How often.
         rnr_retry: u8,
     },
+    /// Stops the send queue of a queue pair, as `IBV_QPS_SQD` does: requests that have begun are
+    /// finished, and no other begins, also not on a later connection. Behind the last of them comes
+    /// [`Event::SendsDrained`](crate::connection::Event::SendsDrained), at once if none has begun.
+    StopSends {
+        /// The queue pair, in any state.
+        qp: QpNumber,
+        /// The number of this stop, which the event has.
+        stop: u32,
+        /// Receives an answer when no request begins any more.
+        reply: Sender<()>,
+    },
+    /// Lets the requests of a send queue that was stopped begin again.
+    ResumeSends(QpNumber),
     /// Sets for how long the peer may leave what it is owed without acknowledgment: see
     /// [`ConnectionOptions::user_timeout`](crate::connection::ConnectionOptions::user_timeout).
     SetUserTimeout {

@@ -34,6 +34,7 @@ mod receiver_not_ready;
 mod schedule;
 mod snapshot;
 mod socketed;
+mod stopping;
 mod timers;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -549,6 +549,27 @@ impl Rdmap {
         self.requester.finish(qp);
     }
 
+    /// Begins no more work requests until it is to [go on](Self::go_on). With a number of the stop,
+    /// [`take_drained`](Self::take_drained) tells when those that have begun are done.
+    pub fn stop(&mut self, stop: Option<u32>) {
+        self.requester.stop_beginning(stop);
+    }
+
+    /// Begins work requests again.
+    pub fn go_on(&mut self) {
+        self.requester.go_on();
+    }
+
+    /// Returns whether it was stopped, and it was not told yet that no request is unfinished.
+    pub fn is_draining(&self) -> bool {
+        self.requester.is_draining()
+    }
+
+    /// Returns the number of the stop, once, if all requests are done that had begun.
+    pub fn take_drained(&mut self) -> Option<u32> {
+        self.requester.take_drained()
+    }
+
     /// Returns whether RDMAP is drained: every request of either side was carried out.
     pub fn is_drained(&self, qp: &QueuePair) -> bool {
         self.urgent.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)

@@ -13,6 +13,7 @@ use rnic_verbs::{
 use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
 };
+use crate::datagrams::links::Destination;
 use crate::errno::{Errno, ToErrno};
 
 /// The most requests that have their slots, which are pinned memory (34 MB for these). A longer send
@@ -58,7 +59,19 @@ pub(super) struct Endpoint {
     sends: VecDeque<Sent>,
     /// How many requests were taken from `sends` since the queue pair was made.
     reported: u64,
+    /// The last of `sends`, which wait in SQD.
+    held: VecDeque<Held>,
+    /// What is left of `sends` in SQD has been told.
+    is_drained: bool,
     slots: Slots,
+}
+
+/// A request that was posted in SQD, and begins when the program moves the queue pair to RTS.
+pub(super) struct Held {
+    pub(super) request: Request,
+    pub(super) destination: Destination,
+    /// Header and payload, or why there are none.
+    pub(super) octets: Result<Vec<u8>, WcStatus>,
 }
 
 /// A receive that waits for a datagram.
@@ -156,6 +169,8 @@ impl Endpoint {
             receives: VecDeque::with_capacity(made_of.max_recv_wr as usize),
             sends: VecDeque::with_capacity(made_of.max_send_wr as usize),
             reported: 0,
+            held: VecDeque::new(),
+            is_drained: true,
             slots: Slots::new(pd, made_of.max_send_wr)?,
             made_of,
         })
@@ -164,13 +179,17 @@ impl Endpoint {
     /// Moves it to another state. From the error state all of its requests complete flushed, and
     /// with a reset they are forgotten.
     pub(super) fn move_to(&mut self, state: u32) {
-        self.state = state;
+        let former = std::mem::replace(&mut self.state, state);
         if state == IBV_QPS_RESET {
             self.receives.clear();
             self.reported += self.sends.len() as u64;
             self.sends.clear();
             self.qkey = 0;
         }
+        if matches!(state, IBV_QPS_RESET | IBV_QPS_ERR) {
+            self.held.clear();
+        }
+        self.is_drained = state != IBV_QPS_SQD || (former == state && self.is_drained);
         self.settle();
     }
 
@@ -204,7 +223,7 @@ impl Endpoint {
     /// Fails unless so many requests of the send queue can be posted.
     pub(super) fn check_sends(&self, count: usize) -> Result<(), Errno> {
         match self.state {
-            IBV_QPS_RTS | IBV_QPS_SQE | IBV_QPS_ERR => {}
+            IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR => {}
             _ => return Err(Errno::EINVAL),
         }
         match self.sends.len() + count <= self.made_of.max_send_wr as usize {
@@ -237,6 +256,36 @@ impl Endpoint {
             self.state = IBV_QPS_SQE;
         }
         self.settle();
+    }
+
+    /// Returns whether requests wait until the program moves the queue pair to RTS.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state == IBV_QPS_SQD
+    }
+
+    /// Has a request wait so long.
+    pub(super) fn hold(&mut self, held: Held) {
+        self.held.push_back(held);
+    }
+
+    /// Returns the next request that has waited, once the queue pair is in RTS.
+    pub(super) fn next_held(&mut self) -> Option<Held> {
+        match self.is_stopped() {
+            true => None,
+            false => self.held.pop_front(),
+        }
+    }
+
+    /// Returns whether requests that had begun before SQD are not finished.
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_stopped() && self.sends.len() > self.held.len()
+    }
+
+    /// Returns once, in SQD, that the last request has finished that had begun.
+    pub(super) fn take_drained(&mut self) -> bool {
+        let is_new = !self.is_drained && !self.is_draining();
+        self.is_drained |= is_new;
+        is_new
     }
 
     /// Puts a datagram into a slot, for a link, and returns the slot and its memory. Returns `None`

@@ -24,12 +24,13 @@ use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber, Sge};
 use tracing::debug;
 
 use crate::adapter::Adapter;
+use crate::asynchronous;
 use crate::connections;
 use crate::errno::{Errno, lock};
 use crate::interface::gid_of;
 use crate::numbers::port_of;
 
-use endpoint::Id;
+use endpoint::{Endpoint, Id};
 use service::{Outgoing, Service};
 
 pub(crate) use endpoint::NewEndpoint;
@@ -183,6 +184,12 @@ impl DatagramQp {
         Some(service.endpoint(self.id).ok()?.state)
     }
 
+    /// Returns whether it is in SQD, and requests that had begun before are not finished.
+    pub(crate) fn is_draining(&self) -> bool {
+        let service = self.datagrams.lock();
+        service.endpoint(self.id).is_ok_and(Endpoint::is_draining)
+    }
+
     /// Posts a receive.
     pub(crate) fn post_recv(&self, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
         self.datagrams.lock().post_recv(self.id, wr_id, pieces)
@@ -321,7 +328,14 @@ fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
         *due = is_more.then(|| now + LONGEST_UNSEEN);
     }
     let links = service.tend_links(now);
-    due.into_iter().chain(links).min()
+    let (next, drained) = (due.into_iter().chain(links).min(), service.drained());
+    drop(due);
+    // Who is told of it asks the service.
+    drop(service);
+    for qp in drained {
+        asynchronous::tell_drained(adapter, qp);
+    }
+    next
 }
 
 /// Calls `what` with the service of an adapter as the process ends. Other threads may still run: one

@@ -18,6 +18,7 @@ mod itself;
 mod pair;
 mod sections;
 mod shared;
+mod stopped;
 mod there;
 mod threads;
 
@@ -156,6 +157,12 @@ fn a_crowd_does_not_keep_the_peer_away() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn queue_pairs_of_one_process_meet() {
     play("oneproc", pair::IDLE, "one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn requests_wait_while_the_send_queue_is_stopped() {
+    play("sqd", pair::IDLE, "stopped");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::hosts::{READY, SERVER};
 use crate::itself;
 use crate::sections;
 use crate::shared::{next_event, shared};
+use crate::stopped;
 use crate::there::{There, connect, number};
 use crate::threads::threads;
 
@@ -51,6 +52,7 @@ pub(crate) fn play(role: &str) {
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
+            "stopped" => stopped::stopped(),
             "datagrams-server" => datagrams::two_hosts(true),
             "datagrams" => datagrams::two_hosts(false),
             "hostile-datagrams-server" => datagrams::hostile(true),
