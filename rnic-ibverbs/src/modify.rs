@@ -17,7 +17,7 @@ use crate::errno::{Errno, ToErrno, lock, result};
 use crate::label::Label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
-use crate::qp::{forget_completions, init_of, make_mirror, renew};
+use crate::qp::{forget_completions, forget_mirror, init_of, make_mirror, renew};
 use crate::rendezvous;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
 use crate::states;
@@ -234,9 +234,13 @@ unsafe fn move_to(
     mask: i32,
 ) -> Result<(), Errno> {
     check_values(attr, mask)?;
+    let begun = match (now, wanted) {
+        (IBV_QPS_INIT, IBV_QPS_RTR) => Some(meeting(qp, object, attr)?),
+        _ => None,
+    };
     let mut settings = lock(&object.settings);
-    if (now, wanted) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-        settings.meeting = Some(meeting(qp, object, attr)?);
+    if begun.is_some() {
+        settings.meeting = begun;
     }
     if (now, wanted) == (IBV_QPS_RTS, IBV_QPS_SQD) {
         settings.forget_notification();
@@ -330,6 +334,7 @@ unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
         }
         settings.has_no_peer() && settings.state == IBV_QPS_RESET && is_idle(object)
     };
+    forget_mirror(&*qp, object);
     if !is_new {
         renew(qp)?;
     }

@@ -344,7 +344,8 @@ pub(crate) struct Qp {
     pub(crate) batch: Section<Batch>,
     qp: Mutex<rnic_verbs::Qp>,
     pub(crate) adapter: &'static Adapter,
-    /// Its number in the device, by which events name it. Another one after a reset.
+    /// Its number in the device, by which events name it. Another one after a reset, and once it
+    /// is its own peer.
     number: AtomicU32,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signal_all: bool,
@@ -354,6 +355,8 @@ pub(crate) struct Qp {
     pub(crate) datagrams: Option<DatagramQp>,
     /// The program connects it itself, so that its connection keeps to RC.
     pub(crate) connects_itself: AtomicBool,
+    /// It is its own peer, and receives by its [mirror](crate::settings::Meeting::mirror).
+    pub(crate) is_own_peer: AtomicBool,
     /// Held while the program changes it.
     pub(crate) changing: Mutex<()>,
     /// What the program has set by `ibv_modify_qp`.
@@ -389,6 +392,7 @@ impl Qp {
             send_ops: new.send_ops,
             datagrams: new.datagrams,
             connects_itself: AtomicBool::new(false),
+            is_own_peer: AtomicBool::new(false),
             changing: Mutex::default(),
             settings: Mutex::default(),
             batch: Section::default(),

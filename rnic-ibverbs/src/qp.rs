@@ -3,6 +3,7 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::libc;
@@ -16,7 +17,7 @@ use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
 use crate::datagrams::{DatagramQp, NewEndpoint};
-use crate::errno::{Errno, ToErrno, pointer};
+use crate::errno::{Errno, ToErrno, lock, pointer};
 use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
@@ -96,15 +97,42 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<rnic_verbs::Q
     made.map_err(|why| why.errno())
 }
 
-/// Makes the other end of the connection of a queue pair that is its own peer.
+/// Makes the other end of the connection of a queue pair that is its own peer. The queue pair of the
+/// device that has the program's receives becomes that end, and is returned; a new one, without
+/// receives, takes its place.
 ///
 /// # Safety
 /// It exists.
 pub(crate) unsafe fn make_mirror(base: &ibv_qp, object: &Qp) -> Result<rnic_verbs::Qp, Errno> {
     let mut init = init_of(base, object);
     init.srq = null_mut();
-    (init.cap.max_send_wr, init.cap.max_recv_wr) = (1, 1);
-    make(base.pd, &init)
+    init.cap.max_recv_wr = 1;
+    let sends = make(base.pd, &init)?;
+    let (adapter, former, number) = (object.adapter, object.number(), sends.number());
+    // Completions of either have the number that the program knows.
+    adapter.numbers.move_to(base.qp_num, number);
+    let mirror = QPS.move_to(adapter, former.0, number.0, || object.replace(sends));
+    QPS.add(adapter, former.0, object);
+    object.is_own_peer.store(true, Ordering::Release);
+    Ok(mirror)
+}
+
+/// Removes the [mirror](make_mirror) of a queue pair, if it has one.
+///
+/// # Safety
+/// It exists.
+pub(crate) unsafe fn forget_mirror(base: &ibv_qp, object: &Qp) {
+    object.is_own_peer.store(false, Ordering::Release);
+    let mut settings = lock(&object.settings);
+    let meeting = settings.meeting.as_mut();
+    let mirror = meeting.and_then(|meeting| meeting.mirror.take());
+    drop(settings);
+    let Some(mirror) = mirror else { return };
+    let (adapter, number) = (object.adapter, mirror.number());
+    QPS.remove(adapter, number.0);
+    drop(mirror);
+    forget_completions(adapter, number, base);
+    adapter.numbers.take_back(number);
 }
 
 /// Fails if there can be no such queue pair.
@@ -359,6 +387,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
         return 0;
     }
     leaving(Qp::of(qp));
+    forget_mirror(&*qp, Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
     let (adapter, number) = (Qp::of(qp).adapter, Qp::of(qp).number());

@@ -52,8 +52,8 @@ pub(crate) struct Meeting {
     pub(crate) expected: u32,
     /// This side connects. The other one waits for it.
     pub(crate) connects: bool,
-    /// The other end of the connection of a queue pair that is its own peer. It has no receives:
-    /// what such a queue pair sends to itself waits for ever; Writes, Reads and atomics do not.
+    /// The other end of the connection of a queue pair that is its own peer: it receives what that
+    /// sends.
     pub(crate) mirror: Option<rnic_verbs::Qp>,
     pub(crate) stage: Stage,
     /// How long this side waits before it tries again, and until when it does.

@@ -328,6 +328,11 @@ pub(crate) fn end(qp: &Qp, settings: &mut Settings) {
     qp.lock().open_sends(true);
     move_on(settings, Stage::Over);
     settings.state = IBV_QPS_ERR;
+    let meeting = settings.meeting.as_mut();
+    if let Some(mirror) = meeting.and_then(|meeting| meeting.mirror.as_mut()) {
+        // Its receives are flushed. Fails only where there is no engine any more.
+        let _ = mirror.fail();
+    }
 }
 
 /// Follows the events of a connection.

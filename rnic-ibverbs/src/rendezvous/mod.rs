@@ -142,9 +142,12 @@ fn take(
     let mut left = Some(event);
     QPS.with(adapter, queue_pair.0, |qp| {
         let settings = &mut lock(&qp.settings);
-        if settings.meeting.is_some()
-            && let Some(event) = left.take()
-        {
+        if settings.meeting.is_none() {
+            return;
+        }
+        let event = left.take();
+        // What happens to a mirror happens to the queue pair itself, too.
+        if let Some(event) = event.filter(|_| qp.number() == queue_pair) {
             meeting::follow(qp, settings, &listeners.waiting, event);
         }
     });

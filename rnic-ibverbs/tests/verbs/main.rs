@@ -15,6 +15,7 @@ mod forks;
 #[path = "../cm/hosts.rs"]
 mod hosts;
 mod itself;
+mod own_peer;
 mod pair;
 mod sections;
 mod shared;
@@ -157,6 +158,12 @@ fn a_crowd_does_not_keep_the_peer_away() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn queue_pairs_of_one_process_meet() {
     play("oneproc", pair::IDLE, "one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_queue_pair_sends_to_itself() {
+    play("ownpeer", pair::IDLE, "own-peer");
 }
 
 #[test]

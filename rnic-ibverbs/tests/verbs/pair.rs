@@ -12,6 +12,7 @@ use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::forks;
 use crate::hosts::{READY, SERVER};
 use crate::itself;
+use crate::own_peer;
 use crate::sections;
 use crate::shared::{next_event, shared};
 use crate::stopped;
@@ -52,6 +53,7 @@ pub(crate) fn play(role: &str) {
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
+            "own-peer" => own_peer::own_peer(),
             "stopped" => stopped::stopped(),
             "datagrams-server" => datagrams::two_hosts(true),
             "datagrams" => datagrams::two_hosts(false),
