@@ -2,7 +2,7 @@
 //! them.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Instant;

@@ -58,7 +58,8 @@ fn begin(adapter: &'static Adapter) -> Result<AsyncEvents, Errno> {
     device.async_events().map_err(|_| Errno::EBUSY)
 }
 
-fn hand_on(adapter: &Adapter, event: Event) {
+/// Tells the program of an event.
+pub(crate) fn hand_on(adapter: &Adapter, event: Event) {
     let of_qp = |qp: QpNumber, event_type| {
         QPS.with(adapter, qp.0, |qp| push_of_qp(qp, event_type));
     };
@@ -97,7 +98,7 @@ fn hand_on(adapter: &Adapter, event: Event) {
 
 /// Tells that a send queue has drained, if the program has asked for that and has not let the queue
 /// go on meanwhile.
-pub(crate) fn tell_drained(adapter: &Adapter, qp: QpNumber) {
+fn tell_drained(adapter: &Adapter, qp: QpNumber) {
     QPS.with(adapter, qp.0, |qp| {
         if lock(&qp.settings).attr.en_sqd_async_notify != 0 && has_drained(qp) {
             push_of_qp(qp, IBV_EVENT_SQ_DRAINED);

@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use crate::abi::*;
 use crate::adapter::Adapter;
-use crate::datagrams::{DatagramQp, Datagrams, Destination};
+use crate::datagrams::{DatagramQp, Datagrams, Destination, SharedReceives};
 use crate::errno::{Errno, lock};
 use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
@@ -295,6 +295,8 @@ pub(crate) struct Srq {
     pub(crate) abi: UnsafeCell<ibv_srq>,
     process: Process,
     srq: Mutex<rnic_verbs::Srq>,
+    /// Its receives, as long as no engine has them.
+    pub(crate) receives: Arc<SharedReceives>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device.
     pub(crate) id: rnic_verbs::SrqId,
@@ -320,6 +322,7 @@ impl Srq {
             abi: UnsafeCell::new(abi),
             process: Process::this(),
             id: srq.id(),
+            receives: Arc::new(SharedReceives::new(srq.id(), max_wr, max_sge)),
             srq: Mutex::new(srq),
             adapter,
             max_wr,

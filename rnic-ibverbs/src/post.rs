@@ -472,10 +472,24 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
     let _whole = PutOff::new();
-    let mut inner = match Srq::here(srq) {
-        Ok(object) => object.lock(),
+    let object = match Srq::here(srq) {
+        Ok(object) => object,
         Err(errno) => return none_posted(wr, bad_wr, errno),
     };
-    let post = |wr_id, memory: &[Sge]| inner.post_recv(wr_id, memory).map_err(|why| why.errno());
-    post_receives(wr, bad_wr, post)
+    if !object.receives.is_of_engine() {
+        return post_receives(wr, bad_wr, |wr_id, memory| {
+            match object.receives.post(wr_id, memory)? {
+                true => Ok(()),
+                false => post_srq_recv_to(&mut object.lock(), wr_id, memory),
+            }
+        });
+    }
+    let mut inner = object.lock();
+    post_receives(wr, bad_wr, |wr_id, memory| {
+        post_srq_recv_to(&mut inner, wr_id, memory)
+    })
+}
+
+fn post_srq_recv_to(srq: &mut rnic_verbs::Srq, wr_id: u64, memory: &[Sge]) -> Result<(), Errno> {
+    srq.post_recv(wr_id, memory).map_err(|why| why.errno())
 }

@@ -16,13 +16,14 @@ use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
-use crate::datagrams::{DatagramQp, NewEndpoint};
+use crate::datagrams::{DatagramQp, NewEndpoint, Taker};
 use crate::errno::{Errno, ToErrno, lock, pointer};
 use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
 use crate::registry::{QPS, leaving};
 use crate::rendezvous;
+use crate::srq;
 
 /// How long the end of a queue pair may take in the engine before its completions are taken out.
 const LONGEST_END: Duration = Duration::from_secs(1);
@@ -156,6 +157,26 @@ enum ConnectedBy {
     Program,
 }
 
+/// Has a new queue pair share the receives that its attributes name: returns those if it is for
+/// datagrams. They serve either datagrams or connections.
+///
+/// # Safety
+/// The objects that are named exist, or are NULL.
+unsafe fn share(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Option<Taker>, Errno> {
+    if init.srq.is_null() {
+        return Ok(None);
+    }
+    let object = Srq::here(init.srq)?;
+    if init.qp_type != IBV_QPT_UD {
+        srq::give_to_engine(object)?;
+        return Ok(None);
+    }
+    if (*init.srq).pd != pd {
+        return Err(Errno::EINVAL);
+    }
+    object.receives.taker().map(Some)
+}
+
 /// Makes the queues of a datagram queue pair, which peers know by a number.
 ///
 /// # Safety
@@ -165,6 +186,7 @@ unsafe fn make_datagrams(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
     (qp, number): (QpNumber, u32),
+    shared: Option<Taker>,
 ) -> Result<DatagramQp, Errno> {
     let writer = |cq: *mut ibv_cq| {
         let made = Cq::here(cq)?.lock().writer();
@@ -179,6 +201,7 @@ unsafe fn make_datagrams(
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
         max_recv_sge: init.cap.max_recv_sge,
+        shared,
         mtu: 128 << adapter.mtu(),
     };
     let made = DatagramQp::new(adapter, new)?;
@@ -211,13 +234,24 @@ unsafe fn create(
     check(&init.cap, !init.srq.is_null())?;
     let adapter = Context::of((*pd).context).adapter;
     let is_datagram = init.qp_type == IBV_QPT_UD;
-    if is_datagram && !init.srq.is_null() {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let inner = make(pd, init)?;
+    let shared = share(pd, init)?;
+    let inner = match is_datagram {
+        // Its receives are no engine's.
+        true => make(
+            pd,
+            &ibv_qp_init_attr {
+                srq: null_mut(),
+                ..*init
+            },
+        ),
+        false => make(pd, init),
+    }?;
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
-    init.cap.max_recv_wr = real.max_recv_wr;
+    init.cap.max_recv_wr = match init.srq.is_null() {
+        true => real.max_recv_wr,
+        false => 0,
+    };
     init.cap.max_inline_data = real.max_inline as u32;
     let number = inner.number();
     let found_by = match connected_by {
@@ -226,7 +260,7 @@ unsafe fn create(
     };
     let datagrams = match found_by {
         Ok(Some(shown)) if is_datagram => {
-            let made = make_datagrams(adapter, pd, init, (number, shown));
+            let made = make_datagrams(adapter, pd, init, (number, shown), shared);
             Some(made.inspect_err(|_| adapter.numbers.take_back(number))?)
         }
         Err(errno) if is_datagram => return Err(errno),

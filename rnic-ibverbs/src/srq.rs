@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use nix::libc;
-use rnic_verbs::{MAX_SGE, SrqCaps, SrqLimit};
+use rnic_verbs::{AsyncEvent, MAX_SGE, Sge, SrqCaps, SrqLimit};
 
 use crate::abi::*;
 use crate::asynchronous;
@@ -120,17 +120,49 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     if attr.srq_limit > object.max_wr {
         return result(Err(Errno::EINVAL));
     }
-    let limit = SrqLimit {
-        left: attr.srq_limit,
-        share: None,
-    };
     // Before it is armed: the event, which makes it 0, may come at once.
     let before = object.limit.swap(attr.srq_limit, Ordering::Relaxed);
-    let armed = object.lock().arm_limit(limit);
+    let armed = arm(object, attr.srq_limit);
     if armed.is_err() {
         object.limit.store(before, Ordering::Relaxed);
     }
-    result(armed.map_err(|why| why.errno()))
+    result(armed)
+}
+
+/// Arms the limit of a queue, where its receives are.
+fn arm(object: &Srq, left: u32) -> Result<(), Errno> {
+    match object.receives.arm(left) {
+        None => arm_engine(object, left),
+        Some(is_reached) => {
+            if is_reached {
+                let reached = AsyncEvent::SrqLimitReached {
+                    srq: object.id,
+                    left,
+                    taken: 0,
+                    greediest: None,
+                };
+                asynchronous::hand_on(object.adapter, reached);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn arm_engine(object: &Srq, left: u32) -> Result<(), Errno> {
+    let limit = SrqLimit { left, share: None };
+    let armed = object.lock().arm_limit(limit);
+    armed.map_err(|why| why.errno())
+}
+
+/// Gives the receives of a queue to the engine, which has the connections that take them.
+pub(crate) fn give_to_engine(object: &Srq) -> Result<(), Errno> {
+    let post = |wr_id, pieces: &[Sge]| {
+        let posted = object.lock().post_recv(wr_id, pieces);
+        posted.map_err(|why| why.errno())
+    };
+    object
+        .receives
+        .give_to_engine(post, |left| arm_engine(object, left))
 }
 
 #[unsafe(no_mangle)]

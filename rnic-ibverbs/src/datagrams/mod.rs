@@ -11,6 +11,7 @@
 
 mod endpoint;
 mod links;
+mod receives;
 mod service;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,7 @@ use service::{Outgoing, Service};
 
 pub(crate) use endpoint::NewEndpoint;
 pub(crate) use links::Destination;
+pub(crate) use receives::{SharedReceives, Taker};
 pub(crate) use rnic_core::wire::datagram::GRH_LEN;
 pub(crate) use service::Payload;
 
@@ -328,12 +330,12 @@ fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
         *due = is_more.then(|| now + LONGEST_UNSEEN);
     }
     let links = service.tend_links(now);
-    let (next, drained) = (due.into_iter().chain(links).min(), service.drained());
+    let (next, events) = (due.into_iter().chain(links).min(), service.take_events());
     drop(due);
     // Who is told of it asks the service.
     drop(service);
-    for qp in drained {
-        asynchronous::tell_drained(adapter, qp);
+    for event in events {
+        asynchronous::hand_on(adapter, event);
     }
     next
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rnic_core::wire::datagram::{self, Header, MOST};
 use rnic_verbs::{
-    Access, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode, WcStatus,
+    Access, AsyncEvent, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode,
+    WcStatus,
 };
 
-use crate::abi::IBV_QPS_RESET;
 use crate::adapter::Adapter;
 use crate::datagrams::endpoint::{Endpoint, Held, Id, NewEndpoint, Request};
 use crate::datagrams::links::{Destination, LONGEST_WAIT, Links, Maker, Outbound};
@@ -46,8 +46,8 @@ pub(super) struct Service {
     next: u32,
     /// Those with completions that wait for room.
     unsettled: Vec<Id>,
-    /// Those whose send queues have drained, of which nobody was told.
-    drained: Vec<QpNumber>,
+    /// What programs are to be told beside completions.
+    events: Vec<AsyncEvent>,
     /// A datagram that is being sent or has come: header and payload.
     octets: Vec<u8>,
     pd: Pd,
@@ -108,7 +108,7 @@ impl Service {
             numbers: BTreeMap::new(),
             next: 0,
             unsettled: Vec::new(),
-            drained: Vec::new(),
+            events: Vec::new(),
             octets: Vec::with_capacity(RECEIVE),
             cq: cq.map_err(|why| why.errno())?,
             srq: pd.srq(caps).map_err(|why| why.errno())?,
@@ -148,8 +148,7 @@ impl Service {
             return;
         };
         self.numbers.remove(&endpoint.made_of.number);
-        endpoint.move_to(IBV_QPS_RESET);
-        endpoint.is_gone = true;
+        endpoint.go();
         self.drop_if_over(id);
     }
 
@@ -435,7 +434,7 @@ impl Service {
     }
 
     fn note_unsettled(&mut self, id: Id) {
-        self.note_drained(id);
+        self.note_events(id);
         let has_more = self.endpoints.get(&id.0).is_some_and(Endpoint::has_more);
         if has_more && !self.unsettled.contains(&id) {
             if self.unsettled.is_empty() {
@@ -446,19 +445,19 @@ impl Service {
         }
     }
 
-    /// Has the program told that a send queue has drained, if it has.
-    fn note_drained(&mut self, id: Id) {
-        if let Some(endpoint) = self.endpoints.get_mut(&id.0)
-            && endpoint.take_drained()
+    /// Has the program told what has happened to a queue pair.
+    fn note_events(&mut self, id: Id) {
+        while let Some(endpoint) = self.endpoints.get_mut(&id.0)
+            && let Some(event) = endpoint.next_event()
         {
-            self.drained.push(endpoint.made_of.qp);
+            self.events.push(event);
             self.dispatcher.wake_by_ref();
         }
     }
 
-    /// Returns the queue pairs whose send queues have drained since the last call.
-    pub(super) fn drained(&mut self) -> Vec<QpNumber> {
-        std::mem::take(&mut self.drained)
+    /// Removes and returns what programs are to be told.
+    pub(super) fn take_events(&mut self) -> Vec<AsyncEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// Writes completions for which there may be room by now.
@@ -470,7 +469,7 @@ impl Service {
                     self.unsettled.push(id);
                 }
             }
-            self.note_drained(id);
+            self.note_events(id);
         }
     }
 

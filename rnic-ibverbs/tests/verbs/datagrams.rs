@@ -28,10 +28,14 @@ impl Side {
 
     unsafe fn datagrams_with(&self, receives: u32, sends: u32) -> *mut ibv_qp {
         let mut init = qp_attributes(self.cq);
-        init.qp_type = IBV_QPT_UD;
         init.cap.max_recv_wr = receives;
         init.cap.max_send_wr = sends;
-        let qp = made(ibv_create_qp(self.pd, &mut init));
+        self.datagrams_of(&mut init)
+    }
+
+    pub(crate) unsafe fn datagrams_of(&self, init: &mut ibv_qp_init_attr) -> *mut ibv_qp {
+        init.qp_type = IBV_QPT_UD;
+        let qp = made(ibv_create_qp(self.pd, init));
         for (state, mask) in [
             (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
             (IBV_QPS_RTR, 0),

@@ -19,6 +19,7 @@ mod own_peer;
 mod pair;
 mod sections;
 mod shared;
+mod shared_datagrams;
 mod stopped;
 mod there;
 mod threads;
@@ -182,6 +183,12 @@ fn datagrams_go_between_hosts() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn datagrams_stay_in_a_process() {
     play("udproc", pair::IDLE, "datagrams-of-one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagram_queue_pairs_share_receives() {
+    play("udsrq", pair::IDLE, "shared-datagrams");
 }
 
 #[test]

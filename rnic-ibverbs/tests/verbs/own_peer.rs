@@ -33,7 +33,7 @@ unsafe fn send(side: &mut Side, qp: *mut ibv_qp, place: usize) {
 }
 
 /// Posts a receive to a shared queue.
-unsafe fn receive_shared(side: &Side, srq: *mut ibv_srq, place: usize) {
+pub(crate) unsafe fn receive_shared(side: &Side, srq: *mut ibv_srq, place: usize) {
     let mut sge = side.memory.sge(place * 256, 256);
     let mut wr: ibv_recv_wr = std::mem::zeroed();
     (wr.wr_id, wr.sg_list, wr.num_sge) = (place as u64, &mut sge, 1);

@@ -15,6 +15,7 @@ use crate::itself;
 use crate::own_peer;
 use crate::sections;
 use crate::shared::{next_event, shared};
+use crate::shared_datagrams;
 use crate::stopped;
 use crate::there::{There, connect, number};
 use crate::threads::threads;
@@ -54,6 +55,7 @@ pub(crate) fn play(role: &str) {
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
             "own-peer" => own_peer::own_peer(),
+            "shared-datagrams" => shared_datagrams::shared_datagrams(),
             "stopped" => stopped::stopped(),
             "datagrams-server" => datagrams::two_hosts(true),
             "datagrams" => datagrams::two_hosts(false),
