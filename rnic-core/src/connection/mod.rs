@@ -6,6 +6,7 @@
 
 mod association;
 mod context;
+mod direct;
 mod event;
 mod facts;
 mod fast;
