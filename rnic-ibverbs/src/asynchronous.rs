@@ -11,10 +11,11 @@ use rnic_verbs::{AsyncEvent as Event, AsyncEvents, QpNumber};
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::context::{AsyncEvent, Context, for_each, with_open};
+use crate::datagrams;
 use crate::errno::{Errno, fail, lock};
-use crate::modify::has_drained;
 use crate::objects::{Cq, Qp, Srq, Unacknowledged};
 use crate::registry::{CQS, QPS, SRQS};
+use crate::states::has_drained;
 
 /// Who reads the events of a device. Never dropped in a child, which must not touch it.
 struct Reader {
@@ -49,6 +50,10 @@ pub(crate) fn deliver(adapter: &'static Adapter) -> Option<Instant> {
         if event == Event::DeviceFatal {
             break;
         }
+    }
+    drop(readers);
+    for event in datagrams::take_events(adapter) {
+        hand_on(adapter, event);
     }
     None
 }

@@ -20,7 +20,7 @@ use crate::objects::Qp;
 use crate::qp::{forget_completions, forget_mirror, init_of, make_mirror, renew};
 use crate::rendezvous;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
-use crate::states;
+use crate::states::{self, is_draining, state_of};
 
 /// What names the other side.
 const PEER: i32 = IBV_QP_AV | IBV_QP_DEST_QPN;
@@ -111,24 +111,6 @@ unsafe fn move_datagrams(
 fn may_reset(object: &Qp) -> bool {
     let state = object.lock().state();
     state == QpState::Init || state.is_over()
-}
-
-/// Returns the state that a queue pair has, as verbs have it.
-fn state_of(object: &Qp, settings: &Settings) -> u32 {
-    if let Some(datagrams) = &object.datagrams {
-        return datagrams.state().unwrap_or(IBV_QPS_ERR);
-    }
-    let inner = object.lock().state();
-    match (inner, &settings.meeting) {
-        // rdma_cm has no other states before it connects.
-        (QpState::Init, None) => settings.state,
-        (QpState::Connecting, None) => IBV_QPS_RTR,
-        (QpState::Rts, None) => IBV_QPS_RTS,
-        (QpState::Sqd, None) => IBV_QPS_SQD,
-        (QpState::Terminate, None) => IBV_QPS_SQE,
-        (QpState::Terminate, Some(_)) | (QpState::Error, _) => IBV_QPS_ERR,
-        (_, Some(_)) => settings.state,
-    }
 }
 
 /// Keeps what the program sets.
@@ -342,19 +324,6 @@ unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
     *lock(&object.settings) = Settings::default();
     object.connects_itself.store(false, Ordering::Relaxed);
     Ok(())
-}
-
-/// Returns whether a queue pair is in SQD, and no request that had begun is unfinished.
-pub(crate) fn has_drained(object: &Qp) -> bool {
-    state_of(object, &lock(&object.settings)) == IBV_QPS_SQD && !is_draining(object)
-}
-
-/// Returns whether requests that had begun are not finished, of a queue pair in SQD.
-fn is_draining(object: &Qp) -> bool {
-    match &object.datagrams {
-        Some(datagrams) => datagrams.is_draining(),
-        None => object.lock().is_draining(),
-    }
 }
 
 fn is_idle(object: &Qp) -> bool {

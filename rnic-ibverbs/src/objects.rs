@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 
+use rnic_verbs::{Sge, SrqLimit};
+
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::datagrams::{DatagramQp, Datagrams, Destination, SharedReceives};
-use crate::errno::{Errno, lock};
+use crate::errno::{Errno, ToErrno, lock};
 use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
 use crate::section::Section;
@@ -335,6 +337,23 @@ impl Srq {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Srq> {
         lock(&self.srq)
+    }
+
+    /// Arms the limit of the engine's receives.
+    pub(crate) fn arm_engine(&self, left: u32) -> Result<(), Errno> {
+        let limit = SrqLimit { left, share: None };
+        let armed = self.lock().arm_limit(limit);
+        armed.map_err(|why| why.errno())
+    }
+
+    /// Gives the receives to the engine, which has the connections that take them.
+    pub(crate) fn give_to_engine(&self) -> Result<(), Errno> {
+        let post = |wr_id, pieces: &[Sge]| {
+            let posted = self.lock().post_recv(wr_id, pieces);
+            posted.map_err(|why| why.errno())
+        };
+        self.receives
+            .give_to_engine(post, |left| self.arm_engine(left))
     }
 }
 

@@ -23,7 +23,6 @@ use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
 use crate::registry::{QPS, leaving};
 use crate::rendezvous;
-use crate::srq;
 
 /// How long the end of a queue pair may take in the engine before its completions are taken out.
 const LONGEST_END: Duration = Duration::from_secs(1);
@@ -168,7 +167,7 @@ unsafe fn share(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Option<Taker
     }
     let object = Srq::here(init.srq)?;
     if init.qp_type != IBV_QPT_UD {
-        srq::give_to_engine(object)?;
+        object.give_to_engine()?;
         return Ok(None);
     }
     if (*init.srq).pd != pd {
@@ -368,6 +367,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     let _whole = PutOff::new();
     pointer(create_extended(&mut *attr, ConnectedBy::Program))
+}
+
+/// Makes a queue pair as `ibv_create_qp_ex` does.
+///
+/// # Safety
+/// The objects that the attributes name exist, or are NULL.
+pub(crate) unsafe fn create_numbered(attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    create_extended(attr, ConnectedBy::Program)
 }
 
 /// Makes a queue pair as `ibv_create_qp_ex` does, for rdma_cm.

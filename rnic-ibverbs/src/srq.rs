@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use nix::libc;
-use rnic_verbs::{AsyncEvent, MAX_SGE, Sge, SrqCaps, SrqLimit};
+use rnic_verbs::{AsyncEvent, MAX_SGE, SrqCaps};
 
 use crate::abi::*;
 use crate::asynchronous;
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 /// Arms the limit of a queue, where its receives are.
 fn arm(object: &Srq, left: u32) -> Result<(), Errno> {
     match object.receives.arm(left) {
-        None => arm_engine(object, left),
+        None => object.arm_engine(left),
         Some(is_reached) => {
             if is_reached {
                 let reached = AsyncEvent::SrqLimitReached {
@@ -146,23 +146,6 @@ fn arm(object: &Srq, left: u32) -> Result<(), Errno> {
             Ok(())
         }
     }
-}
-
-fn arm_engine(object: &Srq, left: u32) -> Result<(), Errno> {
-    let limit = SrqLimit { left, share: None };
-    let armed = object.lock().arm_limit(limit);
-    armed.map_err(|why| why.errno())
-}
-
-/// Gives the receives of a queue to the engine, which has the connections that take them.
-pub(crate) fn give_to_engine(object: &Srq) -> Result<(), Errno> {
-    let post = |wr_id, pieces: &[Sge]| {
-        let posted = object.lock().post_recv(wr_id, pieces);
-        posted.map_err(|why| why.errno())
-    };
-    object
-        .receives
-        .give_to_engine(post, |left| arm_engine(object, left))
 }
 
 #[unsafe(no_mangle)]

@@ -151,34 +151,3 @@ pub(crate) fn at_exit(what: extern "C" fn()) {
     // SAFETY: the function stays where it is: the library is never unloaded.
     unsafe { libc::atexit(what) };
 }
-
-#[cfg(test)]
-mod tests {
-    use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
-
-    use super::*;
-
-    #[test]
-    #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
-    fn an_interface_is_asked_in_its_own_namespace() {
-        let namespace = Namespace::new("asked").unwrap();
-        let end = |name| VethEnd {
-            namespace: &namespace,
-            name,
-            addresses: "",
-        };
-        veth_pair(end("asked0"), end("asked1"), 1).unwrap();
-        let mut ip = namespace.command("ip");
-        let set = ip.args(["link", "set", "asked1", "mtu", "1411"]).status();
-        assert!(set.unwrap().success());
-        // This thread sees the sysfs of another one.
-        let seen = std::path::Path::new("/sys/class/net/asked1");
-        assert!(namespace.run(|| !seen.exists()));
-        let told = namespace.run(|| (interface_mtu("asked1"), interface_speed("asked1")));
-        assert_eq!(told, (Some(1411), Some(10_000)), "a veth says 10 Gb/s");
-        // Not every interface has a speed.
-        assert_eq!(namespace.run(|| interface_speed("lo")), None);
-        assert_eq!(interface_mtu("no such interface"), None);
-        assert_eq!(interface_mtu("asked1"), None);
-    }
-}

@@ -13,7 +13,7 @@ use rnic_verbs::{
 use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
 };
-use crate::datagrams::links::Destination;
+use crate::datagrams::destination::Destination;
 use crate::datagrams::receives::{Receive, Receives, Taker};
 use crate::errno::{Errno, ToErrno};
 

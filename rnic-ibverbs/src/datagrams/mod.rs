@@ -9,6 +9,7 @@
 //! the dispatcher does, at once where a program waits for a notification, and else after a while:
 //! then a program that polls has looked already, and finds its receives as it expects them.
 
+mod destination;
 mod endpoint;
 mod links;
 mod receives;
@@ -21,11 +22,10 @@ use std::time::{Duration, Instant};
 
 use rnic_core::wire::datagram::Header;
 use rnic_core::wire::hello::{Hello, Kind};
-use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber, Sge};
+use rnic_verbs::{AsyncEvent, ConnectRequest, ConnectionEvent, QpNumber, Sge};
 use tracing::debug;
 
 use crate::adapter::Adapter;
-use crate::asynchronous;
 use crate::connections;
 use crate::errno::{Errno, lock};
 use crate::interface::gid_of;
@@ -34,8 +34,8 @@ use crate::numbers::port_of;
 use endpoint::{Endpoint, Id};
 use service::{Outgoing, Service};
 
+pub(crate) use destination::Destination;
 pub(crate) use endpoint::NewEndpoint;
-pub(crate) use links::Destination;
 pub(crate) use receives::{SharedReceives, Taker};
 pub(crate) use rnic_core::wire::datagram::GRH_LEN;
 pub(crate) use service::Payload;
@@ -330,14 +330,13 @@ fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
         *due = is_more.then(|| now + LONGEST_UNSEEN);
     }
     let links = service.tend_links(now);
-    let (next, events) = (due.into_iter().chain(links).min(), service.take_events());
-    drop(due);
-    // Who is told of it asks the service.
-    drop(service);
-    for event in events {
-        asynchronous::hand_on(adapter, event);
-    }
-    next
+    due.into_iter().chain(links).min()
+}
+
+/// Removes and returns what the programs of an adapter's datagram queue pairs are to be told beside
+/// completions.
+pub(crate) fn take_events(adapter: &Adapter) -> Vec<AsyncEvent> {
+    known(adapter).map_or_else(Vec::new, |datagrams| datagrams.lock().take_events())
 }
 
 /// Calls `what` with the service of an adapter as the process ends. Other threads may still run: one

@@ -13,8 +13,9 @@ use rnic_verbs::{
 };
 
 use crate::adapter::Adapter;
+use crate::datagrams::destination::Destination;
 use crate::datagrams::endpoint::{Endpoint, Held, Id, NewEndpoint, Request};
-use crate::datagrams::links::{Destination, LONGEST_WAIT, Links, Maker, Outbound};
+use crate::datagrams::links::{LONGEST_WAIT, Links, Maker, Outbound};
 use crate::errno::{Errno, ToErrno};
 use crate::numbers::port_of;
 
