@@ -233,6 +233,10 @@ unsafe fn move_to(
         let set = object.lock().set_rnr_retry(attr.rnr_retry);
         set.map_err(|why| why.errno())?;
     }
+    let is_begun = !matches!(now, IBV_QPS_RESET | IBV_QPS_INIT);
+    if mask & IBV_QP_ACCESS_FLAGS != 0 && is_begun {
+        rendezvous::set_access(object, &mut settings)?;
+    }
     match (now, wanted) {
         (IBV_QPS_INIT, IBV_QPS_RTR) => {
             object.connects_itself.store(true, Ordering::Relaxed);

@@ -453,6 +453,21 @@ impl Qp {
         mailbox.is_some_and(|mailbox| mailbox.is_draining)
     }
 
+    /// Sets what the peer may do to memory at all, from now on: rights of peers, as
+    /// [`ConnectionOptions::remote_access`] does from the beginning. Without a connection nothing is
+    /// set. What the peer's messages have begun to do is not taken back. Fails only if the worker
+    /// has ended.
+    pub fn set_remote_access(&mut self, remote_access: Access) -> Result<(), Error> {
+        let qp = self.number;
+        let set = |reply| Command::SetRemoteAccess {
+            qp,
+            remote_access,
+            reply,
+        };
+        self.inner().ask(self.worker, Duration::MAX, set)?;
+        Ok(())
+    }
+
     /// Returns its state, as of the events that the engine has sent.
     pub fn state(&self) -> QpState {
         drop(self.inner().router.boxes());

@@ -11,6 +11,7 @@ use crate::connection::{AddressPair, ConnectionOptions, PortReservation, Refusal
 use crate::ddp::Endpoint;
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
 use crate::memory::ring::{Consumer, Producer};
+use crate::memory::table::Access;
 use crate::verbs::{
     WcStatus,
     cq::{Arming, CqError},
@@ -82,6 +83,16 @@ pub enum Command {
     },
     /// Lets the requests of a send queue that was stopped begin again.
     ResumeSends(QpNumber),
+    /// Sets what the peer of a queue pair may do to memory at all: see
+    /// [`ConnectionOptions::remote_access`](crate::connection::ConnectionOptions::remote_access).
+    SetRemoteAccess {
+        /// The queue pair. Without a connection nothing is set.
+        qp: QpNumber,
+        /// Rights of peers.
+        remote_access: Access,
+        /// Receives an answer when it holds.
+        reply: Sender<()>,
+    },
     /// Sets for how long the peer may leave what it is owed without acknowledgment: see
     /// [`ConnectionOptions::user_timeout`](crate::connection::ConnectionOptions::user_timeout).
     SetUserTimeout {

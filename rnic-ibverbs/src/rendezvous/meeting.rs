@@ -81,7 +81,7 @@ fn options(qp: &Qp, settings: &Settings, meeting: &Meeting) -> ConnectionOptions
 }
 
 /// Returns what a peer may do by the flags of a queue pair.
-fn remote_access(flags: u32) -> Access {
+pub(super) fn remote_access(flags: u32) -> Access {
     let rights = [
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),

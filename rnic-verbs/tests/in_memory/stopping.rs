@@ -147,18 +147,28 @@ fn a_stop_outlasts_the_attempt_to_connect() {
 }
 
 #[test]
-fn only_the_last_stop_is_told_and_a_failure_flushes() {
+fn each_stop_is_told_unless_it_is_over_before_and_a_failure_flushes() {
     let mut scene = Scene::apart();
     scene.connect(&ConnectionOptions::default());
-    for _ in 0..3 {
+    let remote = scene.far.mr.remote(0);
+    for _ in 0..2 {
+        let begun = SendRequest::write(remote).inline(b"begun").wr_id(1);
+        scene.near.qp.post_send(&begun).unwrap();
+        scene.settle_near();
         scene.near.qp.stop_sends().unwrap();
+        scene.near.qp.resume_sends().unwrap();
+        scene.settle();
+        assert_eq!(scene.completed(), [1]);
+        assert_eq!(scene.event(), None, "it was not stopped any more");
+        scene.near.qp.stop_sends().unwrap();
+        scene.settle();
+        assert_eq!(scene.event(), scene.drained());
         scene.near.qp.resume_sends().unwrap();
     }
     scene.near.qp.stop_sends().unwrap();
     scene.settle();
     assert_eq!(scene.event(), scene.drained());
     assert_eq!(scene.event(), None);
-    let remote = scene.far.mr.remote(0);
     let waits = SendRequest::write(remote).inline(b"flushed");
     scene.near.qp.post_send(&waits).unwrap();
     scene.near.qp.fail().unwrap();
