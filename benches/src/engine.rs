@@ -212,6 +212,7 @@ impl Queues {
             state: QpState::Idle,
             signal_all: false,
             rnr_retry: 7,
+            is_stopped: false,
             remote_access: Access::REMOTE,
         })))?;
         Ok(Self { sq, _rq: rq })

@@ -61,6 +61,7 @@ table(
     # No more than there are receives: nothing sends a datagram again that found none.
     *(perftest(", datagrams", f"ib_send_{what}", "-c UD -s 1024 -n 500", pattern, ROCE)
       for what, pattern in (("bw", BW), ("lat", LAT))),
+    perftest(", datagrams, a shared receive queue", "ib_send_bw", "-c UD -s 1024 -n 500 --use-srq", BW, ROCE),
     perftest(", datagrams, events", "ib_send_lat", "-c UD -s 64 -n 1000 -e", LAT, ROCE, ways=(ALONE, SHARED)),
     perftest(", datagrams, both directions", "ib_send_bw", "-c UD -s 1024 -n 500 -b", BW, ROCE, ways=(ALONE, SHARED)),
 )

@@ -241,6 +241,7 @@ impl World {
             // Events of limits, devices, overruns, workers and RC, which do not occur here.
             Event::Port { .. }
             | Event::PeerLeft { .. }
+            | Event::SendsDrained { .. }
             | Event::SharedReceives(_)
             | Event::CompletionOverrun { .. }
             | Event::ListenerEnded { .. }

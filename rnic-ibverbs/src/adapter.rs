@@ -2,7 +2,7 @@
 //! them.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
@@ -109,8 +109,7 @@ fn netdevs() -> Vec<String> {
         .map(str::trim)
         .filter(|name| !name.is_empty());
     let there = |netdev: &&str| {
-        let is_there =
-            Path::new("/sys/class/net").join(netdev).exists() || Interface::read(netdev).index != 0;
+        let is_there = Interface::read(netdev).index != 0;
         if !is_there {
             warn!("{NETDEV}: there is no interface {netdev}");
         }

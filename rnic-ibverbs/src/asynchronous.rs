@@ -11,9 +11,11 @@ use rnic_verbs::{AsyncEvent as Event, AsyncEvents, QpNumber};
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::context::{AsyncEvent, Context, for_each, with_open};
+use crate::datagrams;
 use crate::errno::{Errno, fail, lock};
 use crate::objects::{Cq, Qp, Srq, Unacknowledged};
 use crate::registry::{CQS, QPS, SRQS};
+use crate::states::has_drained;
 
 /// Who reads the events of a device. Never dropped in a child, which must not touch it.
 struct Reader {
@@ -49,6 +51,10 @@ pub(crate) fn deliver(adapter: &'static Adapter) -> Option<Instant> {
             break;
         }
     }
+    drop(readers);
+    for event in datagrams::take_events(adapter) {
+        hand_on(adapter, event);
+    }
     None
 }
 
@@ -57,19 +63,16 @@ fn begin(adapter: &'static Adapter) -> Result<AsyncEvents, Errno> {
     device.async_events().map_err(|_| Errno::EBUSY)
 }
 
-fn hand_on(adapter: &Adapter, event: Event) {
+/// Tells the program of an event.
+pub(crate) fn hand_on(adapter: &Adapter, event: Event) {
     let of_qp = |qp: QpNumber, event_type| {
-        QPS.with(adapter, qp.0, |qp| {
-            let element = ibv_async_event_element { qp: qp.pointer() };
-            // SAFETY: the registry lends a queue pair that exists, and nothing changes its context.
-            let context = unsafe { (*qp.pointer()).context };
-            push(context, element, event_type);
-        });
+        QPS.with(adapter, qp.0, |qp| push_of_qp(qp, event_type));
     };
     match event {
         Event::QpFatal { qp } => of_qp(qp, IBV_EVENT_QP_FATAL),
         Event::QpRequestError { qp } => of_qp(qp, IBV_EVENT_QP_REQ_ERR),
         Event::QpAccessError { qp } => of_qp(qp, IBV_EVENT_QP_ACCESS_ERR),
+        Event::SqDrained { qp } => tell_drained(adapter, qp),
         Event::QpLastWqeReached { qp } => of_qp(qp, IBV_EVENT_QP_LAST_WQE_REACHED),
         Event::SrqLimitReached { srq, .. } => {
             SRQS.with(adapter, srq.0, |srq| {
@@ -96,6 +99,24 @@ fn hand_on(adapter: &Adapter, event: Event) {
         | Event::SrqShareExceeded { .. }
         | Event::SrqHighWater { .. } => {}
     }
+}
+
+/// Tells that a send queue has drained, if the program has asked for that and has not let the queue
+/// go on meanwhile.
+fn tell_drained(adapter: &Adapter, qp: QpNumber) {
+    QPS.with(adapter, qp.0, |qp| {
+        if lock(&qp.settings).attr.en_sqd_async_notify != 0 && has_drained(qp) {
+            push_of_qp(qp, IBV_EVENT_SQ_DRAINED);
+        }
+    });
+}
+
+/// Tells of something about a queue pair.
+fn push_of_qp(qp: &Qp, event_type: u32) {
+    let element = ibv_async_event_element { qp: qp.pointer() };
+    // SAFETY: the registry lends a queue pair that exists, and nothing changes its context.
+    let context = unsafe { (*qp.pointer()).context };
+    push(context, element, event_type);
 }
 
 fn push(context: *mut ibv_context, element: ibv_async_event_element, event_type: u32) {

@@ -109,6 +109,8 @@ pub(crate) fn context_of(adapter: &'static Adapter) -> Result<*mut ibv_context, 
 
 fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     let context = Context::open(device.adapter, device.pointer(), operations())?;
+    // Before anything happens that it would tell of: the dispatcher may come late.
+    asynchronous::deliver(device.adapter);
     device.adapter.on_events(asynchronous::deliver);
     watch::start();
     exit::register();

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
+use crate::system::interface_mtu;
+
 /// A network interface as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
@@ -89,8 +91,7 @@ impl Interface {
         if netdev.is_empty() {
             return Some(u32::from(u16::MAX));
         }
-        let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/mtu")).ok()?;
-        text.trim().parse().ok()
+        interface_mtu(netdev)
     }
 }
 

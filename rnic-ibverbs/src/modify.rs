@@ -17,10 +17,10 @@ use crate::errno::{Errno, ToErrno, lock, result};
 use crate::label::Label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
-use crate::qp::{forget_completions, init_of, make_mirror, renew};
+use crate::qp::{forget_completions, forget_mirror, init_of, make_mirror, renew};
 use crate::rendezvous;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
-use crate::states;
+use crate::states::{self, is_draining, state_of};
 
 /// What names the other side.
 const PEER: i32 = IBV_QP_AV | IBV_QP_DEST_QPN;
@@ -94,6 +94,9 @@ unsafe fn move_datagrams(
     if wanted == IBV_QPS_RESET {
         settings.attr = ibv_qp_attr::default();
     }
+    if (now, wanted) == (IBV_QPS_RTS, IBV_QPS_SQD) {
+        settings.forget_notification();
+    }
     keep(&mut settings.attr, attr, mask);
     datagrams.move_to(wanted, settings.attr.qkey)?;
     drop(settings);
@@ -108,24 +111,6 @@ unsafe fn move_datagrams(
 fn may_reset(object: &Qp) -> bool {
     let state = object.lock().state();
     state == QpState::Init || state.is_over()
-}
-
-/// Returns the state that a queue pair has, as verbs have it.
-fn state_of(object: &Qp, settings: &Settings) -> u32 {
-    if let Some(datagrams) = &object.datagrams {
-        return datagrams.state().unwrap_or(IBV_QPS_ERR);
-    }
-    let inner = object.lock().state();
-    match (inner, &settings.meeting) {
-        // rdma_cm has no other states before it connects.
-        (QpState::Init, None) => settings.state,
-        (QpState::Connecting, None) => IBV_QPS_RTR,
-        (QpState::Rts, None) => IBV_QPS_RTS,
-        (QpState::Sqd, None) => IBV_QPS_SQD,
-        (QpState::Terminate, None) => IBV_QPS_SQE,
-        (QpState::Terminate, Some(_)) | (QpState::Error, _) => IBV_QPS_ERR,
-        (_, Some(_)) => settings.state,
-    }
 }
 
 /// Keeps what the program sets.
@@ -231,15 +216,26 @@ unsafe fn move_to(
     mask: i32,
 ) -> Result<(), Errno> {
     check_values(attr, mask)?;
+    let begun = match (now, wanted) {
+        (IBV_QPS_INIT, IBV_QPS_RTR) => Some(meeting(qp, object, attr)?),
+        _ => None,
+    };
     let mut settings = lock(&object.settings);
-    if (now, wanted) == (IBV_QPS_INIT, IBV_QPS_RTR) {
-        settings.meeting = Some(meeting(qp, object, attr)?);
+    if begun.is_some() {
+        settings.meeting = begun;
+    }
+    if (now, wanted) == (IBV_QPS_RTS, IBV_QPS_SQD) {
+        settings.forget_notification();
     }
     keep(&mut settings.attr, attr, mask);
     settings.state = wanted;
     if mask & IBV_QP_RNR_RETRY != 0 {
         let set = object.lock().set_rnr_retry(attr.rnr_retry);
         set.map_err(|why| why.errno())?;
+    }
+    let is_begun = !matches!(now, IBV_QPS_RESET | IBV_QPS_INIT);
+    if mask & IBV_QP_ACCESS_FLAGS != 0 && is_begun {
+        rendezvous::set_access(object, &mut settings)?;
     }
     match (now, wanted) {
         (IBV_QPS_INIT, IBV_QPS_RTR) => {
@@ -251,8 +247,14 @@ unsafe fn move_to(
             object.lock().open_sends(true);
             rendezvous::may_send(object, &mut settings);
         }
-        (IBV_QPS_RTS, IBV_QPS_SQD) => object.lock().open_sends(false),
-        (IBV_QPS_SQD, IBV_QPS_RTS) => object.lock().open_sends(true),
+        (IBV_QPS_RTS, IBV_QPS_SQD) => {
+            object.lock().stop_sends().map_err(|why| why.errno())?;
+        }
+        (IBV_QPS_SQD, IBV_QPS_RTS) => {
+            object.lock().resume_sends().map_err(|why| why.errno())?;
+            // Its times may be others now.
+            rendezvous::may_send(object, &mut settings);
+        }
         (_, IBV_QPS_ERR) => {
             fail(&mut object.lock())?;
             rendezvous::end(object, &mut settings);
@@ -318,6 +320,7 @@ unsafe fn reset(qp: *mut ibv_qp, object: &Qp) -> Result<(), Errno> {
         }
         settings.has_no_peer() && settings.state == IBV_QPS_RESET && is_idle(object)
     };
+    forget_mirror(&*qp, object);
     if !is_new {
         renew(qp)?;
     }
@@ -358,6 +361,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         },
         cap: object.cap,
         port_num: 1,
+        sq_draining: (state == IBV_QPS_SQD && is_draining(object)).into(),
         ..settings.attr
     };
     *init = init_of(&*qp, object);

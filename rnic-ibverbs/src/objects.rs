@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 
+use rnic_verbs::{Sge, SrqLimit};
+
 use crate::abi::*;
 use crate::adapter::Adapter;
-use crate::datagrams::{DatagramQp, Datagrams, Destination};
-use crate::errno::{Errno, lock};
+use crate::datagrams::{DatagramQp, Datagrams, Destination, SharedReceives};
+use crate::errno::{Errno, ToErrno, lock};
 use crate::event_queue::EventQueue;
 use crate::process::{self, Process};
 use crate::section::Section;
@@ -295,6 +297,8 @@ pub(crate) struct Srq {
     pub(crate) abi: UnsafeCell<ibv_srq>,
     process: Process,
     srq: Mutex<rnic_verbs::Srq>,
+    /// Its receives, as long as no engine has them.
+    pub(crate) receives: Arc<SharedReceives>,
     pub(crate) adapter: &'static Adapter,
     /// Its number in the device.
     pub(crate) id: rnic_verbs::SrqId,
@@ -320,6 +324,7 @@ impl Srq {
             abi: UnsafeCell::new(abi),
             process: Process::this(),
             id: srq.id(),
+            receives: Arc::new(SharedReceives::new(srq.id(), max_wr, max_sge)),
             srq: Mutex::new(srq),
             adapter,
             max_wr,
@@ -333,6 +338,23 @@ impl Srq {
     pub(crate) fn lock(&self) -> MutexGuard<'_, rnic_verbs::Srq> {
         lock(&self.srq)
     }
+
+    /// Arms the limit of the engine's receives.
+    pub(crate) fn arm_engine(&self, left: u32) -> Result<(), Errno> {
+        let limit = SrqLimit { left, share: None };
+        let armed = self.lock().arm_limit(limit);
+        armed.map_err(|why| why.errno())
+    }
+
+    /// Gives the receives to the engine, which has the connections that take them.
+    pub(crate) fn give_to_engine(&self) -> Result<(), Errno> {
+        let post = |wr_id, pieces: &[Sge]| {
+            let posted = self.lock().post_recv(wr_id, pieces);
+            posted.map_err(|why| why.errno())
+        };
+        self.receives
+            .give_to_engine(post, |left| self.arm_engine(left))
+    }
 }
 
 /// A queue pair.
@@ -344,7 +366,8 @@ pub(crate) struct Qp {
     pub(crate) batch: Section<Batch>,
     qp: Mutex<rnic_verbs::Qp>,
     pub(crate) adapter: &'static Adapter,
-    /// Its number in the device, by which events name it. Another one after a reset.
+    /// Its number in the device, by which events name it. Another one after a reset, and once it
+    /// is its own peer.
     number: AtomicU32,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signal_all: bool,
@@ -354,6 +377,8 @@ pub(crate) struct Qp {
     pub(crate) datagrams: Option<DatagramQp>,
     /// The program connects it itself, so that its connection keeps to RC.
     pub(crate) connects_itself: AtomicBool,
+    /// It is its own peer, and receives by its [mirror](crate::settings::Meeting::mirror).
+    pub(crate) is_own_peer: AtomicBool,
     /// Held while the program changes it.
     pub(crate) changing: Mutex<()>,
     /// What the program has set by `ibv_modify_qp`.
@@ -389,6 +414,7 @@ impl Qp {
             send_ops: new.send_ops,
             datagrams: new.datagrams,
             connects_itself: AtomicBool::new(false),
+            is_own_peer: AtomicBool::new(false),
             changing: Mutex::default(),
             settings: Mutex::default(),
             batch: Section::default(),

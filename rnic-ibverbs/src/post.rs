@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::ah::destination;
 use crate::cancellation::PutOff;
 use crate::datagrams::{DatagramQp, Payload, ToSend};
-use crate::errno::{Errno, ToErrno};
+use crate::errno::{Errno, ToErrno, lock};
 use crate::mw::binding;
 use crate::objects::{Mw, Qp, Srq};
 
@@ -429,9 +429,40 @@ pub(crate) unsafe extern "C" fn post_recv(
             datagrams.post_recv(wr_id, memory)
         });
     }
-    let mut inner = object.lock();
-    let post = |wr_id, memory: &[Sge]| inner.post_recv(wr_id, memory).map_err(|why| why.errno());
+    if object.is_own_peer.load(Ordering::Acquire) {
+        return post_recv_to_mirror(object, wr, bad_wr);
+    }
+    post_recv_to(&mut object.lock(), wr, bad_wr)
+}
+
+/// # Safety
+/// As of [`post_receives`].
+unsafe fn post_recv_to(
+    qp: &mut rnic_verbs::Qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> i32 {
+    let post = |wr_id, memory: &[Sge]| qp.post_recv(wr_id, memory).map_err(|why| why.errno());
     post_receives(wr, bad_wr, post)
+}
+
+/// Posts receives of a queue pair that is its own peer.
+///
+/// # Safety
+/// As of [`post_receives`].
+#[cold]
+unsafe fn post_recv_to_mirror(
+    object: &Qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> i32 {
+    let mut settings = lock(&object.settings);
+    let meeting = settings.meeting.as_mut();
+    match meeting.and_then(|meeting| meeting.mirror.as_mut()) {
+        Some(mirror) => post_recv_to(mirror, wr, bad_wr),
+        // It was reset a moment ago.
+        None => post_recv_to(&mut object.lock(), wr, bad_wr),
+    }
 }
 
 /// `ibv_post_srq_recv`.
@@ -441,10 +472,24 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> i32 {
     let _whole = PutOff::new();
-    let mut inner = match Srq::here(srq) {
-        Ok(object) => object.lock(),
+    let object = match Srq::here(srq) {
+        Ok(object) => object,
         Err(errno) => return none_posted(wr, bad_wr, errno),
     };
-    let post = |wr_id, memory: &[Sge]| inner.post_recv(wr_id, memory).map_err(|why| why.errno());
-    post_receives(wr, bad_wr, post)
+    if !object.receives.is_of_engine() {
+        return post_receives(wr, bad_wr, |wr_id, memory| {
+            match object.receives.post(wr_id, memory)? {
+                true => Ok(()),
+                false => post_srq_recv_to(&mut object.lock(), wr_id, memory),
+            }
+        });
+    }
+    let mut inner = object.lock();
+    post_receives(wr, bad_wr, |wr_id, memory| {
+        post_srq_recv_to(&mut inner, wr_id, memory)
+    })
+}
+
+fn post_srq_recv_to(srq: &mut rnic_verbs::Srq, wr_id: u64, memory: &[Sge]) -> Result<(), Errno> {
+    srq.post_recv(wr_id, memory).map_err(|why| why.errno())
 }

@@ -3,6 +3,7 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::libc;
@@ -15,8 +16,8 @@ use crate::asynchronous;
 use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
-use crate::datagrams::{DatagramQp, NewEndpoint};
-use crate::errno::{Errno, ToErrno, pointer};
+use crate::datagrams::{DatagramQp, NewEndpoint, Taker};
+use crate::errno::{Errno, ToErrno, lock, pointer};
 use crate::numbers;
 use crate::objects::{Cq, NewQp, Pd, Qp, Srq};
 use crate::qp_ex;
@@ -96,15 +97,42 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<rnic_verbs::Q
     made.map_err(|why| why.errno())
 }
 
-/// Makes the other end of the connection of a queue pair that is its own peer.
+/// Makes the other end of the connection of a queue pair that is its own peer. The queue pair of the
+/// device that has the program's receives becomes that end, and is returned; a new one, without
+/// receives, takes its place.
 ///
 /// # Safety
 /// It exists.
 pub(crate) unsafe fn make_mirror(base: &ibv_qp, object: &Qp) -> Result<rnic_verbs::Qp, Errno> {
     let mut init = init_of(base, object);
     init.srq = null_mut();
-    (init.cap.max_send_wr, init.cap.max_recv_wr) = (1, 1);
-    make(base.pd, &init)
+    init.cap.max_recv_wr = 1;
+    let sends = make(base.pd, &init)?;
+    let (adapter, former, number) = (object.adapter, object.number(), sends.number());
+    // Completions of either have the number that the program knows.
+    adapter.numbers.move_to(base.qp_num, number);
+    let mirror = QPS.move_to(adapter, former.0, number.0, || object.replace(sends));
+    QPS.add(adapter, former.0, object);
+    object.is_own_peer.store(true, Ordering::Release);
+    Ok(mirror)
+}
+
+/// Removes the [mirror](make_mirror) of a queue pair, if it has one.
+///
+/// # Safety
+/// It exists.
+pub(crate) unsafe fn forget_mirror(base: &ibv_qp, object: &Qp) {
+    object.is_own_peer.store(false, Ordering::Release);
+    let mut settings = lock(&object.settings);
+    let meeting = settings.meeting.as_mut();
+    let mirror = meeting.and_then(|meeting| meeting.mirror.take());
+    drop(settings);
+    let Some(mirror) = mirror else { return };
+    let (adapter, number) = (object.adapter, mirror.number());
+    QPS.remove(adapter, number.0);
+    drop(mirror);
+    forget_completions(adapter, number, base);
+    adapter.numbers.take_back(number);
 }
 
 /// Fails if there can be no such queue pair.
@@ -128,6 +156,26 @@ enum ConnectedBy {
     Program,
 }
 
+/// Has a new queue pair share the receives that its attributes name: returns those if it is for
+/// datagrams. They serve either datagrams or connections.
+///
+/// # Safety
+/// The objects that are named exist, or are NULL.
+unsafe fn share(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Option<Taker>, Errno> {
+    if init.srq.is_null() {
+        return Ok(None);
+    }
+    let object = Srq::here(init.srq)?;
+    if init.qp_type != IBV_QPT_UD {
+        object.give_to_engine()?;
+        return Ok(None);
+    }
+    if (*init.srq).pd != pd {
+        return Err(Errno::EINVAL);
+    }
+    object.receives.taker().map(Some)
+}
+
 /// Makes the queues of a datagram queue pair, which peers know by a number.
 ///
 /// # Safety
@@ -137,6 +185,7 @@ unsafe fn make_datagrams(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
     (qp, number): (QpNumber, u32),
+    shared: Option<Taker>,
 ) -> Result<DatagramQp, Errno> {
     let writer = |cq: *mut ibv_cq| {
         let made = Cq::here(cq)?.lock().writer();
@@ -151,6 +200,7 @@ unsafe fn make_datagrams(
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
         max_recv_sge: init.cap.max_recv_sge,
+        shared,
         mtu: 128 << adapter.mtu(),
     };
     let made = DatagramQp::new(adapter, new)?;
@@ -183,13 +233,24 @@ unsafe fn create(
     check(&init.cap, !init.srq.is_null())?;
     let adapter = Context::of((*pd).context).adapter;
     let is_datagram = init.qp_type == IBV_QPT_UD;
-    if is_datagram && !init.srq.is_null() {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let inner = make(pd, init)?;
+    let shared = share(pd, init)?;
+    let inner = match is_datagram {
+        // Its receives are no engine's.
+        true => make(
+            pd,
+            &ibv_qp_init_attr {
+                srq: null_mut(),
+                ..*init
+            },
+        ),
+        false => make(pd, init),
+    }?;
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
-    init.cap.max_recv_wr = real.max_recv_wr;
+    init.cap.max_recv_wr = match init.srq.is_null() {
+        true => real.max_recv_wr,
+        false => 0,
+    };
     init.cap.max_inline_data = real.max_inline as u32;
     let number = inner.number();
     let found_by = match connected_by {
@@ -198,7 +259,7 @@ unsafe fn create(
     };
     let datagrams = match found_by {
         Ok(Some(shown)) if is_datagram => {
-            let made = make_datagrams(adapter, pd, init, (number, shown));
+            let made = make_datagrams(adapter, pd, init, (number, shown), shared);
             Some(made.inspect_err(|_| adapter.numbers.take_back(number))?)
         }
         Err(errno) if is_datagram => return Err(errno),
@@ -308,6 +369,14 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     pointer(create_extended(&mut *attr, ConnectedBy::Program))
 }
 
+/// Makes a queue pair as `ibv_create_qp_ex` does.
+///
+/// # Safety
+/// The objects that the attributes name exist, or are NULL.
+pub(crate) unsafe fn create_numbered(attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    create_extended(attr, ConnectedBy::Program)
+}
+
 /// Makes a queue pair as `ibv_create_qp_ex` does, for rdma_cm.
 ///
 /// # Safety
@@ -359,6 +428,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
         return 0;
     }
     leaving(Qp::of(qp));
+    forget_mirror(&*qp, Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
     let (adapter, number) = (Qp::of(qp).adapter, Qp::of(qp).number());

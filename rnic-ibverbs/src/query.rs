@@ -15,6 +15,7 @@ use crate::interface::gid_of;
 use crate::label::Label;
 use crate::qp::MAX_WR;
 use crate::settings::MAX_READS;
+use crate::system::interface_speed;
 
 /// The most completion queues, and shared receive queues, of a process.
 const MAX_QUEUES: i32 = 1 << 16;
@@ -162,11 +163,7 @@ fn speed(netdev: &str) -> (u8, u8) {
     const WIDTH_1X: u8 = 1;
     const WIDTH_4X: u8 = 2;
     const WIDTH_2X: u8 = 16;
-    let text = std::fs::read_to_string(format!("/sys/class/net/{netdev}/speed"));
-    let megabits: i64 = text
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(1000);
+    let megabits = interface_speed(netdev).unwrap_or(1000);
     let speeds = [
         (1000, (WIDTH_1X, 1)),
         (10_000, (WIDTH_1X, 8)),

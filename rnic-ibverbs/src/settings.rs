@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::abi::{IBV_QPS_INIT, IBV_QPS_RESET, ibv_qp_attr};
+use crate::abi::{IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS, IBV_QPS_SQD, ibv_qp_attr};
 
 /// The most Reads and atomics that a connection may have outstanding, in either direction.
 pub(crate) const MAX_READS: u16 = 128;
@@ -25,6 +25,16 @@ impl Settings {
     pub(crate) fn has_no_peer(&self) -> bool {
         self.meeting.is_none() && matches!(self.state, IBV_QPS_RESET | IBV_QPS_INIT)
     }
+
+    /// Returns whether the program has set what it sends by.
+    pub(crate) fn may_send(&self) -> bool {
+        matches!(self.state, IBV_QPS_RTS | IBV_QPS_SQD)
+    }
+
+    /// Forgets whether a former change to SQD has asked for an event.
+    pub(crate) fn forget_notification(&mut self) {
+        self.attr.en_sqd_async_notify = 0;
+    }
 }
 
 /// The other side of a queue pair, and how far the two have come.
@@ -42,8 +52,8 @@ pub(crate) struct Meeting {
     pub(crate) expected: u32,
     /// This side connects. The other one waits for it.
     pub(crate) connects: bool,
-    /// The other end of the connection of a queue pair that is its own peer. It has no receives:
-    /// what such a queue pair sends to itself waits for ever; Writes, Reads and atomics do not.
+    /// The other end of the connection of a queue pair that is its own peer: it receives what that
+    /// sends.
     pub(crate) mirror: Option<rnic_verbs::Qp>,
     pub(crate) stage: Stage,
     /// How long this side waits before it tries again, and until when it does.

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use nix::libc;
-use rnic_verbs::{MAX_SGE, SrqCaps, SrqLimit};
+use rnic_verbs::{AsyncEvent, MAX_SGE, SrqCaps};
 
 use crate::abi::*;
 use crate::asynchronous;
@@ -120,17 +120,32 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     if attr.srq_limit > object.max_wr {
         return result(Err(Errno::EINVAL));
     }
-    let limit = SrqLimit {
-        left: attr.srq_limit,
-        share: None,
-    };
     // Before it is armed: the event, which makes it 0, may come at once.
     let before = object.limit.swap(attr.srq_limit, Ordering::Relaxed);
-    let armed = object.lock().arm_limit(limit);
+    let armed = arm(object, attr.srq_limit);
     if armed.is_err() {
         object.limit.store(before, Ordering::Relaxed);
     }
-    result(armed.map_err(|why| why.errno()))
+    result(armed)
+}
+
+/// Arms the limit of a queue, where its receives are.
+fn arm(object: &Srq, left: u32) -> Result<(), Errno> {
+    match object.receives.arm(left) {
+        None => object.arm_engine(left),
+        Some(is_reached) => {
+            if is_reached {
+                let reached = AsyncEvent::SrqLimitReached {
+                    srq: object.id,
+                    left,
+                    taken: 0,
+                    greediest: None,
+                };
+                asynchronous::hand_on(object.adapter, reached);
+            }
+            Ok(())
+        }
+    }
 }
 
 #[unsafe(no_mangle)]

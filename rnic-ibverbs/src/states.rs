@@ -1,8 +1,12 @@
 //! The states of a queue pair that its program moves, and the attributes of each change: those of
 //! InfiniBand for reliable and unreliable connections and for datagrams, as `ibv_modify_qp(3)` lists them.
 
+use rnic_verbs::QpState;
+
 use crate::abi::*;
-use crate::errno::Errno;
+use crate::errno::{Errno, lock};
+use crate::objects::Qp;
+use crate::settings::Settings;
 
 /// A change of state, what must be set with it, and what may be.
 struct Change {
@@ -139,6 +143,37 @@ pub(crate) fn check(qp_type: u32, from: u32, to: u32, mask: i32) -> Result<(), E
     let is_whole = mask & required == required;
     let is_known = mask & !(required | optional) == 0;
     (is_whole && is_known).then_some(()).ok_or(Errno::EINVAL)
+}
+
+/// Returns the state that a queue pair has, as verbs have it.
+pub(crate) fn state_of(object: &Qp, settings: &Settings) -> u32 {
+    if let Some(datagrams) = &object.datagrams {
+        return datagrams.state().unwrap_or(IBV_QPS_ERR);
+    }
+    let inner = object.lock().state();
+    match (inner, &settings.meeting) {
+        // rdma_cm has no other states before it connects.
+        (QpState::Init, None) => settings.state,
+        (QpState::Connecting, None) => IBV_QPS_RTR,
+        (QpState::Rts, None) => IBV_QPS_RTS,
+        (QpState::Sqd, None) => IBV_QPS_SQD,
+        (QpState::Terminate, None) => IBV_QPS_SQE,
+        (QpState::Terminate, Some(_)) | (QpState::Error, _) => IBV_QPS_ERR,
+        (_, Some(_)) => settings.state,
+    }
+}
+
+/// Returns whether a queue pair is in SQD, and no request that had begun is unfinished.
+pub(crate) fn has_drained(object: &Qp) -> bool {
+    state_of(object, &lock(&object.settings)) == IBV_QPS_SQD && !is_draining(object)
+}
+
+/// Returns whether requests that had begun are not finished, of a queue pair in SQD.
+pub(crate) fn is_draining(object: &Qp) -> bool {
+    match &object.datagrams {
+        Some(datagrams) => datagrams.is_draining(),
+        None => object.lock().is_draining(),
+    }
 }
 
 #[cfg(test)]

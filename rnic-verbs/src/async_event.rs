@@ -33,6 +33,12 @@ pub enum AsyncEvent {
         /// The queue pair.
         qp: QpNumber,
     },
+    /// `IBV_EVENT_SQ_DRAINED`: a send queue was [stopped](crate::Qp::stop_sends), and the requests
+    /// that had begun have completed.
+    SqDrained {
+        /// The queue pair.
+        qp: QpNumber,
+    },
     /// `IBV_EVENT_SRQ_LIMIT_REACHED`: a shared receive queue runs low.
     SrqLimitReached {
         /// The queue.
@@ -94,6 +100,7 @@ impl AsyncEvent {
             Self::QpRequestError { .. } => "QP_REQ_ERR",
             Self::QpAccessError { .. } => "QP_ACCESS_ERR",
             Self::QpLastWqeReached { .. } => "QP_LAST_WQE_REACHED",
+            Self::SqDrained { .. } => "SQ_DRAINED",
             Self::SrqLimitReached { .. } => "SRQ_LIMIT_REACHED",
             Self::SrqShareExceeded { .. } => "SRQ_SHARE_EXCEEDED",
             Self::SrqHighWater { .. } => "SRQ_HIGH_WATER",
@@ -111,6 +118,7 @@ impl AsyncEvent {
             | Self::QpRequestError { qp }
             | Self::QpAccessError { qp }
             | Self::QpLastWqeReached { qp }
+            | Self::SqDrained { qp }
             | Self::SrqShareExceeded { qp, .. }
             | Self::SrqHighWater { qp, .. }
             | Self::CqError { qp, .. } => Some(*qp),
@@ -178,7 +186,8 @@ impl fmt::Display for AsyncEvent {
             Self::QpFatal { qp }
             | Self::QpRequestError { qp }
             | Self::QpAccessError { qp }
-            | Self::QpLastWqeReached { qp } => write!(f, ": {qp}"),
+            | Self::QpLastWqeReached { qp }
+            | Self::SqDrained { qp } => write!(f, ": {qp}"),
             Self::SrqLimitReached {
                 srq,
                 left,

@@ -100,6 +100,10 @@ pub(crate) struct QpBox {
     pub(crate) events: VecDeque<ConnectionEvent>,
     /// The peer has left, with the semantics of RC.
     peer_left: bool,
+    /// How often its send queue was stopped, and whether the engine has yet to say that it has
+    /// drained.
+    stops: u32,
+    pub(crate) is_draining: bool,
     pub(crate) state: SharedState,
 }
 
@@ -111,6 +115,8 @@ impl QpBox {
             ends: None,
             events: VecDeque::new(),
             peer_left: false,
+            stops: 0,
+            is_draining: false,
             state,
         }
     }
@@ -238,6 +244,14 @@ impl Boxes {
                 }
                 self.deliver_to(qp, ConnectionEvent::PeerLeft(reason));
             }
+            Event::SendsDrained { qp, stop } => {
+                // The application may have let it go on, and stopped it again.
+                let is_now = |mailbox: &&mut QpBox| mailbox.is_draining && mailbox.stops == stop;
+                if let Some(mailbox) = self.qps.get_mut(&qp).filter(is_now) {
+                    mailbox.is_draining = false;
+                    self.tell(AsyncEvent::SqDrained { qp });
+                }
+            }
             Event::LastReceive { qp } => self.tell(AsyncEvent::QpLastWqeReached { qp }),
             Event::Port { active: true } => self.tell(AsyncEvent::PortActive),
             Event::Port { active: false } => self.tell(AsyncEvent::PortError),
@@ -250,6 +264,21 @@ impl Boxes {
             Event::WorkerEnded => self.worker_gone = true,
             Event::DeviceGone => self.without_device += 1,
             Event::CompletionOverrun { cq, qp } => self.tell(AsyncEvent::CqError { cq, qp }),
+        }
+    }
+
+    /// Notes that a send queue is being stopped. Returns the number of the stop.
+    pub(crate) fn begin_draining(&mut self, qp: QpNumber) -> Option<u32> {
+        let mailbox = self.qps.get_mut(&qp)?;
+        mailbox.stops = mailbox.stops.wrapping_add(1);
+        mailbox.is_draining = true;
+        Some(mailbox.stops)
+    }
+
+    /// Notes that a send queue goes on.
+    pub(crate) fn end_draining(&mut self, qp: QpNumber) {
+        if let Some(mailbox) = self.qps.get_mut(&qp) {
+            mailbox.is_draining = false;
         }
     }
 
@@ -391,6 +420,7 @@ fn log(event: &Event) {
         Event::Failed { qp, reason } => debug!("{qp}: connecting failed: {reason}"),
         Event::Disconnected { qp, reason } => debug!("{qp}: connection ended: {reason}"),
         Event::PeerLeft { qp, reason } => debug!("{qp}: the peer has left: {reason}"),
+        Event::SendsDrained { qp, .. } => debug!("{qp}: its send queue has drained"),
         Event::LastReceive { qp } => {
             debug!("{qp}: the last receive that it took from its shared receive queue is complete");
         }

@@ -208,6 +208,14 @@ pub enum Event {
         /// The queue pair of the connection.
         qp: QpNumber,
     },
+    /// A send queue was [stopped](crate::engine::Command::StopSends), and all requests that had
+    /// begun have completed.
+    SendsDrained {
+        /// The queue pair.
+        qp: QpNumber,
+        /// The number of the stop.
+        stop: u32,
+    },
     /// A queue pair that is over has completed the last receive that it had taken from a shared
     /// queue.
     LastReceive {
@@ -250,6 +258,7 @@ impl Event {
             | Self::Failed { qp, .. }
             | Self::Disconnected { qp, .. }
             | Self::PeerLeft { qp, .. }
+            | Self::SendsDrained { qp, .. }
             | Self::LastReceive { qp }
             | Self::CompletionOverrun { qp, .. }
             | Self::SharedReceives(

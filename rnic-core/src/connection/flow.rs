@@ -22,6 +22,14 @@ impl FlowKey {
         }
     }
 
+    /// Returns the key of the other end.
+    pub(crate) fn reversed(&self) -> Self {
+        Self {
+            local: self.remote,
+            remote: self.local,
+        }
+    }
+
     /// Returns the addresses alone.
     pub(crate) fn addresses(&self) -> AddressPair {
         AddressPair {

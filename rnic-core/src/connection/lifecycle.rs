@@ -1,10 +1,12 @@
 //! How connections end: in order, by a failure of TCP, or because the application asks for it.
 
 use crate::ddp::{Llp, Teardown};
+use crate::memory::table::Access;
 use crate::mpa::{MpaInitiator, frame, marker};
 use crate::tcp::{State, TcpFailure};
 use crate::verbs::WcStatus;
 
+use super::upper::LocalUlp;
 use super::{
     CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, EndReason, Event, LocalEnd, Phase,
     Transport, flush,
@@ -191,6 +193,20 @@ impl<T: Transport> Connection<T> {
     /// Returns whether the peer takes what is acknowledged for done, so that nothing more must be.
     fn denies_what_comes(&self) -> bool {
         matches!(&self.phase, Phase::Streaming(stream) if stream.keeps_rc() && !stream.tells())
+    }
+
+    /// Sets what the peer may do to memory at all. An endpoint's layer says that itself.
+    pub(crate) fn set_remote_access(&mut self, remote_access: Access) {
+        match &mut self.phase {
+            Phase::Streaming(stream) => {
+                if let LocalUlp::Rdmap(user) = &mut stream.user {
+                    user.qp.remote_access = remote_access;
+                    stream.ddp.set_origin(user.qp.origin());
+                }
+            }
+            Phase::Connecting(connecting) => connecting.options.remote_access = remote_access,
+            Phase::Responding { .. } | Phase::Waiting { .. } | Phase::Closing => {}
+        }
     }
 
     /// Sets how the oldest unfinished request completes when the stream ends.

@@ -6,6 +6,7 @@
 
 mod association;
 mod context;
+mod direct;
 mod event;
 mod facts;
 mod fast;
@@ -23,6 +24,7 @@ mod socket;
 mod socketed;
 mod startup;
 mod state;
+mod stopping;
 mod stream;
 mod terminate;
 mod transmit;

@@ -75,7 +75,7 @@ pub(super) struct Stream {
     /// How the next FPDU is received.
     intake: Intake,
     /// Segments take the ordinary way, and no fast path: the stream ends in order, is parked, or has
-    /// a timer.
+    /// a timer, or its send queue drains.
     ordinary_only: bool,
     /// The stream is surely [between messages](Self::is_between_messages).
     /// [`settle_acked`](Self::settle_acked) finds it so; what is received, and every end, sets it
@@ -165,11 +165,12 @@ impl Stream {
 
     /// Decides whether segments may take fast paths. Beside them stands only what this turns off, so
     /// that they need not look for it.
-    fn choose_paths(&mut self) {
+    pub(super) fn choose_paths(&mut self) {
         self.ordinary_only = self.ddp.is_finishing()
             || self.intake == Intake::Parked
             || self.wakes_at.is_some()
-            || self.told().is_some();
+            || self.told().is_some()
+            || self.user.is_draining();
     }
 
     /// Returns whether segments take no fast path.
@@ -417,6 +418,9 @@ impl Stream {
     pub(super) fn settle(&mut self, llp: &mut impl Llp, context: &mut Context<'_, '_>) {
         if !self.ended {
             self.ddp.follow_llp(llp, &mut self.user.with(context));
+        }
+        if self.ordinary_only && self.user.tell_drained(context) {
+            self.choose_paths();
         }
     }
 

@@ -140,6 +140,10 @@ impl LocalUlp {
                 if let Some(opening) = opening {
                     rdmap.begin_with_rtr(opening);
                 }
+                if qp.is_stopped {
+                    // The application was told that none has begun.
+                    rdmap.stop(None);
+                }
                 Self::Rdmap(RdmapUser {
                     rdmap,
                     qp,
@@ -192,6 +196,27 @@ impl LocalUlp {
             Self::Rdmap(user) => user.rdmap.has_failure(),
             Self::Endpoint(_) => false,
         }
+    }
+
+    /// Returns whether the application has stopped the send queue, and waits for the requests that
+    /// have begun.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self, Self::Rdmap(user) if user.rdmap.is_draining())
+    }
+
+    /// Tells the application that the requests of a stopped send queue are done that had begun, if
+    /// they are. Returns whether it did.
+    #[cold]
+    pub(super) fn tell_drained(&mut self, context: &mut Context<'_, '_>) -> bool {
+        let Self::Rdmap(RdmapUser { rdmap, qp, .. }) = self else {
+            return false;
+        };
+        let drained = rdmap.take_drained();
+        if let Some(stop) = drained {
+            let qp = qp.number;
+            context.events.push_back(Event::SendsDrained { qp, stop });
+        }
+        drained.is_some()
     }
 
     /// Returns whether requests of the application are not finished.

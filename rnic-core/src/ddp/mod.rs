@@ -59,6 +59,11 @@ pub struct Ddp {
 }
 
 impl Ddp {
+    /// Sets whose memory it may use from now on.
+    pub fn set_origin(&mut self, origin: Origin) {
+        self.origin = origin;
+    }
+
     /// Makes a stream without queues. `origin` says whose memory it may use.
     pub fn new(origin: Origin) -> Self {
         Self {

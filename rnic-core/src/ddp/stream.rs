@@ -48,6 +48,11 @@ pub struct DdpStream {
 }
 
 impl DdpStream {
+    /// Sets whose memory it may use from now on.
+    pub fn set_origin(&mut self, origin: Origin) {
+        self.ddp.set_origin(origin);
+    }
+
     /// Makes a stream. `origin` says whose memory it may use. `llp_version` is the version that the
     /// LLP negotiated: the revision of MPA. DDP has version 1 above every revision that is
     /// supported here.

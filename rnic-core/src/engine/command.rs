@@ -11,6 +11,7 @@ use crate::connection::{AddressPair, ConnectionOptions, PortReservation, Refusal
 use crate::ddp::Endpoint;
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
 use crate::memory::ring::{Consumer, Producer};
+use crate::memory::table::Access;
 use crate::verbs::{
     WcStatus,
     cq::{Arming, CqError},
@@ -68,6 +69,29 @@ pub enum Command {
         qp: QpNumber,
         /// How often.
         rnr_retry: u8,
+    },
+    /// Stops the send queue of a queue pair, as `IBV_QPS_SQD` does: requests that have begun are
+    /// finished, and no other begins, also not on a later connection. Behind the last of them comes
+    /// [`Event::SendsDrained`](crate::connection::Event::SendsDrained), at once if none has begun.
+    StopSends {
+        /// The queue pair, in any state.
+        qp: QpNumber,
+        /// The number of this stop, which the event has.
+        stop: u32,
+        /// Receives an answer when no request begins any more.
+        reply: Sender<()>,
+    },
+    /// Lets the requests of a send queue that was stopped begin again.
+    ResumeSends(QpNumber),
+    /// Sets what the peer of a queue pair may do to memory at all: see
+    /// [`ConnectionOptions::remote_access`](crate::connection::ConnectionOptions::remote_access).
+    SetRemoteAccess {
+        /// The queue pair. Without a connection nothing is set.
+        qp: QpNumber,
+        /// Rights of peers.
+        remote_access: Access,
+        /// Receives an answer when it holds.
+        reply: Sender<()>,
     },
     /// Sets for how long the peer may leave what it is owed without acknowledgment: see
     /// [`ConnectionOptions::user_timeout`](crate::connection::ConnectionOptions::user_timeout).

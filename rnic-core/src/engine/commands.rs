@@ -50,6 +50,23 @@ impl<T: Carrier> Engine<T> {
             }
             Command::ReceivesPosted(srq) => self.serve_waiting(now, guard, srq),
             Command::SetRnrRetry { qp, rnr_retry } => self.set_rnr_retry(now, guard, qp, rnr_retry),
+            Command::StopSends { qp, stop, reply } => {
+                self.stop_sends(now, guard, qp, stop);
+                // The host may have given up waiting.
+                let _ = reply.send(());
+            }
+            Command::SetRemoteAccess {
+                qp,
+                remote_access,
+                reply,
+            } => {
+                self.on_qp(now, guard, qp, |connection, _| {
+                    connection.set_remote_access(remote_access);
+                });
+                // The host may have given up waiting.
+                let _ = reply.send(());
+            }
+            Command::ResumeSends(qp) => self.resume_sends(now, guard, qp),
             Command::SetUserTimeout { qp, user_timeout } => {
                 self.set_user_timeout(now, guard, qp, user_timeout);
             }

@@ -88,6 +88,10 @@ impl Engine {
         let share = self.share(tx);
         let mut back = None;
         if self.connections[index].path().leads_back() {
+            if self.write_directly(index, now, guard) {
+                self.schedule(index, Wants::SEND);
+                return 0;
+            }
             back = self.looped.take_empty();
             if back.is_none() {
                 self.schedule(index, Wants::SEND);

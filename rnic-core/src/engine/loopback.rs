@@ -7,6 +7,12 @@ use crate::memory::frames::TxFrames;
 use crate::time::Instant;
 use crate::wire::packet::Checksums;
 
+/// The most octets of a Write that is carried out at once: longer ones would keep others waiting.
+const LONGEST_DIRECT: u32 = 1 << 20;
+
+/// Octets of such Writes in a turn, or one Write more.
+const OF_A_TURN: u32 = 1 << 18;
+
 impl Engine {
     /// Returns whether the remote end of a connection is a listener of this device. One of any
     /// address has all of this host's, of which only the connection's own is known here.
@@ -18,6 +24,29 @@ impl Engine {
             local.port() == there.port()
                 && (local.ip() == there.ip() || any_address && key.local.ip() == there.ip())
         })
+    }
+
+    /// Carries out the Writes of a connection to another one of this engine, as far as they need no
+    /// frames. Returns whether that was enough for a turn, and others are to have theirs.
+    #[cold]
+    pub(super) fn write_directly(&mut self, index: usize, now: Instant, guard: &Guard<'_>) -> bool {
+        let there = self.connections[index].key().reversed();
+        let is_there = |index| *self.connections[index].key() == there;
+        let Some(other) = self.flows.find(&there, is_there) else {
+            return false;
+        };
+        let mut left = OF_A_TURN;
+        while let Some(sink) = self.connections[other].takes_direct_writes() {
+            let (connection, mut context) = self.lend(index, now, guard);
+            let Some(octets) = connection.write_directly(sink, LONGEST_DIRECT, &mut context) else {
+                return false;
+            };
+            left = left.saturating_sub(octets);
+            if left == 0 {
+                return true;
+            }
+        }
+        false
     }
 
     /// Returns whether frames wait to be received again.

@@ -35,6 +35,7 @@ mod receiver_not_ready;
 mod schedule;
 mod snapshot;
 mod socketed;
+mod stopping;
 mod timers;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -3,15 +3,18 @@
 //! It decides when a request may begin: a fence, the ORD and a full completion queue hold it back.
 
 mod completing;
+mod direct;
 mod in_parts;
 mod inline_messages;
 mod pausing;
+mod stopping;
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
+pub use self::direct::DirectWrite;
 pub use self::inline_messages::InlineMessage;
 
 use crate::memory::{
@@ -94,7 +97,7 @@ pub(super) struct Requester {
     /// The peers have agreed on the opcodes of RC.
     pub(super) rc: bool,
     /// The first request that may not begin: it was posted after the application had asked for an
-    /// orderly end, or it waits for a peer that has no receives.
+    /// orderly end, or it waits for a peer that has no receives, or until the application lets it.
     end: Option<u64>,
     pub(super) outstanding: Outstanding,
     /// Where `end` comes from. In a box: most streams never have one.
@@ -124,6 +127,11 @@ struct Limits {
     finish: Option<u64>,
     /// How far a peer without receives keeps the requester.
     pause: Pause,
+    /// From this request on none begins: the application has stopped the send queue.
+    stopped: Option<u64>,
+    /// The number of the stop, while the application is to be told that requests which had begun
+    /// are done.
+    draining: Option<u32>,
 }
 
 /// How far a peer without receives keeps the requester.
@@ -489,7 +497,7 @@ impl Requester {
     }
 
     /// Returns whether the next work request, if there is one, was posted before the application
-    /// asked for an orderly end, and need not wait for the peer.
+    /// asked for an orderly end, and need not wait for the peer or the application.
     #[inline]
     fn is_before_finish(&self) -> bool {
         let begun = self.requests.len() as u64;

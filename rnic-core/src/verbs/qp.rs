@@ -60,6 +60,9 @@ pub struct QueuePair {
     /// with the semantics of RC, 0 to 7; 7: for ever. That many times the peer's min_rnr_timer, and
     /// a second at least, its requests wait for a receive.
     pub rnr_retry: u8,
+    /// The application has stopped `sq`: requests that have begun are finished, and no other
+    /// begins.
+    pub is_stopped: bool,
     /// What its peer may do to memory at all: rights of peers. Regions say where.
     pub remote_access: Access,
 }

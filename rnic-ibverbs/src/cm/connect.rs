@@ -14,9 +14,10 @@ use crate::cm::address::Reserved;
 use crate::cm::attempt::{ASKED_AGAIN, Attempt};
 use crate::cm::id::{Id, Phase};
 use crate::cm::lifetime::complete;
+use crate::cm::sidr;
 use crate::cm::table;
 use crate::cm::verbs::{MAX_READS, errno_of, show_state, with_number, with_queue_pair};
-use crate::errno::{Errno, fail};
+use crate::errno::{Errno, fail, lock};
 use crate::objects::Qp;
 
 /// The values that leave the read depths to rdma_cm.
@@ -129,8 +130,15 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Attem
     }
     let mut data = state.connect_data.clone();
     data.extend_from_slice(private_data(given));
-    if data.len() > MAX_PRIVATE_DATA {
+    let most = match this.qp_type {
+        IBV_QPT_UD => sidr::MAX_PRIVATE_DATA,
+        _ => MAX_PRIVATE_DATA,
+    };
+    if data.len() > most {
         return Err(Errno::EINVAL);
+    }
+    if this.qp_type == IBV_QPT_UD {
+        data = sidr::question(&data);
     }
     let options = ConnectionOptions {
         ird: depth(given.map(|given| given.responder_resources), MAX_READS),
@@ -175,6 +183,38 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     connect(id, conn_param).map_or_else(fail, |()| 0)
 }
 
+/// Tells a peer the queue pair to which it may send datagrams. That is all there is of it.
+///
+/// # Safety
+/// As of [`accept`].
+unsafe fn accept_datagrams(
+    id: *mut rdma_cm_id,
+    given: Option<&rdma_conn_param>,
+) -> Result<(), Errno> {
+    let this = Id::of(id)?;
+    let data = private_data(given);
+    if data.len() > sidr::MAX_PRIVATE_DATA {
+        return Err(Errno::EINVAL);
+    }
+    let (number, qkey) = match (*id).qp.as_ref() {
+        Some(qp) => (qp.qp_num, lock(&Qp::of((*id).qp).settings).attr.qkey),
+        None => (given.map_or(0, |given| given.qp_num), sidr::QKEY),
+    };
+    let (asked, adapter) = {
+        let mut state = this.state();
+        if state.phase != Phase::Requested {
+            return Err(Errno::EINVAL);
+        }
+        let asked = state.request.take().ok_or(Errno::EINVAL)?;
+        state.phase = Phase::Over;
+        (asked, state.adapter)
+    };
+    let answer = sidr::acceptance(number, qkey, data);
+    asked.reject(&answer).map_err(errno_of)?;
+    adapter.into_iter().for_each(settle);
+    Ok(())
+}
+
 /// Accepts a peer.
 ///
 /// # Safety
@@ -182,6 +222,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
 unsafe fn accept(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<(), Errno> {
     let this = Id::of(id)?;
     let given = checked(id, given)?;
+    if this.qp_type == IBV_QPT_UD {
+        return accept_datagrams(id, given);
+    }
     let (adapter, asked, options) = {
         let mut state = this.state();
         let adapter = state.adapter.ok_or(Errno::EINVAL)?;
@@ -239,7 +282,12 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<()
         state.phase = Phase::Over;
         (asked, state.adapter)
     };
-    asked.reject(octets(data, len)).map_err(errno_of)?;
+    let data = octets(data, len);
+    match this.qp_type {
+        IBV_QPT_UD => asked.reject(&sidr::rejection(data)),
+        _ => asked.reject(data),
+    }
+    .map_err(errno_of)?;
     adapter.into_iter().for_each(settle);
     Ok(())
 }
@@ -271,6 +319,10 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 /// `id` is NULL or an id of the program.
 unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let this = Id::of(id)?;
+    // There is no connection.
+    if this.qp_type == IBV_QPT_UD {
+        return Err(Errno::EINVAL);
+    }
     let (adapter, connection, knows_end) = {
         let mut state = this.state();
         let was_connected = matches!(state.phase, Phase::Connecting | Phase::Connected)

@@ -5,6 +5,8 @@ use std::ffi::{CStr, c_char};
 
 use rnic_verbs::ConnectRequest;
 
+use crate::cm::sidr::Peer;
+
 /// What has happened.
 #[derive(Debug, Default)]
 pub(super) struct EventData {
@@ -19,6 +21,8 @@ pub(super) struct EventData {
     pub(super) initiator_depth: u16,
     /// The request of a peer.
     pub(super) request: Option<ConnectRequest>,
+    /// Of an id for datagrams: whom it may send to, if anybody.
+    pub(super) peer: Option<Peer>,
     /// The number of an event that the program made itself.
     pub(super) arg: Option<u64>,
 }

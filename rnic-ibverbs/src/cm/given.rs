@@ -51,9 +51,18 @@ impl Given {
         public.listen_id = listen_id;
         public.event = what.event;
         public.status = what.status;
-        match what.arg {
-            Some(arg) => public.param.arg = arg,
-            None => {
+        match (what.arg, what.peer) {
+            (Some(arg), _) => public.param.arg = arg,
+            (None, Some(peer)) => {
+                public.param.ud = rdma_ud_param {
+                    private_data,
+                    private_data_len: len as u8,
+                    ah_attr: peer.ah_attr,
+                    qp_num: peer.qp_num,
+                    qkey: peer.qkey,
+                }
+            }
+            (None, None) => {
                 public.param.conn = rdma_conn_param {
                     private_data,
                     private_data_len: len as u8,

@@ -3,8 +3,8 @@
 //! What the kernel does for others is done here: ids go through its states, and their events are
 //! those of an iWARP device there. The manual pages of librdmacm describe the functions.
 
-// From the ground up; each file imports only from those below it: claims, event, mapping, verbs <
-// address < attempt < id < given, next_hop, route < outcome, channel < request < deliver, table <
+// From the ground up; each file imports only from those below it: sidr < claims, event, mapping,
+// verbs < address < attempt < id < given, next_hop, route < outcome, channel < request < deliver, table <
 // addrinfo, children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
 mod address;
 mod addrinfo;
@@ -29,6 +29,7 @@ mod qp;
 mod request;
 mod resolve;
 mod route;
+mod sidr;
 mod table;
 mod verbs;
 

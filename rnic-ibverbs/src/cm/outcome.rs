@@ -8,6 +8,7 @@ use crate::abi::*;
 use crate::cm::attempt::{Attempt, PAUSE};
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
+use crate::cm::sidr::{self, Answer, Peer};
 use crate::cm::verbs;
 use crate::dispatch::spawn;
 use crate::errno::Errno;
@@ -18,6 +19,9 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
         && tries_again(id, reason)
     {
         return;
+    }
+    if id.qp_type == IBV_QPT_UD {
+        return tell_asker(id, &event);
     }
     let mut state = id.state();
     state.attempt = None;
@@ -162,6 +166,52 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
             (RDMA_CM_EVENT_CONNECT_ERROR, Errno::ECONNABORTED)
         }
     }
+}
+
+/// Tells an id that has asked for datagrams what became of that. No connection was made.
+fn tell_asker(id: &Arc<Id>, event: &ConnectionEvent) {
+    let mut state = id.state();
+    state.attempt = None;
+    if state.phase != Phase::Connecting {
+        return;
+    }
+    state.phase = Phase::Over;
+    let unreachable = |status: i32, private_data: &[u8]| EventData {
+        private_data: private_data.to_vec(),
+        peer: Some(Peer::default()),
+        ..EventData::new(RDMA_CM_EVENT_UNREACHABLE, status)
+    };
+    let what = match event {
+        ConnectionEvent::Rejected { private_data, .. } => {
+            let answer = Answer::parse(private_data);
+            let ends = state.adapter.zip(state.local).zip(state.remote);
+            match (answer.status, ends) {
+                (sidr::ACCEPTED, Some(((adapter, local), remote))) => EventData {
+                    private_data: answer.private_data.to_vec(),
+                    peer: Some(Peer {
+                        ah_attr: verbs::address_handle(adapter, local.ip(), remote.ip()),
+                        qp_num: answer.qp_num,
+                        qkey: answer.qkey,
+                    }),
+                    ..EventData::new(RDMA_CM_EVENT_ESTABLISHED, 0)
+                },
+                (status, _) => unreachable(status.into(), answer.private_data),
+            }
+        }
+        ConnectionEvent::Failed(EndReason::Refused) => unreachable(sidr::NOBODY.into(), &[]),
+        ConnectionEvent::Failed(reason) => unreachable(-(failure(reason).1 as i32), &[]),
+        // Who accepts has not understood.
+        ConnectionEvent::Established(_) => {
+            if let (Some(adapter), Some(number)) = (state.adapter, state.connection) {
+                verbs::abort(adapter, number);
+            }
+            unreachable(sidr::NOBODY.into(), &[])
+        }
+        ConnectionEvent::Disconnected(_) | ConnectionEvent::PeerLeft(_) => {
+            unreachable(-(Errno::ECONNABORTED as i32), &[])
+        }
+    };
+    id.tell_in(&state, what);
 }
 
 /// Tells an id that its queue pair was destroyed. What the engine would still report does not come

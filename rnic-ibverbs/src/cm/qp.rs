@@ -9,9 +9,9 @@ use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::cancellation::PutOff;
 use crate::cm::id::{Id, Phase};
+use crate::cm::sidr;
 use crate::cm::verbs::{self, create_qp_ex, create_srq_ex};
 use crate::errno::{Errno, fail};
-use crate::interface::gid_of;
 
 /// The members that the two structures have in common.
 const PLAIN_QP: usize = offset_of!(ibv_qp_init_attr_ex, comp_mask);
@@ -62,8 +62,11 @@ unsafe fn create_cqs(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(), Er
 /// # Safety
 /// `id` is NULL or an id of the program. The objects that the attributes name exist, or are NULL.
 unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    Id::of(id)?;
+    let is_datagram = Id::of(id)?.qp_type == IBV_QPT_UD;
     if !(*id).qp.is_null() || (*id).verbs.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    if is_datagram != (attr.qp_type == IBV_QPT_UD) {
         return Err(Errno::EINVAL);
     }
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
@@ -212,15 +215,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
 
 /// Describes the way to a peer as adapters of RoCE do: UCX reads it, whatever the mask says.
 fn describe_path(adapter: &Adapter, (local, remote): (IpAddr, IpAddr), attr: &mut ibv_qp_attr) {
-    let own = adapter.addresses();
     attr.path_mtu = adapter.mtu();
-    attr.ah_attr = ibv_ah_attr {
-        is_global: 1,
-        port_num: 1,
-        ..ibv_ah_attr::default()
-    };
-    attr.ah_attr.grh.dgid.raw = gid_of(remote);
-    attr.ah_attr.grh.sgid_index = own.iter().position(|ip| *ip == local).unwrap_or(0) as u8;
+    attr.ah_attr = verbs::address_handle(adapter, local, remote);
 }
 
 /// Names the attributes with which a program moves its queue pair itself, as the kernel does for
@@ -245,6 +241,12 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
         describe_path(adapter, (local.ip(), remote.ip()), attr);
     }
     *mask = match attr.qp_state {
+        IBV_QPS_INIT if this.qp_type == IBV_QPT_UD => {
+            attr.qkey = sidr::QKEY;
+            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY
+        }
+        IBV_QPS_RTR if this.qp_type == IBV_QPT_UD => IBV_QP_STATE,
+        IBV_QPS_RTS if this.qp_type == IBV_QPT_UD => IBV_QP_STATE | IBV_QP_SQ_PSN,
         IBV_QPS_INIT | IBV_QPS_RTR => {
             attr.qp_access_flags = if begun {
                 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ

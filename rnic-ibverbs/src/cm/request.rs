@@ -14,6 +14,7 @@ use crate::cm::address;
 use crate::cm::channel;
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase, State};
+use crate::cm::sidr::{self, Peer};
 use crate::cm::verbs;
 use crate::interface::socket_address;
 
@@ -25,8 +26,16 @@ pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {
         debug!("{}: {backlog} peers wait already", asked.peer());
         return;
     }
+    let is_datagram = id.qp_type == IBV_QPT_UD;
+    let private_data = match (is_datagram, sidr::asked(asked.private_data())) {
+        (true, Some(private_data)) => private_data.to_vec(),
+        (false, None) => asked.private_data().to_vec(),
+        // It asks for what is not here, and is rejected.
+        _ => return debug!("{}: wants something else than this id", asked.peer()),
+    };
     id.tell(EventData {
-        private_data: asked.private_data().to_vec(),
+        private_data,
+        peer: is_datagram.then(Peer::default),
         responder_resources: asked.ord(),
         initiator_depth: asked.ird(),
         request: Some(asked),

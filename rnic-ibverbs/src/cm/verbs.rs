@@ -9,13 +9,15 @@ use rnic_verbs::{Error, NetError, QpNumber};
 use crate::abi::*;
 use crate::adapter::Adapter;
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::cm::sidr;
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
+use crate::interface::gid_of;
 use crate::modify::ibv_modify_qp;
 use crate::objects::Qp;
 use crate::pd::ibv_alloc_pd;
-use crate::qp::{create_unnumbered, ibv_destroy_qp};
+use crate::qp::{create_numbered, create_unnumbered, ibv_destroy_qp};
 use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
 
 pub(super) use crate::settings::MAX_READS;
@@ -94,6 +96,19 @@ pub(super) unsafe fn show_gid(gid: *mut ibv_gid, ip: IpAddr) {
     (*gid).raw = v6.octets();
 }
 
+/// Returns the attributes of the address handle of a peer.
+pub(super) fn address_handle(adapter: &Adapter, local: IpAddr, remote: IpAddr) -> ibv_ah_attr {
+    let own = adapter.addresses();
+    let mut attr = ibv_ah_attr {
+        is_global: 1,
+        port_num: 1,
+        ..ibv_ah_attr::default()
+    };
+    attr.grh.dgid.raw = gid_of(remote);
+    attr.grh.sgid_index = own.iter().position(|ip| *ip == local).unwrap_or(0) as u8;
+    attr
+}
+
 /// Makes a completion queue with a channel of its own for an id.
 ///
 /// # Safety
@@ -133,25 +148,35 @@ pub(super) unsafe fn destroy_channel(channel: *mut ibv_comp_channel) {
     }
 }
 
-/// Makes a queue pair, and moves it to INIT.
+/// Makes a queue pair, and moves it to INIT, or to RTS if it is for datagrams.
 ///
 /// # Safety
 /// The objects that the attributes name exist, or are NULL.
 pub(super) unsafe fn create_qp_ex(attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
-    let qp = create_unnumbered(attr)?;
-    let mut init = ibv_qp_attr {
-        qp_state: IBV_QPS_INIT,
-        port_num: 1,
-        ..ibv_qp_attr::default()
+    const OF_DATAGRAMS: [(u32, i32); 3] = [
+        (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+        (IBV_QPS_RTR, 0),
+        (IBV_QPS_RTS, IBV_QP_SQ_PSN),
+    ];
+    const OF_CONNECTIONS: [(u32, i32); 1] = [(IBV_QPS_INIT, IBV_QP_ACCESS_FLAGS | IBV_QP_PORT)];
+    let (qp, steps) = match attr.qp_type {
+        IBV_QPT_UD => (create_numbered(attr)?, &OF_DATAGRAMS[..]),
+        _ => (create_unnumbered(attr)?, &OF_CONNECTIONS[..]),
     };
-    let mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PORT;
-    match ibv_modify_qp(qp, &raw mut init, mask) {
-        0 => Ok(qp),
-        errno => {
+    for (state, mask) in steps {
+        let mut new = ibv_qp_attr {
+            qp_state: *state,
+            port_num: 1,
+            qkey: sidr::QKEY,
+            ..ibv_qp_attr::default()
+        };
+        let errno = ibv_modify_qp(qp, &raw mut new, mask | IBV_QP_STATE);
+        if errno != 0 {
             ibv_destroy_qp(qp);
-            Err(Errno::from_raw(errno))
+            return Err(Errno::from_raw(errno));
         }
     }
+    Ok(qp)
 }
 
 /// Destroys a queue pair, if there is one.

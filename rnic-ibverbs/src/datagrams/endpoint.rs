@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use rnic_core::wire::datagram::{self, GRH_LEN, Header, MOST};
 use rnic_verbs::{
-    Access, Completion, Copier, CqWriter, Datagram, HugePages, MAX_SGE, Mr, Pd, QpNumber, Sge,
-    Source, WcStatus,
+    Access, AsyncEvent, Completion, Copier, CqWriter, Datagram, HugePages, Mr, Pd, QpNumber, Sge,
+    Source, SrqId, WcStatus,
 };
 
 use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
 };
+use crate::datagrams::destination::Destination;
+use crate::datagrams::receives::{Receive, Receives, Taker};
 use crate::errno::{Errno, ToErrno};
 
 /// The most requests that have their slots, which are pinned memory (34 MB for these). A longer send
@@ -42,6 +44,8 @@ pub(crate) struct NewEndpoint {
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
     pub(crate) max_recv_sge: u32,
+    /// Where its receives come from, if it shares them.
+    pub(crate) shared: Option<Taker>,
     /// The most octets of a datagram: the MTU of the port.
     pub(crate) mtu: usize,
 }
@@ -54,26 +58,27 @@ pub(super) struct Endpoint {
     pub(super) qkey: u32,
     /// The program has destroyed it: it is here only as long as datagrams of it are on their way.
     pub(super) is_gone: bool,
-    receives: VecDeque<Receive>,
+    receives: Receives,
     sends: VecDeque<Sent>,
     /// How many requests were taken from `sends` since the queue pair was made.
     reported: u64,
+    /// The last of `sends`, which wait in SQD.
+    held: VecDeque<Held>,
+    /// What is left of `sends` in SQD has been told.
+    is_drained: bool,
+    /// The shared receive queue whose limit was reached, with what was left in it.
+    low: Option<(SrqId, u32)>,
+    /// That it takes no more shared receives is to be told.
+    is_last_due: bool,
     slots: Slots,
 }
 
-/// A receive that waits for a datagram.
-struct Receive {
-    wr_id: u64,
-    pieces: [Sge; MAX_SGE],
-    count: usize,
-}
-
-impl Receive {
-    /// Returns how many octets fit.
-    fn room(&self) -> u64 {
-        let pieces = &self.pieces[..self.count];
-        pieces.iter().map(|piece| u64::from(piece.length())).sum()
-    }
+/// A request that was posted in SQD, and begins when the program moves the queue pair to RTS.
+pub(super) struct Held {
+    pub(super) request: Request,
+    pub(super) destination: Destination,
+    /// Header and payload, or why there are none.
+    pub(super) octets: Result<Vec<u8>, WcStatus>,
 }
 
 /// A request of the send queue. They complete in their order.
@@ -148,14 +153,19 @@ pub(super) struct Request(u64);
 
 impl Endpoint {
     /// Makes it. `pd` is that of the connections which carry its datagrams.
-    pub(super) fn new(made_of: NewEndpoint, pd: &Pd) -> Result<Self, Errno> {
+    pub(super) fn new(mut made_of: NewEndpoint, pd: &Pd) -> Result<Self, Errno> {
+        let (max_wr, max_sge) = (made_of.max_recv_wr, made_of.max_recv_sge);
         Ok(Self {
             state: IBV_QPS_RESET,
             qkey: 0,
             is_gone: false,
-            receives: VecDeque::with_capacity(made_of.max_recv_wr as usize),
+            receives: Receives::new(max_wr, max_sge, made_of.shared.take()),
             sends: VecDeque::with_capacity(made_of.max_send_wr as usize),
             reported: 0,
+            held: VecDeque::new(),
+            is_drained: true,
+            low: None,
+            is_last_due: false,
             slots: Slots::new(pd, made_of.max_send_wr)?,
             made_of,
         })
@@ -164,13 +174,20 @@ impl Endpoint {
     /// Moves it to another state. From the error state all of its requests complete flushed, and
     /// with a reset they are forgotten.
     pub(super) fn move_to(&mut self, state: u32) {
-        self.state = state;
+        let former = std::mem::replace(&mut self.state, state);
+        if state == IBV_QPS_ERR && former != state {
+            self.is_last_due = self.receives.is_shared();
+        }
         if state == IBV_QPS_RESET {
-            self.receives.clear();
+            self.receives.clear_own();
             self.reported += self.sends.len() as u64;
             self.sends.clear();
             self.qkey = 0;
         }
+        if matches!(state, IBV_QPS_RESET | IBV_QPS_ERR) {
+            self.held.clear();
+        }
+        self.is_drained = state != IBV_QPS_SQD || (former == state && self.is_drained);
         self.settle();
     }
 
@@ -181,20 +198,10 @@ impl Endpoint {
 
     /// Posts a receive.
     pub(super) fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
-        let most = MAX_SGE.min(self.made_of.max_recv_sge as usize);
-        if self.state == IBV_QPS_RESET || pieces.len() > most {
+        if self.state == IBV_QPS_RESET {
             return Err(Errno::EINVAL);
         }
-        if self.receives.len() >= self.made_of.max_recv_wr as usize {
-            return Err(Errno::ENOMEM);
-        }
-        let mut kept = [Sge::default(); MAX_SGE];
-        kept[..pieces.len()].copy_from_slice(pieces);
-        self.receives.push_back(Receive {
-            wr_id,
-            pieces: kept,
-            count: pieces.len(),
-        });
+        self.receives.post(wr_id, pieces)?;
         if self.state == IBV_QPS_ERR {
             self.settle();
         }
@@ -204,7 +211,7 @@ impl Endpoint {
     /// Fails unless so many requests of the send queue can be posted.
     pub(super) fn check_sends(&self, count: usize) -> Result<(), Errno> {
         match self.state {
-            IBV_QPS_RTS | IBV_QPS_SQE | IBV_QPS_ERR => {}
+            IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR => {}
             _ => return Err(Errno::EINVAL),
         }
         match self.sends.len() + count <= self.made_of.max_send_wr as usize {
@@ -237,6 +244,55 @@ impl Endpoint {
             self.state = IBV_QPS_SQE;
         }
         self.settle();
+    }
+
+    /// Returns whether requests wait until the program moves the queue pair to RTS.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state == IBV_QPS_SQD
+    }
+
+    /// Has a request wait so long.
+    pub(super) fn hold(&mut self, held: Held) {
+        self.held.push_back(held);
+    }
+
+    /// Returns the next request that has waited, once the queue pair is in RTS.
+    pub(super) fn next_held(&mut self) -> Option<Held> {
+        match self.is_stopped() {
+            true => None,
+            false => self.held.pop_front(),
+        }
+    }
+
+    /// Returns whether requests that had begun before SQD are not finished.
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_stopped() && self.sends.len() > self.held.len()
+    }
+
+    /// Removes and returns something that the program is to be told.
+    pub(super) fn next_event(&mut self) -> Option<AsyncEvent> {
+        let qp = self.made_of.qp;
+        if !self.is_drained && !self.is_draining() {
+            self.is_drained = true;
+            return Some(AsyncEvent::SqDrained { qp });
+        }
+        if std::mem::take(&mut self.is_last_due) {
+            return Some(AsyncEvent::QpLastWqeReached { qp });
+        }
+        let (srq, left) = self.low.take()?;
+        Some(AsyncEvent::SrqLimitReached {
+            srq,
+            left,
+            taken: 0,
+            greediest: None,
+        })
+    }
+
+    /// Ends it for the program. Its datagrams may still be on their way.
+    pub(super) fn go(&mut self) {
+        self.move_to(IBV_QPS_RESET);
+        self.receives.leave();
+        self.is_gone = true;
     }
 
     /// Puts a datagram into a slot, for a link, and returns the slot and its memory. Returns `None`
@@ -279,21 +335,25 @@ impl Endpoint {
         if !may_receive || header.qkey != self.qkey {
             return false;
         }
-        let len = GRH_LEN + payload.len();
-        let fits = |receive: &Receive| receive.room() >= len as u64;
-        if self.made_of.recv_cq.has_room() && self.receives.front().is_some_and(fits) {
-            self.place(header, payload, (from, to));
+        if self.made_of.recv_cq.has_room()
+            && let Some(taken) = self.receives.take(GRH_LEN + payload.len())
+        {
+            self.place(&taken.receive, header, payload, (from, to));
+            self.low = taken.is_low.or(self.low);
         }
         true
     }
 
-    /// Places a datagram into the first receive, which is long enough.
-    fn place(&mut self, header: &Header, payload: &[u8], (from, to): (IpAddr, IpAddr)) {
-        let Some(receive) = self.receives.pop_front() else {
-            return;
-        };
+    /// Places a datagram into a receive, which is long enough.
+    fn place(
+        &mut self,
+        receive: &Receive,
+        header: &Header,
+        payload: &[u8],
+        (from, to): (IpAddr, IpAddr),
+    ) {
         let len = GRH_LEN + payload.len();
-        let pieces = &receive.pieces[..receive.count];
+        let pieces = receive.pieces();
         let grh = datagram::grh(from, to, header.traffic_class, payload.len());
         let copier = &self.made_of.copier;
         let placed = copier
@@ -335,12 +395,12 @@ impl Endpoint {
             self.sends.pop_front();
             self.reported += 1;
         }
-        while is_flushed && let Some(first) = self.receives.front() {
+        while is_flushed && let Some(first) = self.receives.first_own() {
             let flushed = Completion::of_failed_receive(first.wr_id, qp, WcStatus::WrFlushed);
             if !self.made_of.recv_cq.write(flushed) {
                 break;
             }
-            self.receives.pop_front();
+            self.receives.drop_first_own();
         }
     }
 
@@ -348,7 +408,7 @@ impl Endpoint {
     pub(super) fn has_more(&self) -> bool {
         let is_flushed = self.state == IBV_QPS_ERR;
         let is_due = |sent: &Sent| is_flushed || sent.end.is_some();
-        self.sends.front().is_some_and(is_due) || is_flushed && !self.receives.is_empty()
+        self.sends.front().is_some_and(is_due) || is_flushed && self.receives.first_own().is_some()
     }
 
     /// Returns whether the program waits for a notification of a completion.
@@ -363,7 +423,7 @@ impl Endpoint {
 
     /// Returns whether so many datagrams find receives.
     pub(super) fn has_receives(&self, count: usize) -> bool {
-        self.receives.len() >= count
+        self.receives.has(count)
     }
 
     /// Returns whether it may be named to others: it has left RESET.

@@ -3,7 +3,7 @@
 //! it only receives. Whoever calls has locked the service.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use rnic_core::wire::hello::{Hello, Kind, Receipts};
@@ -13,6 +13,7 @@ use rnic_verbs::{
 };
 use tracing::debug;
 
+use crate::datagrams::destination::Destination;
 use crate::datagrams::endpoint::{AHEAD, Id, Request};
 use crate::errno::{Errno, ToErrno};
 use crate::interface::gid_of;
@@ -168,26 +169,13 @@ fn options(hello: &Hello, traffic_class: u8) -> ConnectionOptions {
     }
 }
 
-/// Where a datagram goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Destination {
-    /// The address that the program has chosen, with port 0.
-    pub(crate) local: SocketAddr,
-    /// The address of the process that is to get it, with the port in the number.
-    pub(crate) remote: SocketAddr,
-    pub(crate) traffic_class: u8,
-    /// The number of the queue pair that is to get it.
-    pub(crate) number: u32,
-    /// The address is one of this host.
-    pub(crate) is_here: bool,
-}
-
-impl Destination {
-    fn ends(&self) -> Ends {
-        Ends {
-            local: self.local.ip(),
-            remote: self.remote.ip(),
-            port: self.remote.port(),
+impl Ends {
+    /// Returns the ends of the link that leads to a destination.
+    fn to(destination: &Destination) -> Self {
+        Self {
+            local: destination.local.ip(),
+            remote: destination.remote.ip(),
+            port: destination.remote.port(),
         }
     }
 }
@@ -280,7 +268,7 @@ impl Links {
         from: u32,
         make: Maker<'_>,
     ) -> Option<QpNumber> {
-        let ends = destination.ends();
+        let ends = Ends::to(destination);
         if let Some(known) = self.to.get(&ends) {
             return Some(*known);
         }
@@ -322,7 +310,7 @@ impl Links {
         let options = options(&hello, destination.traffic_class);
         let begun = qp.connect(remote, Some(local), options);
         begun.map_err(|why| why.errno())?;
-        let (number, ends) = (qp.number(), destination.ends());
+        let (number, ends) = (qp.number(), Ends::to(destination));
         debug!("{number} connects for datagrams: {ends:?}");
         self.to.insert(ends, number);
         let link = Link::new(qp, ends, Side::Opened);

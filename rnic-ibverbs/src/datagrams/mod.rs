@@ -9,8 +9,10 @@
 //! the dispatcher does, at once where a program waits for a notification, and else after a while:
 //! then a program that polls has looked already, and finds its receives as it expects them.
 
+mod destination;
 mod endpoint;
 mod links;
+mod receives;
 mod service;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rnic_core::wire::datagram::Header;
 use rnic_core::wire::hello::{Hello, Kind};
-use rnic_verbs::{ConnectRequest, ConnectionEvent, QpNumber, Sge};
+use rnic_verbs::{AsyncEvent, ConnectRequest, ConnectionEvent, QpNumber, Sge};
 use tracing::debug;
 
 use crate::adapter::Adapter;
@@ -29,11 +31,12 @@ use crate::errno::{Errno, lock};
 use crate::interface::gid_of;
 use crate::numbers::port_of;
 
-use endpoint::Id;
+use endpoint::{Endpoint, Id};
 use service::{Outgoing, Service};
 
+pub(crate) use destination::Destination;
 pub(crate) use endpoint::NewEndpoint;
-pub(crate) use links::Destination;
+pub(crate) use receives::{SharedReceives, Taker};
 pub(crate) use rnic_core::wire::datagram::GRH_LEN;
 pub(crate) use service::Payload;
 
@@ -183,6 +186,12 @@ impl DatagramQp {
         Some(service.endpoint(self.id).ok()?.state)
     }
 
+    /// Returns whether it is in SQD, and requests that had begun before are not finished.
+    pub(crate) fn is_draining(&self) -> bool {
+        let service = self.datagrams.lock();
+        service.endpoint(self.id).is_ok_and(Endpoint::is_draining)
+    }
+
     /// Posts a receive.
     pub(crate) fn post_recv(&self, wr_id: u64, pieces: &[Sge]) -> Result<(), Errno> {
         self.datagrams.lock().post_recv(self.id, wr_id, pieces)
@@ -322,6 +331,12 @@ fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
     }
     let links = service.tend_links(now);
     due.into_iter().chain(links).min()
+}
+
+/// Removes and returns what the programs of an adapter's datagram queue pairs are to be told beside
+/// completions.
+pub(crate) fn take_events(adapter: &Adapter) -> Vec<AsyncEvent> {
+    known(adapter).map_or_else(Vec::new, |datagrams| datagrams.lock().take_events())
 }
 
 /// Calls `what` with the service of an adapter as the process ends. Other threads may still run: one

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use rnic_core::wire::datagram::{self, Header, MOST};
 use rnic_verbs::{
-    Access, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode, WcStatus,
+    Access, AsyncEvent, Completion, Cq, HugePages, Mr, Pd, QpNumber, Sge, Srq, SrqCaps, WcOpcode,
+    WcStatus,
 };
 
-use crate::abi::IBV_QPS_RESET;
 use crate::adapter::Adapter;
-use crate::datagrams::endpoint::{Endpoint, Id, NewEndpoint, Request};
-use crate::datagrams::links::{Destination, LONGEST_WAIT, Links, Maker, Outbound};
+use crate::datagrams::destination::Destination;
+use crate::datagrams::endpoint::{Endpoint, Held, Id, NewEndpoint, Request};
+use crate::datagrams::links::{LONGEST_WAIT, Links, Maker, Outbound};
 use crate::errno::{Errno, ToErrno};
 use crate::numbers::port_of;
 
@@ -46,6 +47,8 @@ pub(super) struct Service {
     next: u32,
     /// Those with completions that wait for room.
     unsettled: Vec<Id>,
+    /// What programs are to be told beside completions.
+    events: Vec<AsyncEvent>,
     /// A datagram that is being sent or has come: header and payload.
     octets: Vec<u8>,
     pd: Pd,
@@ -106,6 +109,7 @@ impl Service {
             numbers: BTreeMap::new(),
             next: 0,
             unsettled: Vec::new(),
+            events: Vec::new(),
             octets: Vec::with_capacity(RECEIVE),
             cq: cq.map_err(|why| why.errno())?,
             srq: pd.srq(caps).map_err(|why| why.errno())?,
@@ -145,8 +149,7 @@ impl Service {
             return;
         };
         self.numbers.remove(&endpoint.made_of.number);
-        endpoint.move_to(IBV_QPS_RESET);
-        endpoint.is_gone = true;
+        endpoint.go();
         self.drop_if_over(id);
     }
 
@@ -176,8 +179,28 @@ impl Service {
         let endpoint = self.endpoint_mut(id)?;
         endpoint.qkey = qkey;
         endpoint.move_to(state);
+        while let Some(held) = self.next_held(id) {
+            match held.octets {
+                Ok(octets) => {
+                    self.octets = octets;
+                    self.carry(id, held.request, &held.destination);
+                }
+                Err(status) => self.end(id, held.request, status),
+            }
+        }
         self.note_unsettled(id);
         Ok(())
+    }
+
+    /// Returns the next request that has waited for a queue pair to leave SQD. Behind one that
+    /// failed all are flushed.
+    fn next_held(&mut self, id: Id) -> Option<Held> {
+        let endpoint = self.endpoints.get_mut(&id.0)?;
+        let mut held = endpoint.next_held()?;
+        if endpoint.is_flushing() {
+            held.octets = Err(WcStatus::WrFlushed);
+        }
+        Some(held)
     }
 
     /// Posts a receive.
@@ -191,38 +214,50 @@ impl Service {
     pub(super) fn send(&mut self, id: Id, outgoing: &Outgoing<'_>) -> Result<(), Errno> {
         let endpoint = self.endpoints.get_mut(&id.0).ok_or(Errno::EINVAL)?;
         let request = endpoint.begin_send(outgoing.wr_id, outgoing.signaled)?;
-        let status = match endpoint.is_flushing() {
+        let gathered = match endpoint.is_flushing() {
             true => Err(WcStatus::WrFlushed),
             false => gather(&mut self.octets, endpoint, outgoing),
         };
-        if let Err(status) = status {
-            endpoint.end_send(request, status);
-        } else if let Some(to) = self.here(outgoing) {
-            // Not before it is there: the receive comes first.
-            self.deliver_here(to, outgoing);
-            self.end(id, request);
-        } else if !self.hand_over(id, request, outgoing) {
-            self.end(id, request);
+        match gathered {
+            // The memory of a request that waits is the device's as well: it may be copied now.
+            gathered if endpoint.is_stopped() => endpoint.hold(Held {
+                request,
+                destination: outgoing.destination,
+                octets: gathered.map(|()| self.octets.clone()),
+            }),
+            Ok(()) => self.carry(id, request, &outgoing.destination),
+            Err(status) => endpoint.end_send(request, status),
         }
         self.note_unsettled(id);
         Ok(())
     }
 
-    fn end(&mut self, id: Id, request: Request) {
+    /// Has a datagram go its way.
+    fn carry(&mut self, id: Id, request: Request, destination: &Destination) {
+        if let Some(to) = self.here(destination) {
+            // Not before it is there: the receive comes first.
+            self.deliver_here(to, destination);
+            self.end(id, request, WcStatus::Success);
+        } else if !self.hand_over(id, request, destination) {
+            self.end(id, request, WcStatus::Success);
+        }
+    }
+
+    fn end(&mut self, id: Id, request: Request, status: WcStatus) {
         if let Some(endpoint) = self.endpoints.get_mut(&id.0) {
-            endpoint.end_send(request, WcStatus::Success);
+            endpoint.end_send(request, status);
         }
     }
 
     /// Returns the queue pair of this process for which a datagram is.
-    fn here(&self, outgoing: &Outgoing<'_>) -> Option<Id> {
-        let to = self.numbers.get(&outgoing.destination.number);
-        to.filter(|_| outgoing.destination.is_here).copied()
+    fn here(&self, destination: &Destination) -> Option<Id> {
+        let to = self.numbers.get(&destination.number);
+        to.filter(|_| destination.is_here).copied()
     }
 
     /// Gives a datagram to a queue pair of this process.
-    fn deliver_here(&mut self, to: Id, outgoing: &Outgoing<'_>) {
-        let Destination { local, remote, .. } = outgoing.destination;
+    fn deliver_here(&mut self, to: Id, destination: &Destination) {
+        let Destination { local, remote, .. } = *destination;
         if let Some((header, payload)) = Header::parse(&self.octets)
             && let Some(endpoint) = self.endpoints.get_mut(&to.0)
         {
@@ -233,17 +268,17 @@ impl Service {
 
     /// Hands a datagram to the link that carries it. Returns whether the request waits for it. A
     /// datagram that nobody can carry is lost.
-    fn hand_over(&mut self, id: Id, request: Request, outgoing: &Outgoing<'_>) -> bool {
+    fn hand_over(&mut self, id: Id, request: Request, destination: &Destination) -> bool {
         let make = Maker {
             pd: &self.pd,
             cq: &self.cq,
             srq: &self.srq,
         };
-        let from = outgoing.header.from;
-        let Some(link) = self.links.to(&outgoing.destination, from, make) else {
+        let Some(endpoint) = self.endpoints.get_mut(&id.0) else {
             return false;
         };
-        let Some(endpoint) = self.endpoints.get_mut(&id.0) else {
+        let from = endpoint.made_of.number;
+        let Some(link) = self.links.to(destination, from, make) else {
             return false;
         };
         let Some((slot, datagram)) = endpoint.put(&self.octets, link) else {
@@ -270,7 +305,7 @@ impl Service {
     pub(super) fn tend_links(&mut self, now: Instant) -> Option<Instant> {
         let found = self.links.tend(now);
         for late in &found.late {
-            self.end(late.id, late.request);
+            self.end(late.id, late.request, WcStatus::Success);
             self.note_unsettled(late.id);
         }
         found.lost.iter().for_each(|lost| self.drop_outbound(lost));
@@ -394,12 +429,13 @@ impl Service {
             self.drop_outbound(&oldest);
         }
         if let Some(next) = next {
-            self.end(next.id, next.request);
+            self.end(next.id, next.request, WcStatus::Success);
             self.note_unsettled(next.id);
         }
     }
 
     fn note_unsettled(&mut self, id: Id) {
+        self.note_events(id);
         let has_more = self.endpoints.get(&id.0).is_some_and(Endpoint::has_more);
         if has_more && !self.unsettled.contains(&id) {
             if self.unsettled.is_empty() {
@@ -408,6 +444,21 @@ impl Service {
             }
             self.unsettled.push(id);
         }
+    }
+
+    /// Has the program told what has happened to a queue pair.
+    fn note_events(&mut self, id: Id) {
+        while let Some(endpoint) = self.endpoints.get_mut(&id.0)
+            && let Some(event) = endpoint.next_event()
+        {
+            self.events.push(event);
+            self.dispatcher.wake_by_ref();
+        }
+    }
+
+    /// Removes and returns what programs are to be told.
+    pub(super) fn take_events(&mut self) -> Vec<AsyncEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// Writes completions for which there may be room by now.
@@ -419,6 +470,7 @@ impl Service {
                     self.unsettled.push(id);
                 }
             }
+            self.note_events(id);
         }
     }
 

@@ -81,7 +81,7 @@ fn options(qp: &Qp, settings: &Settings, meeting: &Meeting) -> ConnectionOptions
 }
 
 /// Returns what a peer may do by the flags of a queue pair.
-fn remote_access(flags: u32) -> Access {
+pub(super) fn remote_access(flags: u32) -> Access {
     let rights = [
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
@@ -106,10 +106,10 @@ fn min_rnr_timer(code: u8) -> Duration {
 /// of 0 has no end.
 fn patience(settings: &Settings) -> Option<Duration> {
     let attr = &settings.attr;
-    match (settings.state, attr.timeout) {
-        (IBV_QPS_RTS, 0) => return Some(FOR_EVER),
-        (IBV_QPS_RTS, _) => {}
-        _ => return None,
+    match (settings.may_send(), attr.timeout) {
+        (true, 0) => return Some(FOR_EVER),
+        (true, _) => {}
+        (false, _) => return None,
     }
     // 4.096 us, doubled so many times, for each of the attempts.
     let once = Duration::from_nanos(4096 << attr.timeout.min(31));
@@ -186,7 +186,7 @@ fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
 /// Returns whether the queue pair sends with the PSN that the other side expects, as far as the
 /// program has said.
 fn has_psn(settings: &Settings, expected: u32) -> bool {
-    settings.state != IBV_QPS_RTS || settings.attr.sq_psn == expected
+    !settings.may_send() || settings.attr.sq_psn == expected
 }
 
 /// Handles the request of a peer.
@@ -297,7 +297,9 @@ pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: In
     }
     let waits = {
         let inner = qp.lock();
-        inner.send_room() < inner.caps().max_send_wr
+        let has_requests = inner.send_room() < inner.caps().max_send_wr;
+        // In SQD requests wait for the program, except for those that had begun before.
+        has_requests && (settings.state == IBV_QPS_RTS || inner.is_draining())
     };
     meeting.waits_since = waits.then(|| meeting.waits_since.unwrap_or(now));
     if let (Some(since), Some(limit)) = (meeting.waits_since, limit)
@@ -309,7 +311,7 @@ pub(super) fn go_on(qp: &Qp, settings: &mut Settings, waiting: &Waiting, now: In
     if meeting.connects && meeting.stage == Stage::Apart && now >= meeting.not_before {
         connect(qp, settings, waiting);
     }
-    if settings.state == IBV_QPS_RTS {
+    if settings.may_send() {
         waiting.again_by(own, now + LONGEST_PAUSE);
     }
 }
@@ -326,6 +328,11 @@ pub(crate) fn end(qp: &Qp, settings: &mut Settings) {
     qp.lock().open_sends(true);
     move_on(settings, Stage::Over);
     settings.state = IBV_QPS_ERR;
+    let meeting = settings.meeting.as_mut();
+    if let Some(mirror) = meeting.and_then(|meeting| meeting.mirror.as_mut()) {
+        // Its receives are flushed. Fails only where there is no engine any more.
+        let _ = mirror.fail();
+    }
 }
 
 /// Follows the events of a connection.
@@ -384,7 +391,7 @@ fn meet(qp: &Qp, settings: &mut Settings, established: &Established) {
         }
     }
     meeting.stage = Stage::Met;
-    if settings.state == IBV_QPS_RTS {
+    if settings.may_send() {
         // The program may have set it since the attempt began.
         let _ = qp.lock().set_user_timeout(patience(settings));
     }

@@ -22,7 +22,7 @@ use tracing::debug;
 use crate::adapter::Adapter;
 use crate::connections;
 use crate::datagrams;
-use crate::errno::{Errno, lock};
+use crate::errno::{Errno, ToErrno, lock};
 use crate::numbers::port_of;
 use crate::objects::Qp;
 use crate::registry::QPS;
@@ -56,6 +56,17 @@ pub(crate) fn may_send(qp: &Qp, settings: &mut Settings) {
     if let Some(listeners) = Listeners::known(qp.adapter) {
         meeting::may_send(qp, settings, &listeners.waiting);
     }
+}
+
+/// Tells that the program has set what the peer may do.
+pub(crate) fn set_access(qp: &Qp, settings: &mut Settings) -> Result<(), Errno> {
+    let access = meeting::remote_access(settings.attr.qp_access_flags);
+    let meeting = settings.meeting.as_mut();
+    let set = match meeting.and_then(|meeting| meeting.mirror.as_mut()) {
+        Some(mirror) => mirror.set_remote_access(access),
+        None => qp.lock().set_remote_access(access),
+    };
+    set.map_err(|why| why.errno())
 }
 
 /// Rejects those who wait for a queue pair that is no more what they ask for.
@@ -142,9 +153,12 @@ fn take(
     let mut left = Some(event);
     QPS.with(adapter, queue_pair.0, |qp| {
         let settings = &mut lock(&qp.settings);
-        if settings.meeting.is_some()
-            && let Some(event) = left.take()
-        {
+        if settings.meeting.is_none() {
+            return;
+        }
+        let event = left.take();
+        // What happens to a mirror happens to the queue pair itself, too.
+        if let Some(event) = event.filter(|_| qp.number() == queue_pair) {
             meeting::follow(qp, settings, &listeners.waiting, event);
         }
     });

@@ -9,6 +9,7 @@
 
 mod addresses;
 mod calls;
+mod datagrams;
 mod ends;
 mod hosts;
 mod plain;
@@ -22,7 +23,7 @@ fn role() {
     let Ok(role) = std::env::var(hosts::ROLE) else {
         return;
     };
-    if !ends::play(&role) && !addresses::play(&role) {
+    if !ends::play(&role) && !addresses::play(&role) && !datagrams::play(&role) {
         roles::play(&role);
     }
 }
@@ -43,6 +44,16 @@ fn events_come_in_the_kernels_order_and_with_its_status() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_peer_is_rejected_with_private_data_or_refused() {
     play("reject", roles::REJECT_SERVER, roles::REJECT_CLIENT);
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_peer_is_asked_for_the_queue_pair_of_its_datagrams() {
+    play(
+        "udcm",
+        datagrams::DATAGRAM_SERVER,
+        datagrams::DATAGRAM_CLIENT,
+    );
 }
 
 /// Its Reply has no enhanced data, or it does not know such a Request at all.

@@ -64,6 +64,17 @@ pub(crate) unsafe fn attributes() {
         "the exported function writes the short structure"
     );
     assert_eq!(ibv_query_port(context, 2, &mut port), libc::EINVAL);
+    // A veth says 10 Gb/s: one lane of 10. That is asked of the kernel, for sysfs may be that of
+    // another network namespace, or not there. Only this process sees that it goes.
+    let lane = (port.active_width, port.active_speed, port.active_mtu);
+    assert_eq!(lane, (1, 8, IBV_MTU_1024));
+    let (none, sys, kind) = (c"none".as_ptr(), c"/sys".as_ptr(), c"tmpfs".as_ptr());
+    ok(libc::mount(none, sys, kind, 0, null()));
+    ok(ibv_query_port(context, 1, &mut port));
+    assert_eq!(
+        (port.active_width, port.active_speed, port.active_mtu),
+        lane
+    );
 
     // 10.78.0.2, then IPv6.
     let mut gid = ibv_gid::default();

@@ -13,7 +13,7 @@ use crate::end::qp_attributes;
 use crate::hosts::SERVER;
 use crate::itself::{Side, Talk, ask, hello};
 
-const QKEY: u32 = 0x1111_1111;
+pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// Octets in front of the payload of a receive.
 const GRH: usize = 40;
@@ -22,16 +22,20 @@ const GRH: usize = 40;
 const PLACE: usize = 2048;
 
 impl Side {
-    unsafe fn datagrams(&self, receives: u32) -> *mut ibv_qp {
+    pub(crate) unsafe fn datagrams(&self, receives: u32) -> *mut ibv_qp {
         self.datagrams_with(receives, 64)
     }
 
     unsafe fn datagrams_with(&self, receives: u32, sends: u32) -> *mut ibv_qp {
         let mut init = qp_attributes(self.cq);
-        init.qp_type = IBV_QPT_UD;
         init.cap.max_recv_wr = receives;
         init.cap.max_send_wr = sends;
-        let qp = made(ibv_create_qp(self.pd, &mut init));
+        self.datagrams_of(&mut init)
+    }
+
+    pub(crate) unsafe fn datagrams_of(&self, init: &mut ibv_qp_init_attr) -> *mut ibv_qp {
+        init.qp_type = IBV_QPT_UD;
+        let qp = made(ibv_create_qp(self.pd, init));
         for (state, mask) in [
             (IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
             (IBV_QPS_RTR, 0),
@@ -42,7 +46,7 @@ impl Side {
         qp
     }
 
-    unsafe fn handle(&self, to: usize) -> *mut ibv_ah {
+    pub(crate) unsafe fn handle(&self, to: usize) -> *mut ibv_ah {
         self.handle_to(self.at[to])
     }
 
@@ -56,14 +60,19 @@ impl Side {
         made(ibv_create_ah(self.pd, &mut attr))
     }
 
-    unsafe fn wait_for(&self, qp: *mut ibv_qp, place: usize, length: usize) -> i32 {
+    pub(crate) unsafe fn wait_for(&self, qp: *mut ibv_qp, place: usize, length: usize) -> i32 {
         let mut sge = self.memory.sge(place * PLACE, length);
         let mut wr: ibv_recv_wr = std::mem::zeroed();
         (wr.wr_id, wr.sg_list, wr.num_sge) = (place as u64, &mut sge, 1);
         post_recv(qp, &mut wr)
     }
 
-    unsafe fn tell(&mut self, qp: *mut ibv_qp, to: (*mut ibv_ah, u32, u32), octets: &[u8]) -> i32 {
+    pub(crate) unsafe fn tell(
+        &mut self,
+        qp: *mut ibv_qp,
+        to: (*mut ibv_ah, u32, u32),
+        octets: &[u8],
+    ) -> i32 {
         self.memory.write(9 * PLACE, octets);
         let mut sge = self.memory.sge(9 * PLACE, octets.len());
         let mut wr: ibv_send_wr = std::mem::zeroed();
@@ -86,7 +95,7 @@ impl Side {
     }
 }
 
-unsafe fn move_to(qp: *mut ibv_qp, state: u32, mask: i32) {
+pub(crate) unsafe fn move_to(qp: *mut ibv_qp, state: u32, mask: i32) {
     let mut attr = ibv_qp_attr {
         qp_state: state,
         port_num: 1,

@@ -15,7 +15,7 @@ use crate::hosts::{CLIENT, READY, SERVER};
 const PORT: u16 = 7473;
 
 /// The PSNs that the sides begin with.
-const PSNS: [u32; 2] = [0x0012_3456, 0x00fe_dcba];
+pub(crate) const PSNS: [u32; 2] = [0x0012_3456, 0x00fe_dcba];
 
 /// A socket over which the two talk, line by line.
 pub(crate) struct Talk {
@@ -75,13 +75,13 @@ impl Talk {
 
 /// What a side has of the device.
 pub(crate) struct Side {
-    context: *mut ibv_context,
+    pub(crate) context: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
     pub(crate) cq: *mut ibv_cq,
     pub(crate) memory: Memory,
     /// The addresses of this side and of the other.
     pub(crate) at: [Ipv4Addr; 2],
-    psns: [u32; 2],
+    pub(crate) psns: [u32; 2],
 }
 
 impl Side {
@@ -110,7 +110,7 @@ impl Side {
         }
     }
 
-    unsafe fn queue_pair(&self) -> *mut ibv_qp {
+    pub(crate) unsafe fn queue_pair(&self) -> *mut ibv_qp {
         made(ibv_create_qp(self.pd, &mut qp_attributes(self.cq)))
     }
 
@@ -162,7 +162,7 @@ fn attributes(side: &Side, state: u32, peer: u32) -> ibv_qp_attr {
     attr
 }
 
-unsafe fn change(side: &Side, qp: *mut ibv_qp, state: u32, peer: u32) {
+pub(crate) unsafe fn change(side: &Side, qp: *mut ibv_qp, state: u32, peer: u32) {
     let mask = match state {
         IBV_QPS_INIT => INIT,
         IBV_QPS_RTR => RTR,
@@ -173,21 +173,21 @@ unsafe fn change(side: &Side, qp: *mut ibv_qp, state: u32, peer: u32) {
     assert_eq!((*qp).state, state);
 }
 
-unsafe fn state_of(qp: *mut ibv_qp) -> ibv_qp_attr {
+pub(crate) unsafe fn state_of(qp: *mut ibv_qp) -> ibv_qp_attr {
     let mut attr = ibv_qp_attr::default();
     let mut init = qp_attributes(std::ptr::null_mut());
     ok(ibv_query_qp(qp, &mut attr, IBV_QP_STATE, &mut init));
     attr
 }
 
-unsafe fn receive(side: &Side, qp: *mut ibv_qp, place: usize) {
+pub(crate) unsafe fn receive(side: &Side, qp: *mut ibv_qp, place: usize) {
     let mut sge = side.memory.sge(place * 256, 256);
     let mut wr: ibv_recv_wr = std::mem::zeroed();
     (wr.wr_id, wr.sg_list, wr.num_sge) = (place as u64, &mut sge, 1);
     ok(post_recv(qp, &mut wr));
 }
 
-unsafe fn request(
+pub(crate) unsafe fn request(
     side: &Side,
     qp: *mut ibv_qp,
     opcode: u32,

@@ -15,9 +15,12 @@ mod forks;
 #[path = "../cm/hosts.rs"]
 mod hosts;
 mod itself;
+mod own_peer;
 mod pair;
 mod sections;
 mod shared;
+mod shared_datagrams;
+mod stopped;
 mod there;
 mod threads;
 
@@ -160,6 +163,18 @@ fn queue_pairs_of_one_process_meet() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_queue_pair_sends_to_itself() {
+    play("ownpeer", pair::IDLE, "own-peer");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn requests_wait_while_the_send_queue_is_stopped() {
+    play("sqd", pair::IDLE, "stopped");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn datagrams_go_between_hosts() {
     play("udhosts", "datagrams-server", "datagrams");
 }
@@ -168,6 +183,12 @@ fn datagrams_go_between_hosts() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn datagrams_stay_in_a_process() {
     play("udproc", pair::IDLE, "datagrams-of-one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn datagram_queue_pairs_share_receives() {
+    play("udsrq", pair::IDLE, "shared-datagrams");
 }
 
 #[test]

@@ -12,8 +12,11 @@ use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::forks;
 use crate::hosts::{READY, SERVER};
 use crate::itself;
+use crate::own_peer;
 use crate::sections;
 use crate::shared::{next_event, shared};
+use crate::shared_datagrams;
+use crate::stopped;
 use crate::there::{There, connect, number};
 use crate::threads::threads;
 
@@ -51,6 +54,9 @@ pub(crate) fn play(role: &str) {
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
+            "own-peer" => own_peer::own_peer(),
+            "shared-datagrams" => shared_datagrams::shared_datagrams(),
+            "stopped" => stopped::stopped(),
             "datagrams-server" => datagrams::two_hosts(true),
             "datagrams" => datagrams::two_hosts(false),
             "hostile-datagrams-server" => datagrams::hostile(true),

@@ -14,5 +14,6 @@ mod rights;
 mod shared;
 mod standby;
 mod statuses;
+mod stopping;
 mod windows;
 mod workers;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rnic_verbs::{Access, ConnectionOptions, HugePages, Region, SendRequest, WcStatus};
 
-use crate::fixture::{Side, Threads, devices, join_with};
+use crate::fixture::{Side, Threads, connected, devices, join_with};
 
 const BOTH: Threads = Threads {
     near: true,
@@ -64,4 +64,29 @@ fn a_peer_does_what_the_queue_pair_lets_it_do_and_nothing_else() {
             assert_eq!(outcome(rights, need), refused, "{need} by {rights}");
         }
     }
+}
+
+#[test]
+fn what_a_peer_may_do_can_be_changed_while_it_is_connected() {
+    let (mut near, mut far, _listener) = connected(BOTH);
+    let there = near.mr.remote(0);
+    let write = |far: &mut Side| {
+        far.qp
+            .post_send(&SendRequest::write(there).inline(b"8 octets"))
+            .unwrap();
+        far.completion().status()
+    };
+    // The far side may send once it has received.
+    near.qp
+        .post_send(&SendRequest::write(far.mr.remote(0)).inline(b"first"))
+        .unwrap();
+    near.done();
+    assert_eq!(write(&mut far), WcStatus::Success);
+    near.qp.set_remote_access(Access::REMOTE_READ).unwrap();
+    near.qp
+        .set_remote_access(Access::REMOTE_READ | Access::REMOTE_WRITE)
+        .unwrap();
+    assert_eq!(write(&mut far), WcStatus::Success);
+    near.qp.set_remote_access(Access::REMOTE_READ).unwrap();
+    assert_eq!(write(&mut far), WcStatus::RemoteAccessError);
 }

@@ -43,6 +43,8 @@ impl Stream {
         } else {
             rdmap.fail_oldest(WcStatus::RetryExceeded);
         }
+        // What the peer acknowledged last may have been what a stopped send queue waited for.
+        self.user.tell_drained(context);
         self.tell_departure(&EndReason::from(departure), context);
         // Nothing is, where this goes as it should; else the device would count it for ever.
         self.forget_parked(context);

@@ -69,27 +69,27 @@ impl Requester {
         Some(wr.wr_id)
     }
 
-    /// Returns whether a work request waits for the peer that is to be carried out.
+    /// Returns whether a work request waits for the peer, or because the send queue is stopped, that
+    /// is to be carried out.
     pub(super) fn has_paused(&self, qp: &QueuePair) -> bool {
         let Some(limits) = &self.limits else {
             return false;
         };
         let begun = self.requests.len() as u64;
         let to_be_done = limits.finish.is_none_or(|end| self.first + begun < end);
-        matches!(limits.pause, Pause::From(_)) && to_be_done && qp.sq.has(begun as u32)
+        let waits = matches!(limits.pause, Pause::From(_)) || limits.stopped.is_some();
+        waits && to_be_done && qp.sq.has(begun as u32)
     }
 
     /// Computes from which request on none may begin.
     pub(super) fn update_end(&mut self) {
-        let Limits { finish, pause } = *self.limits();
-        let paused = match pause {
+        let limits = self.limits();
+        let paused = match limits.pause {
             Pause::From(first) => Some(first),
             Pause::No | Pause::Exceeded => None,
         };
-        self.end = match (finish, paused) {
-            (Some(finish), Some(paused)) => Some(finish.min(paused)),
-            (finish, paused) => finish.or(paused),
-        };
+        let ends = [limits.finish, paused, limits.stopped];
+        self.end = ends.into_iter().flatten().min();
     }
 
     pub(super) fn limits(&mut self) -> &mut Limits {

@@ -333,6 +333,7 @@ impl<M: Machine> Host<M> {
             state: QpState::Idle,
             signal_all: settings.signal_all,
             rnr_retry: RNR_RETRY_FOR_EVER,
+            is_stopped: false,
             remote_access: Access::REMOTE,
         })));
         TestQp {
