@@ -97,8 +97,8 @@ unsafe fn make(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<rnic_verbs::Q
     made.map_err(|why| why.errno())
 }
 
-/// Makes the other end of the connection of a queue pair that is its own peer. The queue pair of the
-/// device that has the program's receives becomes that end, and is returned; a new one, without
+/// Makes the other end of the connection of a queue pair that is its own peer. The queue pair of
+/// the device that has the program's receives becomes that end, and is returned; a new one, without
 /// receives, takes its place.
 ///
 /// # Safety

@@ -454,8 +454,8 @@ impl Qp {
     }
 
     /// Sets what the peer may do to memory at all, from now on: rights of peers, as
-    /// [`ConnectionOptions::remote_access`] does from the beginning. Without a connection nothing is
-    /// set. What the peer's messages have begun to do is not taken back. Fails only if the worker
+    /// [`ConnectionOptions::remote_access`] does from the beginning. Without a connection nothing
+    /// is set. What the peer's messages have begun to do is not taken back. Fails only if the worker
     /// has ended.
     pub fn set_remote_access(&mut self, remote_access: Access) -> Result<(), Error> {
         let qp = self.number;

@@ -1,6 +1,6 @@
 //! Direct Writes: a Write of a connection between two queue pairs of one engine is one copy, from
-//! the memory of the one to that of the other, where nothing is on its way in front of it. The checks
-//! are those of the ordinary way. What they refuse is left to that, which makes the error.
+//! the memory of the one to that of the other, where nothing is on its way in front of it. The
+//! checks are those of the ordinary way. What they refuse is left to that, which makes the error.
 
 use super::stream::Stream;
 use super::upper::{LocalUlp, RdmapUser};
@@ -28,8 +28,9 @@ impl Connection {
         stream.is_between_messages().then(|| user.qp.origin())
     }
 
-    /// Carries out the next request, if it is a Write of at most `most` octets and all that was sent
-    /// has been delivered. `sink` has the rights at the other end. Returns how many octets it had.
+    /// Carries out the next request, if it is a Write of at most `most` octets and all that was
+    /// sent has been delivered. `sink` has the rights at the other end. Returns how many octets it
+    /// had.
     pub(crate) fn write_directly(
         &mut self,
         sink: Origin,

@@ -1,5 +1,5 @@
-//! A send queue that the application has stopped: requests that have begun are finished, and no other
-//! begins.
+//! A send queue that the application has stopped: requests that have begun are finished, and no
+//! other begins.
 
 use super::upper::{LocalEnd, LocalUlp, RdmapUser};
 use super::{Connection, Context, Event, Phase, Transport};

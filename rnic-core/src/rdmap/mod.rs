@@ -13,6 +13,7 @@
 //! error into a [`TerminateCause`], passes it to [`Rdmap::terminate`], and sends what
 //! [`Rdmap::next_message`] returns then: the Terminate, and nothing behind it.
 
+mod direct;
 mod error;
 mod flow_control;
 mod message;
@@ -25,6 +26,7 @@ mod receives;
 mod requester;
 mod responder;
 mod rtr;
+mod stopping;
 mod terminate;
 
 pub use error::RdmapError;
@@ -547,62 +549,6 @@ impl Rdmap {
     /// Ends the stream in order: work requests that are posted from now on are not begun.
     pub fn finish(&mut self, qp: &QueuePair) {
         self.requester.finish(qp);
-    }
-
-    /// Returns the next work request, if it is a Write of at most so many octets that may begin.
-    pub fn next_direct_write(
-        &mut self,
-        most: u32,
-        qp: &mut QueuePair,
-        cqs: &mut CqTable,
-        guard: &Guard<'_>,
-    ) -> Option<DirectWrite> {
-        let is_first = self.urgent.is_none() && !self.is_ending();
-        let write = || self.requester.next_direct_write(most, qp, cqs, guard);
-        is_first.then(write).flatten()
-    }
-
-    /// Completes a Write whose octets are at the peer.
-    pub fn complete_direct_write(
-        &mut self,
-        write: &DirectWrite,
-        qp: &mut QueuePair,
-        cqs: &mut CqTable,
-    ) {
-        self.requester.complete_direct_write(write, qp, cqs);
-    }
-
-    /// Copies octets of a Write, from `offset` on.
-    pub fn read_direct(
-        &self,
-        write: &DirectWrite,
-        qp: &QueuePair,
-        guard: &Guard<'_>,
-        offset: u32,
-        to: &mut [u8],
-    ) -> Result<(), TagError> {
-        self.read(&write.outbound, qp, guard, offset, to)
-    }
-
-    /// Begins no more work requests until it is to [go on](Self::go_on). With a number of the stop,
-    /// [`take_drained`](Self::take_drained) tells when those that have begun are done.
-    pub fn stop(&mut self, stop: Option<u32>) {
-        self.requester.stop_beginning(stop);
-    }
-
-    /// Begins work requests again.
-    pub fn go_on(&mut self) {
-        self.requester.go_on();
-    }
-
-    /// Returns whether it was stopped, and it was not told yet that no request is unfinished.
-    pub fn is_draining(&self) -> bool {
-        self.requester.is_draining()
-    }
-
-    /// Returns the number of the stop, once, if all requests are done that had begun.
-    pub fn take_drained(&mut self) -> Option<u32> {
-        self.requester.take_drained()
     }
 
     /// Returns whether RDMAP is drained: every request of either side was carried out.

@@ -1,7 +1,7 @@
 //! Ids for datagrams (`RDMA_PS_UDP`): a program asks for the queue pair of a peer that listens.
 //!
-//! InfiniBand has messages for that, SIDR REQ and SIDR REP. Here the question is the private data of
-//! a connection request. The answer is the private data of the Reply, which rejects in any case: no
+//! InfiniBand has messages for that, SIDR REQ and SIDR REP. Here the question is the private data
+//! of a connection request. The answer is the private data of the Reply, which rejects in any case: no
 //! connection is made. Datagrams go over [links](crate::datagrams), as those of programs that find
 //! each other in another way.
 //!

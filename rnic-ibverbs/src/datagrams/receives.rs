@@ -1,7 +1,7 @@
 //! Where datagrams are received: in the receives of a queue pair, or of a shared queue.
 //!
-//! The ring of a shared queue belongs to an engine, which carries no datagrams. So the receives of a
-//! queue wait here until its first queue pair is made, and are given to the engine if that is a
+//! The ring of a shared queue belongs to an engine, which carries no datagrams. So the receives of
+//! a queue wait here until its first queue pair is made, and are given to the engine if that is a
 //! connection. Of a queue that datagram queue pairs take from they stay here.
 
 use std::collections::VecDeque;

@@ -33,8 +33,8 @@ impl DirectWrite {
 }
 
 impl Requester {
-    /// Returns the next request, if it is a Write of at most so many octets that may begin. Executes
-    /// the local requests before it.
+    /// Returns the next request, if it is a Write of at most so many octets that may begin.
+    /// Executes the local requests before it.
     pub(in super::super) fn next_direct_write(
         &mut self,
         most: u32,

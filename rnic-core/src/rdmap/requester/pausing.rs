@@ -69,8 +69,8 @@ impl Requester {
         Some(wr.wr_id)
     }
 
-    /// Returns whether a work request waits for the peer, or because the send queue is stopped, that
-    /// is to be carried out.
+    /// Returns whether a work request waits for the peer, or because the send queue is stopped,
+    /// that is to be carried out.
     pub(super) fn has_paused(&self, qp: &QueuePair) -> bool {
         let Some(limits) = &self.limits else {
             return false;
