@@ -208,8 +208,41 @@ fn users_see_their_own_processes_and_root_sees_all() {
         (output.status.code(), text(&output.stdout).as_str()),
         (Some(3), "")
     );
+    // The process itself answers no stranger, who may ask by other means.
+    for (uid, hears) in [(54321, true), (12345, false)] {
+        let mut asking = Command::new("python3");
+        asking.args(["-c", ASK, &pid.to_string()]).uid(uid).gid(uid);
+        let output = asking.output().unwrap();
+        let said = text(&output.stdout);
+        assert_eq!(said.contains("listener"), hears, "{uid}: {output:?}");
+        assert!(said.ends_with("end\n"), "{uid}: {output:?}");
+    }
     let _ = std::fs::remove_dir_all(&directory);
 }
+
+/// Asks a process for its listeners, whoever it is, and prints what comes.
+const ASK: &str = r#"
+import socket, struct, sys
+for line in open("/proc/net/unix"):
+    name = line.split()[-1]
+    if not name.startswith("@rnic/device/") or line.split()[3] != "00010000":
+        continue
+    asking = socket.socket(socket.AF_UNIX)
+    try:
+        asking.connect("\0" + name[1:])
+    except ConnectionError:
+        continue
+    of = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    if struct.unpack("3i", of)[0] != int(sys.argv[1]):
+        continue
+    try:
+        asking.sendall(b'{"what":"listener","within":20000}\n')
+        while said := asking.recv(65536):
+            print(said.decode())
+    except ConnectionError:
+        pass
+print("end")
+"#;
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
