@@ -12,10 +12,11 @@ pub(super) type Floor = &'static [&'static str];
 
 /// The floors of rnic-core, from the ground up. The protocol layers share one, and do not know each
 /// other.
-const FLOORS: [Floor; 10] = [
+const FLOORS: [Floor; 11] = [
     &["ids", "time", "counters", "fast_paths", "sync"],
     &["wire"],
     &["memory"],
+    &["esp"],
     &["verbs"],
     &PROTOCOLS,
     &["connection"],
