@@ -169,7 +169,7 @@ const NAMED: usize = 4;
 fn ipsec() -> Fact {
     let name = "IPsec";
     let policies = PolicySocket::open(Groups::NONE).and_then(|socket| match socket {
-        Some(mut socket) => socket.read(),
+        Some(mut socket) => socket.read(0),
         None => Ok(Policies::default()),
     });
     let policies = match policies {

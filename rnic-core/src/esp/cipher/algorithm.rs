@@ -47,7 +47,7 @@ impl fmt::Display for Algorithm {
 }
 
 /// The keys of an association. They are zeroed when this is dropped, and never shown.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
     /// For encryption; with an AEAD, the salt of four octets is behind it.
     pub(super) encryption: Zeroizing<Vec<u8>>,

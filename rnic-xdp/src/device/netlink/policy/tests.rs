@@ -86,7 +86,7 @@ impl Raw {
 }
 
 fn read(message: Builder) -> Option<Policy> {
-    Policy::from_message(&parse(&message.finish(1))[0])
+    Policy::from_message(&parse(&message.finish(1))[0], 0)
 }
 
 fn at(address: &str) -> SocketAddr {
@@ -173,7 +173,7 @@ fn what_is_not_for_connections_of_this_host_is_left_out() {
             stated.copy_from_slice(&(len as u32).to_ne_bytes());
         }
         for message in parse(&cut) {
-            let _ = Policy::from_message(&message);
+            let _ = Policy::from_message(&message, 0);
         }
     }
 }
@@ -258,7 +258,7 @@ fn the_kernels_policies_are_read_and_followed() {
         eprintln!("SKIPPED: the_kernels_policies_are_read_and_followed needs a kernel with IPsec");
         return;
     };
-    assert_eq!(socket.read().unwrap().demands().count(), 0);
+    assert_eq!(socket.read(0).unwrap().demands().count(), 0);
     assert!(!socket.has_changed());
     let add = "xfrm policy add src 192.0.2.0/24 dst 198.51.100.0/24 proto tcp dport 4420 dir out priority 7 \
                tmpl proto esp mode transport";
@@ -271,7 +271,7 @@ fn the_kernels_policies_are_read_and_followed() {
         .unwrap();
     assert!(socket.has_changed());
     let mut demands: Vec<_> = socket
-        .read()
+        .read(0)
         .unwrap()
         .demands()
         .map(ToString::to_string)
@@ -285,7 +285,7 @@ fn the_kernels_policies_are_read_and_followed() {
     namespace.ip("xfrm policy flush").unwrap();
     assert!(socket.has_changed());
     namespace.ip("xfrm policy setdefault out block").unwrap();
-    let read = socket.read().unwrap();
+    let read = socket.read(0).unwrap();
     let policy = read
         .on_connection(&[], at("192.0.2.1:1"), at("192.0.2.2:2"))
         .unwrap();
