@@ -284,19 +284,19 @@ fn a_connection_survives_rekeying_and_the_loss_of_its_associations() {
     bed.post();
     let mut old = [0x100, 0x200].map(Some);
     for round in 0..100 {
-        for from in 0..2 {
+        for (from, old) in old.iter_mut().enumerate() {
             let receiver = 1 - from;
             let destination = bed.sim.hosts[receiver].address.into();
             // Now and then the association is gone before there is another one.
             let gap = round % 10 == 9;
-            let gone = old[from].take().map(|spi| SaId { spi, destination });
+            let gone = old.take().map(|spi| SaId { spi, destination });
             if gap && let Some(id) = gone {
                 bed.sim.hosts[from].machine_mut().apply(Change::Gone(id));
                 bed.sim.run_for(Duration::from_millis(30));
             }
             let spi = 0x1000 + round * 2 + from as u32;
             bed.rekey(from, spi, round.into());
-            old[from] = Some(spi);
+            *old = Some(spi);
             bed.sim.run_for(Duration::from_millis(2));
             if let Some(id) = gone {
                 bed.sim.hosts[from].machine_mut().apply(Change::Gone(id));
