@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::sys::prctl::set_dumpable;
 use rnic_core::esp::{
-    Change, InboundSa, OutboundSa, Request, Sa, SaId, USUAL_WINDOW, Usage, Window,
+    Change, Demand, InboundSa, OutboundSa, Request, Sa, SaId, USUAL_WINDOW, Usage, Window,
 };
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
@@ -41,7 +41,8 @@ pub(crate) struct HostProtection {
     known: BTreeMap<SaId, Known>,
     /// Associations that cannot be used, of which the log has the reason.
     refused: BTreeSet<SaId>,
-    own: Vec<IpAddr>,
+    own: BTreeSet<IpAddr>,
+    demands: Vec<Demand>,
     /// Changes that the worker has not been told.
     changes: VecDeque<Change>,
     /// Requests for numbers that came to nothing.
@@ -97,13 +98,16 @@ impl HostProtection {
                 .map_err(failed("open the lock of the numbers of IPsec associations"))?,
             known: BTreeMap::new(),
             refused: BTreeSet::new(),
-            own: Vec::new(),
+            own: BTreeSet::new(),
+            demands: Vec::new(),
             changes: VecDeque::new(),
             waiting: BTreeSet::new(),
             reads: false,
             reports_at: Instant::ZERO,
         };
-        opened.read(&mut RouteSocket::open()?)?;
+        opened.read_addresses(&mut RouteSocket::open()?)?;
+        opened.read()?;
+        opened.reads = false;
         Ok(opened)
     }
 
@@ -126,12 +130,17 @@ impl HostProtection {
             }
         }
         let is_time = now >= self.reports_at;
-        if self.reads || is_time {
-            let read = self.read(routes);
-            self.reads = read.is_err();
-            if let Err(why) = read {
-                warn!("cannot read the IPsec associations of the host: {why}");
-            }
+        let mut read = match is_time {
+            true => self.read_addresses(routes),
+            false => Ok(()),
+        };
+        if self.reads && read.is_ok() {
+            read = self.read();
+        }
+        // After a failure it is tried again.
+        self.reads = read.is_err();
+        if let Err(why) = read {
+            warn!("cannot read the IPsec associations of the host: {why}");
         }
         if is_time {
             self.reports_at = now + REPORT_EVERY;
@@ -153,18 +162,22 @@ impl HostProtection {
         }
     }
 
-    /// Reads addresses, policies and associations again.
-    fn read(&mut self, routes: &mut RouteSocket) -> Result<(), NetlinkError> {
-        let mut own: Vec<_> = addresses(routes)?
-            .into_iter()
-            .map(|own| own.address)
-            .collect();
-        own.sort_unstable();
-        own.dedup();
+    /// Reads the addresses of this host again, by which associations have a direction.
+    fn read_addresses(&mut self, routes: &mut RouteSocket) -> Result<(), NetlinkError> {
+        let own = addresses(routes)?.into_iter().map(|own| own.address);
+        let own: BTreeSet<_> = own.collect();
         if own != self.own {
-            self.own.clone_from(&own);
-            self.changes.push_back(Change::Addresses(own));
+            self.changes
+                .push_back(Change::Addresses(own.iter().copied().collect()));
+            self.own = own;
+            self.refused.clear();
+            self.reads = true;
         }
+        Ok(())
+    }
+
+    /// Reads policies and associations again.
+    fn read(&mut self) -> Result<(), NetlinkError> {
         self.read_policies()?;
         let associations = self.socket.read()?;
         self.update(associations);
@@ -175,15 +188,18 @@ impl HostProtection {
         let policies = self.policies.read(self.if_id.get())?;
         let mut demands = Vec::new();
         for policy in policies.by_precedence() {
-            let (demand, is_met) = policy.demand();
-            if !is_met {
+            let (demand, met) = policy.demand();
+            if met.is_err() {
                 debug!(
                     "rnic cannot do what the IPsec policy \"{policy}\" demands, and drops what it selects"
                 );
             }
             demands.push(demand);
         }
-        self.changes.push_back(Change::Demands(demands));
+        if demands != self.demands {
+            self.changes.push_back(Change::Demands(demands.clone()));
+            self.demands = demands;
+        }
         Ok(())
     }
 

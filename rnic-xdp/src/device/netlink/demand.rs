@@ -1,13 +1,18 @@
 //! Policies of the kernel as demands that rnic meets itself.
 
+use std::net::SocketAddr;
+
 use nix::libc;
 use rnic_core::esp::{Action as EspAction, Demand, Mode, Selector, Template};
-use std::net::SocketAddr;
 
 use super::policy::{Action, Layer, Policies, Policy};
 
 const MODE_TRANSPORT: u8 = 0;
 const MODE_TUNNEL: u8 = 1;
+
+/// rnic cannot do what a policy demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unmet;
 
 impl Policy {
     fn selector(&self) -> Selector {
@@ -52,14 +57,14 @@ impl Policy {
     }
 
     /// Returns the demand, and whether rnic can meet it. What it cannot, it drops.
-    pub(crate) fn demand(&self) -> (Demand, bool) {
+    pub(crate) fn demand(&self) -> (Demand, Result<(), Unmet>) {
         let action = self.demanded();
         let demand = Demand {
             outgoing: self.outgoing,
             selector: self.selector(),
             action: action.unwrap_or(EspAction::Discard),
         };
-        (demand, action.is_some())
+        (demand, action.map(drop).ok_or(Unmet))
     }
 }
 
