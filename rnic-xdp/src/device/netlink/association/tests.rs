@@ -153,7 +153,7 @@ fn what_rnic_cannot_use_has_a_reason() {
         read(attributes.iter().fold(base, add)).usable.map(drop)
     };
     let good = (XFRMA_ALG_AEAD, gcm(&[9; 20]));
-    assert_eq!(with(0, &[good.clone()]), Ok(()));
+    assert_eq!(with(0, std::slice::from_ref(&good)), Ok(()));
     for (mode, attributes, word) in [
         (4, vec![good.clone()], "mode"),
         (0, vec![good.clone(), (XFRMA_ENCAP, vec![0; 24])], "UDP"),
