@@ -1,5 +1,5 @@
-//! The sequence numbers of an association. They are the nonces of most ciphers: one that comes twice
-//! gives the key away. So they are taken from blocks that nobody else has, and each once.
+//! The sequence numbers of an association. They are the nonces of most ciphers: one that comes
+//! twice gives the key away. So they are taken from blocks that nobody else has, and each once.
 
 use core::ops::Range;
 

@@ -1,6 +1,6 @@
-//! The host's Security Associations and policies, as far as they are this process's: read, followed,
-//! counted and reported. Whoever has a number of the kernel's xfrm interfaces (`if_id`) that no link
-//! has is the only one to use what has that number.
+//! The host's Security Associations and policies, as far as they are this process's: read,
+//! followed, counted and reported. Whoever has a number of the kernel's xfrm interfaces (`if_id`)
+//! that no link has is the only one to use what has that number.
 
 mod numbers;
 

@@ -1,5 +1,5 @@
-//! Tests: figures of the RFCs and of another library, the replay window against a model, and packets
-//! of each mode and algorithm.
+//! Tests: figures of the RFCs and of another library, the replay window against a model, and
+//! packets of each mode and algorithm.
 
 mod numbers;
 mod packets;
