@@ -5,10 +5,8 @@ mod algorithm;
 mod cbc;
 mod choice;
 mod hmac;
-mod transform;
+pub(super) mod transform;
 
 pub use algorithm::{Algorithm, Keys, UnusableKey};
 pub(super) use choice::cipher;
-#[cfg(test)]
-pub(super) use transform::Forged;
 pub(super) use transform::{Cipher, Label, Shape};

@@ -2,7 +2,8 @@
 //! `cryptography` and `hmac`, with the IVs that this side would choose.
 
 use super::hex;
-use crate::esp::cipher::{Forged, Label, cipher};
+use crate::esp::cipher::transform::Forged;
+use crate::esp::cipher::{Label, cipher};
 use crate::esp::{Algorithm, Keys};
 
 /// Opens a packet. Returns what is between IV and ICV.
