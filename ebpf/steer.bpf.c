@@ -7,12 +7,16 @@
  * What arrives for it at another one is dropped, because the kernel would end the connection, and
  * nothing else ever is.
  */
+#include "esp.h"
 #include "parse.h"
 #include "tables.h"
 #include "tap.h"
 
 /* Not 0 if the device is shared. Otherwise the verifier removes all that is for clients. */
 const volatile __u32 steer_shared = 0;
+
+/* Not 0 if associations of ESP are steered. Otherwise the verifier removes what is for them. */
+const volatile __u32 steer_esp = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -67,6 +71,19 @@ static __always_inline struct steer_link *find_vlan(struct steer_key *key)
 	return find_link(*vlan);
 }
 
+/* Returns STEER_REDIRECTED if a frame is of ESP that is steered and ours, or why it passes. */
+static __always_inline int judge_esp(struct xdp_md *context, int verdict)
+{
+	struct steer_key key = {};
+	struct headers headers;
+
+	if (verdict != STEER_NOT_TCP && verdict != STEER_FRAGMENT)
+		return verdict;
+	if (!is_steered_esp(context, &key, &headers))
+		return verdict;
+	return is_ours(find_vlan(&key), headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
+}
+
 /* Returns STEER_REDIRECTED if a frame goes to the target, or why it passes. */
 static __always_inline int judge(struct xdp_md *context, int shared, struct steer_target *target)
 {
@@ -77,7 +94,7 @@ static __always_inline int judge(struct xdp_md *context, int shared, struct stee
 	int verdict = parse(context, &key, peer, &headers);
 
 	if (verdict != STEER_REDIRECTED)
-		return verdict;
+		return steer_esp ? judge_esp(context, verdict) : verdict;
 	/* Clients lease these too, for what police turns around on this host. */
 	if (shared && (is_loopback(key.family, key.address) || is_loopback(key.family, peer)))
 		return STEER_LOOPBACK;

@@ -43,6 +43,9 @@
  */
 #define STEER_VLANS 4096
 
+/* The most associations of ESP that are steered at once. */
+#define STEER_MAX_SAS 65536
+
 /* The most addresses in VLANs whose frames may arrive without their tag. */
 #define STEER_MAX_UNTAGGED 512
 
@@ -74,6 +77,16 @@ struct steer_key {
 	__u8 family;      /* STEER_IPV4 or STEER_IPV6 */
 	__u8 reserved;    /* zero */
 	__u32 vlan;       /* the VLAN that the address belongs to; 0 where that is any */
+};
+
+/*
+ * Key of steer_sas: a Security Association of ESP that this host receives with. Its packets go to
+ * the socket of their receive queue.
+ */
+struct steer_sa {
+	__be32 address[4]; /* the receiver: as in steer_key */
+	__u8 spi[4];       /* network order */
+	__u32 family;      /* as in steer_key */
 };
 
 /* Value of steer_map. */

@@ -41,6 +41,13 @@ counters! {
         syn_cookies_sent,
         /// Connections that came to be by such a cookie.
         syn_cookies_received,
+        /// Frames opened that were protected by ESP.
+        frames_opened,
+        /// Frames sealed by ESP.
+        frames_sealed,
+        /// Frames that a policy protects, and that were not sent because there was no association
+        /// or no sequence number for them. TCP sends them again.
+        frames_unsealed,
         /// Timers of connections that went off.
         timers_expired,
         /// Times a connection could not go on sending because the device had no room or no frame

@@ -9,6 +9,7 @@ pub mod connection;
 pub mod counters;
 pub mod ddp;
 pub mod engine;
+pub mod esp;
 pub mod fast_paths;
 pub mod ids;
 pub mod in_memory;

@@ -304,6 +304,16 @@ fn each_reason_is_reached_by_a_frame_of_its_own() {
     // What happens between the engines of a device has its tests beside them:
     // engine/owners/moving.rs.
     reached.extend([DropReason::HandOverFull, DropReason::Moving].map(DropReason::name));
+    // So has what is protected, or had to be: esp/tests/.
+    let of_esp = [
+        DropReason::Unprotected,
+        DropReason::EspUnknown,
+        DropReason::EspReplayed,
+        DropReason::EspForged,
+        DropReason::EspMalformed,
+        DropReason::EspOutside,
+    ];
+    reached.extend(of_esp.map(DropReason::name));
     let all: BTreeSet<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
     assert_eq!(reached, all);
 }

@@ -9,7 +9,7 @@ use crate::objects::client::ClientArgs;
 use crate::objects::metrics::MetricsArgs;
 use crate::objects::monitor::MonitorArgs;
 use crate::objects::top::TopArgs;
-use crate::objects::{Asking, ObjectArgs, conn, dev, lease, port, res, stat, steer, user};
+use crate::objects::{Asking, ObjectArgs, conn, dev, lease, port, res, sa, stat, steer, user};
 use crate::perf::args::PerfArgs;
 use crate::programs::env::EnvArgs;
 use crate::rping::RpingArgs;
@@ -17,8 +17,8 @@ use crate::steering::SteeringArgs;
 
 /// RDMA in user space: administer, measure and diagnose it.
 ///
-/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients, steer
-/// the kernel; all but top print a line for each object, as `rdma` and `ip` do; metrics puts their
+/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients, sa and
+/// steer the kernel; all but top print a line for each object, as `rdma` and `ip` do; metrics puts their
 /// counters in the form of Prometheus. Objects and verbs can be abbreviated: `rnic-ctl p s` is
 /// `rnic-ctl port show`.
 ///
@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Rping(RpingArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
+    #[command(infer_subcommands = true)]
+    Sa(ObjectArgs<sa::Verb>),
     #[command(infer_subcommands = true)]
     Steer(ObjectArgs<steer::Verb>),
     Steering(SteeringArgs),

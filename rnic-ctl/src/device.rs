@@ -1,6 +1,7 @@
 //! Opening a device: an interface through AF_XDP, or a link in memory.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -69,6 +70,11 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
 
+    /// Protect by ESP what the IPsec policies demand that have this number (`if_id`), with the
+    /// associations that have it. The interface must be for this process alone
+    #[arg(long, value_name = "NUMBER", value_parser = if_id)]
+    pub ipsec_if_id: Option<NonZeroU32>,
+
     /// Connect and listen unprotected even if an IPsec policy of this host demands protection
     #[arg(long)]
     pub ignore_ipsec: bool,
@@ -80,6 +86,16 @@ pub(crate) struct DeviceArgs {
     /// TCP's congestion control
     #[arg(long, value_enum, default_value_t, value_name = "ALGORITHM")]
     pub congestion: Congestion,
+}
+
+/// Reads the number of an xfrm interface, as `ip xfrm` takes it.
+fn if_id(text: &str) -> Result<NonZeroU32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let number = number.and_then(NonZeroU32::new);
+    number.ok_or_else(|| "a number from 1 to 0xffffffff is needed, such as 0x524e".into())
 }
 
 /// TCP's congestion control.
@@ -128,7 +144,7 @@ impl From<XdpMode> for ModeChoice {
 pub(crate) fn with_flags(why: Error) -> String {
     match why {
         Error::Net(NetError::Protected { .. }) => {
-            format!("{why}; the flags are --via kernel, --allow and --ignore-ipsec")
+            format!("{why}; the flags are --ipsec-if-id, --via kernel, --allow and --ignore-ipsec")
         }
         why => why.to_string(),
     }
@@ -167,6 +183,7 @@ impl DeviceArgs {
         config.interface.queue = self.queue;
         config.interface.mode = self.xdp_mode.into();
         config.interface.busy_poll = self.busy_poll;
+        config.interface.ipsec_if_id = self.ipsec_if_id;
         Device::open_with(&config).map_err(|error| match error {
             OpenError::Threads(why) => Failure::operation("open a device", why),
             why if netdev.is_empty() => Failure::environment("open a device", why),

@@ -118,6 +118,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::Rping(args) => rping::run(args, cli.json, interrupt)?,
         Command::Env(args) => programs::env::run(args, cli.json)?,
         Command::Doctor(args) => return doctor::run(args, cli.json),
+        Command::Sa(args) => objects::sa::run(args, style)?,
         Command::Steer(args) => objects::steer::run(args, style)?,
         Command::Steering(args) => steering::run(args, cli.json)?,
         Command::Capture(args) => capture::run(args, cli.json, interrupt)?,

@@ -31,7 +31,7 @@ fn bash_completes_objects_and_verbs() {
     assert_eq!(lines.len(), 2, "{said}");
     assert_eq!(lines[0], "revoke");
     for object in [
-        "dev", "port", "lease", "client", "user", "stat", "monitor", "conn", "res", "steer",
+        "dev", "port", "lease", "client", "user", "stat", "monitor", "conn", "res", "sa", "steer",
         "metrics",
     ] {
         assert!(lines[1].split(' ').any(|word| word == object), "{said}");

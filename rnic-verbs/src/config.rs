@@ -125,12 +125,13 @@ impl DeviceConfig {
             zero_copy,
             busy_poll,
             tx_checksum,
+            ipsec_if_id,
             ..
         } = self.interface;
         let is_default = mode == ModeChoice::default()
             && zero_copy != ZeroCopyChoice::Require
             && tx_checksum == TxChecksum::Auto;
-        queue.is_some() || busy_poll || !is_default
+        queue.is_some() || busy_poll || ipsec_if_id.is_some() || !is_default
     }
 
     /// Checks the values that opening the interface does not check.

@@ -39,6 +39,12 @@ drop_reasons! {
     NotUnicast not_unicast "Sent to a group, or from an address that no host can have."
     IpChecksum ip_checksum "The checksum of the IPv4 header is wrong."
     TcpChecksum tcp_checksum "The TCP checksum is wrong."
+    Unprotected unprotected "Not protected by ESP, or not to be received at all, where an IPsec policy says so."
+    EspUnknown esp_unknown "ESP of an association that is not there: of no such SPI, or from another peer."
+    EspReplayed esp_replayed "ESP with a sequence number that was received before, or is older than the replay window."
+    EspForged esp_forged "ESP with a wrong ICV: another key, or changed on its way."
+    EspMalformed esp_malformed "ESP with a wrong length or padding, or with no whole TCP segment in it."
+    EspOutside esp_outside "ESP of an association that is not for what was in it."
     HandOverFull hand_over_full "For a connection of another worker, which had too many such frames waiting."
     Moving moving "Its connection was moving from one worker to another."
     NoConnection no_connection "For no connection and no listener. Answered with RST."
@@ -63,8 +69,14 @@ drop_reasons! {
 const REASONS: usize = DropReason::ALL.len();
 
 /// Received frames that were dropped, by the reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropCounters([u64; REASONS]);
+
+impl Default for DropCounters {
+    fn default() -> Self {
+        Self([0; REASONS])
+    }
+}
 
 impl DropCounters {
     /// Counts a frame.

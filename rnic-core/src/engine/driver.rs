@@ -9,6 +9,7 @@ use crate::connection::{AddressPair, KernelTcp, NextHop, Sockets};
 use crate::engine::{
     Carrier, Engine, EngineConfig, EngineEnd, KernelCarrier, Look, NextHopRequest,
 };
+use crate::esp::ProtectionCounts;
 use crate::memory::doorbell::Doorbells;
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
@@ -198,6 +199,11 @@ impl Batch<'_> {
     pub fn handle_too_big(&mut self, too_big: &TooBig) {
         self.busy = true;
         self.engine.handle_too_big(self.now, &self.guard, too_big);
+    }
+
+    /// Counts frames that were opened, sealed or dropped on their way from and to the device.
+    pub fn count_protection(&mut self, counts: &ProtectionCounts) {
+        self.engine.count_protection(counts);
     }
 
     /// Notes that more frames have arrived than this turn handles. After a pause of this process

@@ -1,11 +1,21 @@
 //! Frames that are dropped: each has a reason, and is counted here.
 
 use crate::counters::DropReason;
+use crate::esp::ProtectionCounts;
 use crate::wire::error::PacketError;
 
 use super::Engine;
 
 impl Engine {
+    /// Counts what was opened, sealed and dropped below the engine.
+    pub(super) fn count_protection(&mut self, counts: &ProtectionCounts) {
+        let engine = &mut self.counters.engine;
+        engine.frames_opened += counts.opened;
+        engine.frames_sealed += counts.sealed;
+        engine.frames_unsealed += counts.unsealed;
+        self.counters.drops.add(&counts.drops);
+    }
+
     /// Counts a frame, if its connection dropped it.
     #[inline]
     pub(super) fn count_dropped(&mut self, handled: Result<(), DropReason>) {

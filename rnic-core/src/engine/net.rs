@@ -61,9 +61,10 @@ pub enum NetError {
     /// A policy of the host demands protection.
     #[error(
         "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives \
-         go unprotected, and rnic has no IPsec; use TCP sockets of the kernel (`via`), which it \
-         protects, change the policy (`ip xfrm policy`), limit the `peers` of a listener to \
-         others, or ignore it (`ignore_ipsec`)"
+         go unprotected, and no policy that is rnic's own protects it; give policies and \
+         associations the number of `ipsec_if_id` (docs/ipsec.md), use TCP sockets of the kernel \
+         (`via`), which it protects, change the policy (`ip xfrm policy`), limit the `peers` of a \
+         listener to others, or ignore it (`ignore_ipsec`)"
     )]
     Protected {
         /// The local address, or the peer's.

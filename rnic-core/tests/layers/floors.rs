@@ -12,10 +12,11 @@ pub(super) type Floor = &'static [&'static str];
 
 /// The floors of rnic-core, from the ground up. The protocol layers share one, and do not know each
 /// other.
-const FLOORS: [Floor; 10] = [
+const FLOORS: [Floor; 11] = [
     &["ids", "time", "counters", "fast_paths", "sync"],
     &["wire"],
     &["memory"],
+    &["esp"],
     &["verbs"],
     &PROTOCOLS,
     &["connection"],
@@ -48,9 +49,9 @@ const XDP_FLOORS: [Floor; 9] = [
         "device/vlans",
     ],
     &["device/icmp", "device/steering"],
-    &["device/routes"],
+    &["device/routes", "device/protection"],
     &["device/locals", "device/interface"],
-    &["device/port_mapper"],
+    &["device/port_mapper", "device/protected"],
     &["device/mod", "device/reserve", "device/worker"],
     &["shared/programs", "client", "capture", "facts"],
     &["shared", "testing", "lib"],

@@ -50,6 +50,7 @@ const LOGS: &[&str] = &[
     "rnic-xdp/src/device/interface/control",
     "rnic-xdp/src/device/interface/mod",
     "rnic-xdp/src/device/port_mapper",
+    "rnic-xdp/src/device/protection",
     "rnic-xdp/src/device/reserve",
     "rnic-xdp/src/device/routes/mod",
     "rnic-xdp/src/device/steering/buffers",
@@ -65,10 +66,11 @@ const LOGS: &[&str] = &[
 
 /// The files that know what carries the frames of a device: in rnic-verbs only those that open it.
 /// rnicd gives out the devices. What of rnic-ctl speaks with rnicd alone is not among them.
-const PORTS: [&str; 14] = [
+const PORTS: [&str; 15] = [
     "rnic-ctl/src/capture",
     "rnic-ctl/src/device",
     "rnic-ctl/src/doctor",
+    "rnic-ctl/src/objects/sa",
     "rnic-ctl/src/objects/steer",
     "rnic-ctl/src/perf/counters",
     "rnic-ctl/src/programs",

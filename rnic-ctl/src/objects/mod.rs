@@ -2,7 +2,7 @@
 //! happens to them; and what clients say of their own objects and connections.
 
 // From the ground up:
-// words < line < settings, access < dev, client, user, monitor, filter < port, lease, steer, rates,
+// words < line < settings, access < dev, client, user, monitor, filter < port, lease, sa, steer, rates,
 // said < asked < stat, top, conn, res, metrics
 mod access;
 mod asked;
@@ -17,6 +17,7 @@ pub(crate) mod monitor;
 pub(crate) mod port;
 mod rates;
 pub(crate) mod res;
+pub(crate) mod sa;
 mod said;
 mod settings;
 pub(crate) mod stat;

@@ -101,6 +101,14 @@ impl Manager {
         config: &InterfaceConfig,
     ) -> Result<(XdpInterface, ManagedNet), OpenError> {
         config.check()?;
+        if let Some(if_id) = config.ipsec_if_id {
+            return Err(OpenError::Config {
+                field: "ipsec_if_id",
+                value: if_id.to_string(),
+                rule: "rnicd shares this interface, and ports of it have no ESP of their own; have an interface alone, or let the \
+                       kernel protect its TCP sockets (`via`)",
+            });
+        }
         let offered = self.offered(&config.netdev).map(str::to_owned);
         let netdev = || offered.clone().unwrap_or_else(|| config.netdev.clone());
         let ask = Ask::OpenPort {

@@ -143,6 +143,8 @@ impl Session {
                         connection.ask(ask, Waiting::Follow);
                     }
                 }
+                // Ports have no associations.
+                WorkerRequest::Protection(_) => {}
                 // No rules are installed for a granted port: it has one queue.
                 WorkerRequest::Release(rule) => drop(rule),
                 WorkerRequest::End => return false,

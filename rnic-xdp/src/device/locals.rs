@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -37,6 +38,8 @@ pub(crate) struct Locals {
     /// None if the kernel has no IPsec.
     policies: Option<Mutex<PolicySocket>>,
     pub(crate) ignores_ipsec: bool,
+    /// The xfrm interface of policies that rnic meets itself.
+    pub(crate) ipsec_if_id: Option<NonZeroU32>,
     /// From where a TCP port is taken if any will do; without it, the kernel chooses.
     pub(crate) automatic: Option<RangeInclusive<u16>>,
 }
@@ -56,6 +59,7 @@ impl Locals {
             routes: Mutex::new(RouteSocket::open()?),
             policies: PolicySocket::open(Groups::NONE)?.map(Mutex::new),
             ignores_ipsec: false,
+            ipsec_if_id: None,
             automatic: None,
         })
     }
@@ -90,7 +94,7 @@ impl Locals {
         };
         let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = KnownPolicies::read(&mut policies, &mut routes, self.device);
+        let known = KnownPolicies::read(&mut policies, &mut routes, self.device, self.ipsec_if_id);
         // If they cannot be read, one may apply.
         let known = known.map_err(|error| other(address, error))?;
         match find(&known) {

@@ -15,6 +15,8 @@ pub(crate) mod netlink;
 mod policies;
 pub(crate) mod port_mapper;
 pub(crate) mod process;
+mod protected;
+mod protection;
 pub(crate) mod queue_choice;
 pub(crate) mod reserve;
 pub(crate) mod routes;

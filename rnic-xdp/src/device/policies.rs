@@ -1,6 +1,7 @@
 //! The IPsec policies that apply to the connections of a device.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use rnic_core::engine::Peers;
 
@@ -12,17 +13,24 @@ use crate::device::netlink::{
 #[derive(Default)]
 pub(crate) struct KnownPolicies {
     policies: Policies,
+    /// Those that rnic meets itself.
+    own: Policies,
     links: Vec<u32>,
 }
 
 impl KnownPolicies {
-    /// Reads the policies for a device.
+    /// Reads the policies for a device. rnic meets those itself that have this xfrm interface.
     pub(crate) fn read(
         socket: &mut PolicySocket,
         routes: &mut RouteSocket,
         device: u32,
+        if_id: Option<NonZeroU32>,
     ) -> Result<Self, NetlinkError> {
-        let policies = socket.read()?;
+        let policies = socket.read(0)?;
+        let own = match if_id {
+            Some(if_id) => socket.read(if_id.get())?,
+            None => Policies::default(),
+        };
         let mut links = vec![device];
         for index in policies.links() {
             let link = link_by_index(routes, index)?;
@@ -31,17 +39,23 @@ impl KnownPolicies {
                 links.push(index);
             }
         }
-        Ok(Self { policies, links })
+        Ok(Self {
+            policies,
+            own,
+            links,
+        })
     }
 
     /// Returns a policy that forbids an unprotected connection, if there is one.
     pub(crate) fn on_connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Policy> {
-        self.policies.on_connection(&self.links, local, remote)
+        let found = self.policies.on_connection(&self.links, local, remote);
+        found.filter(|_| !self.own.protect(local, remote))
     }
 
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
     /// is one.
     pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
-        self.policies.on_listener(&self.links, local, peers)
+        let found = self.policies.on_listener(&self.links, local, peers);
+        found.filter(|policy| !self.own.protect_all_of(policy))
     }
 }

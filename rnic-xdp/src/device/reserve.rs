@@ -85,8 +85,10 @@ impl XdpNet {
         let device = interface.device().ok_or_else(|| OpenError::Managed {
             netdev: report.netdev.clone(),
         })?;
+        let mut locals = Locals::new(device.link(), report.mtu)?;
+        locals.ipsec_if_id = device.config().ipsec_if_id;
         Ok(Self {
-            locals: Locals::new(device.link(), report.mtu)?,
+            locals,
             steered: device.steering().ports(),
             placement: QueueChoice::new(device.link(), report.workers),
             control: interface.control().clone(),

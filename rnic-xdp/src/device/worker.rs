@@ -8,15 +8,19 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Sleeper, SplitTurn, Turn};
+use rnic_core::engine::{
+    Batch, Driver, EngineConfig, EngineEnd, NextHopRequest, Sleeper, SplitTurn, Turn,
+};
 use rnic_core::memory::doorbell::Doorbells;
 use rnic_core::time::Instant;
 
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::interface::{
-    ControlHandle, InterfaceReport, OpenSocket, WorkerNotice, XdpInterface,
+    ControlHandle, InterfaceReport, OpenDevice, OpenSocket, RxRing, TxSide, WorkerNotice,
+    XdpInterface,
 };
+use crate::device::protected::Protected;
 use crate::device::routes::{LinkState, Update};
 use rnic_manager::Bell;
 
@@ -41,6 +45,8 @@ pub struct Worker {
     control: ControlHandle,
     notices: Receiver<WorkerNotice>,
     notices_at: Instant,
+    /// What protects its frames, if anything does.
+    protected: Option<Box<Protected>>,
     bell: Bell,
     /// Where it sleeps while others drive it, once it did. Obsolete when sockets come or go.
     sleeper: Option<Arc<WorkerSleeper>>,
@@ -97,7 +103,9 @@ impl Worker {
             ..config
         };
         let control = interface.control().clone();
+        let is_protected = interface.device().is_some_and(OpenDevice::is_protected);
         let mut worker = Self {
+            protected: is_protected.then(Box::default),
             notices: control.join(interface.number(), bell.waker())?,
             control,
             driver: Driver::new(config, secret, end),
@@ -134,7 +142,14 @@ impl Worker {
         while self.control.has_room()
             && let Some(request) = self.driver.poll_next_hop_request()
         {
+            if let (Some(protected), NextHopRequest::Forget(path)) = (&mut self.protected, request)
+            {
+                protected.forget(path);
+            }
             self.control.ask(self.interface.number(), request);
+        }
+        if let Some(protected) = &mut self.protected {
+            protected.ask(&self.control);
         }
         self.notices_at = now + NOTICES_EVERY;
         let mut any = false;
@@ -151,23 +166,34 @@ impl Worker {
 
     fn handle_notice(&mut self, now: Instant, notice: WorkerNotice) {
         let Self {
-            driver, interface, ..
+            driver,
+            interface,
+            protected,
+            ..
         } = self;
         match notice {
-            WorkerNotice::NextHop(Update::Set(path, hop)) => driver.set_next_hop(path, hop),
-            WorkerNotice::NextHop(Update::Unreachable(path)) => driver.set_unreachable(path),
+            WorkerNotice::NextHop(update) => match (protected, update) {
+                (Some(protected), update) => protected.update(driver, update),
+                (None, Update::Set(path, hop)) => driver.set_next_hop(path, hop),
+                (None, Update::Unreachable(path)) => driver.set_unreachable(path),
+            },
+            WorkerNotice::Protection(change) => {
+                if let Some(protected) = protected {
+                    protected.apply(driver, change);
+                }
+            }
             WorkerNotice::Untagged(vlans) => driver.set_untagged(vlans),
             WorkerNotice::Link(state) => self.set_link(now, state),
             WorkerNotice::TooBig(too_big) => {
                 let mut batch = driver.begin(now);
                 batch.handle_too_big(&too_big);
-                batch.finish(&mut interface.tx);
+                finish(batch, protected, &mut interface.tx);
                 interface.tx.kick();
             }
             WorkerNotice::Revoked(lease) => {
                 let mut batch = driver.begin(now);
                 batch.revoke(lease);
-                batch.finish(&mut interface.tx);
+                finish(batch, protected, &mut interface.tx);
             }
             WorkerNotice::Queues(queues) => {
                 interface.rx.add(queues);
@@ -178,7 +204,10 @@ impl Worker {
 
     fn set_link(&mut self, now: Instant, state: LinkState) {
         let Self {
-            driver, interface, ..
+            driver,
+            interface,
+            protected,
+            ..
         } = self;
         self.link = state;
         if state == LinkState::Gone {
@@ -188,7 +217,7 @@ impl Worker {
             interface.tx.close();
             let mut batch = driver.begin(now);
             batch.lose_device();
-            batch.finish(&mut interface.tx);
+            finish(batch, protected, &mut interface.tx);
         } else if interface.number() == 0 {
             // All workers get the notice; one reports it.
             driver.set_port(state == LinkState::Active);
@@ -216,6 +245,33 @@ impl Worker {
         self.notices_at = Instant::ZERO;
         // The bell rings for notices after this look.
         self.driver.prepare_to_sleep() && self.notices.is_empty()
+    }
+}
+
+/// Ends a turn.
+#[inline(always)]
+fn finish(batch: Batch<'_>, protected: &mut Option<Box<Protected>>, tx: &mut TxSide) -> bool {
+    match protected {
+        None => batch.finish(tx),
+        Some(protected) => protected.finish(batch, tx),
+    }
+}
+
+/// Has the engine handle the frames of a queue.
+#[inline(always)]
+fn handle_frames(
+    batch: &mut Batch<'_>,
+    protected: &mut Option<Box<Protected>>,
+    queue: &RxRing,
+    tx: &mut TxSide,
+) {
+    if let Some(protected) = protected {
+        return protected.handle_frames(batch, queue, tx);
+    }
+    batch.prefetch(queue.heads());
+    match queue.whole_frames() {
+        Some(frames) => batch.handle_frames(frames, tx),
+        None => batch.handle_frames(queue.frames(), tx),
     }
 }
 
@@ -268,18 +324,14 @@ impl Turn for Worker {
         let mut batch = self.driver.begin(now);
         if frames > 0 {
             for queue in interface.rx.queues_mut() {
-                batch.prefetch(queue.heads());
-                match queue.whole_frames() {
-                    Some(frames) => batch.handle_frames(frames, &mut interface.tx),
-                    None => batch.handle_frames(queue.frames(), &mut interface.tx),
-                }
+                handle_frames(&mut batch, &mut self.protected, queue, &mut interface.tx);
                 queue.refill();
                 if queue.has_more() {
                     batch.expect_more();
                 }
             }
         }
-        let busy = batch.finish(&mut interface.tx);
+        let busy = finish(batch, &mut self.protected, &mut interface.tx);
         interface.tx.reclaim();
         self.follow_routes(now) || busy
     }

@@ -1,10 +1,12 @@
 //! The host: kernel, rights, memory.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 
+use super::associations::associations;
 use super::fact::Fact;
 use crate::device::netlink::{Groups, Policies, PolicySocket, firewall_tables};
 use crate::device::process::{CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, has};
@@ -19,6 +21,7 @@ pub(super) fn facts() -> Vec<Fact> {
         huge_pages(),
         cpus(),
         ipsec(),
+        esp(),
         firewall(),
     ]
 }
@@ -169,7 +172,7 @@ const NAMED: usize = 4;
 fn ipsec() -> Fact {
     let name = "IPsec";
     let policies = PolicySocket::open(Groups::NONE).and_then(|socket| match socket {
-        Some(mut socket) => socket.read(),
+        Some(mut socket) => socket.read(0),
         None => Ok(Policies::default()),
     });
     let policies = match policies {
@@ -193,11 +196,44 @@ fn ipsec() -> Fact {
     Fact::warn(
         name,
         format!(
-            "rnic does not have what these policies demand: {}",
+            "these policies demand protection, and have no number by which they would be rnic's: {}",
             demands.join(", ")
         ),
-        "connections that they select are refused; --ignore-ipsec has them go in the clear",
+        "connections that they select are refused; --ipsec-if-id protects them (docs/ipsec.md), --ignore-ipsec has them go \
+         in the clear",
     )
+}
+
+/// Reports the associations that a process can take.
+fn esp() -> Fact {
+    let name = "ESP";
+    let Ok(found) = associations() else {
+        return Fact::ok(
+            name,
+            "no association is shown (none is there, or only root may see it)",
+        );
+    };
+    let numbers: BTreeSet<_> = found
+        .iter()
+        .map(|association| format!("{:#x}", association.if_id))
+        .collect();
+    let numbers: Vec<_> = numbers.into_iter().collect();
+    let unusable = found.iter().find_map(|association| {
+        let why = association.usable.as_ref().err()?;
+        Some(format!("SPI {:#010x}: {why}", association.id.spi))
+    });
+    match (numbers.as_slice(), unusable) {
+        ([], _) => Fact::ok(name, "no association has a number for --ipsec-if-id"),
+        (_, None) => Fact::ok(
+            name,
+            format!("associations for --ipsec-if-id {}", numbers.join(", ")),
+        ),
+        (_, Some(why)) => Fact::warn(
+            name,
+            format!("an association cannot be used: {why}"),
+            "docs/ipsec.md has what rnic can; `rnic-ctl sa show` has all",
+        ),
+    }
 }
 
 /// Reports the firewall's tables, which do not apply to what XDP takes.

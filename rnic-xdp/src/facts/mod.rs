@@ -1,10 +1,12 @@
 //! What this host and a network device can do, each finding with its remedy: for `rnic-ctl doctor`.
 
+mod associations;
 mod device;
 mod fact;
 mod host;
 mod offloads;
 
+pub use associations::{AssociationFacts, associations};
 pub use fact::{Fact, Verdict};
 
 /// Checks the host: kernel, rights, memory.

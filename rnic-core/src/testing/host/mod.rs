@@ -7,6 +7,7 @@ pub mod associated;
 mod chosen;
 pub mod framed;
 mod machine;
+pub mod protected;
 mod queues;
 pub mod socketed;
 
@@ -187,6 +188,11 @@ impl<M: Machine> Host<M> {
     /// Returns what drives the engine.
     pub fn machine(&self) -> &M {
         &self.machine
+    }
+
+    /// Returns what drives the engine, to change it.
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
     }
 
     /// Registers new memory with content, for all of [`PD`].

@@ -1,5 +1,7 @@
 //! The configuration of an interface to open.
 
+use std::num::NonZeroU32;
+
 use crate::device::error::OpenError;
 use crate::device::steering::ModeChoice;
 use crate::device::tx_checksum::TxChecksum;
@@ -53,6 +55,10 @@ pub struct InterfaceConfig {
     /// What completes the TCP checksums of sent frames. If the MTU needs frames of several chunks,
     /// only the engine can.
     pub tx_checksum: TxChecksum,
+    /// Protect by ESP what the IPsec policies demand that have this xfrm interface (`if_id`), with
+    /// the associations that have it. The kernel uses neither unless a link of that number exists
+    /// (`ip link add ... type xfrm`). Not for a device that rnicd shares.
+    pub ipsec_if_id: Option<NonZeroU32>,
 }
 
 impl InterfaceConfig {
@@ -70,6 +76,7 @@ impl InterfaceConfig {
             busy_poll: false,
             multi_buffer: true,
             tx_checksum: TxChecksum::Auto,
+            ipsec_if_id: None,
         }
     }
 

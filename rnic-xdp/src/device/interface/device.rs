@@ -15,6 +15,7 @@ use super::zero_copy::{ZeroCopy, zero_copy_layout};
 use crate::device::drivers::Driver;
 use crate::device::error::OpenError;
 use crate::device::netlink::{Generic, Link, RouteSocket, addresses, rx_queues};
+use crate::device::protection::HostProtection;
 use crate::device::queue_choice::worker_of;
 use crate::device::steering::{Mode, Steering};
 
@@ -44,7 +45,12 @@ impl OpenDevice {
         let queues = rx_queues(&link);
         steering.cover(queues)?;
         // Each worker sends on its first queue: what is added receives only.
-        let workers = workers.clamp(1, sending_queues(&link).clamp(1, queues_before));
+        let mut workers = workers.clamp(1, sending_queues(&link).clamp(1, queues_before));
+        let mut ignored = Vec::new();
+        if config.ipsec_if_id.is_some() && workers > 1 {
+            ignored.push(format!("{workers} workers: associations of ESP have one"));
+            workers = 1;
+        }
         let numa_node = numa::node_of(&link);
         let wanted = match queues > queues_before && steering.mode() == &Mode::Native {
             true => Err(added_queues(&link, queues_before, queues)),
@@ -91,7 +97,7 @@ impl OpenDevice {
             chunks: layout.chunks,
             link_mtu: link.mtu,
             mtu: link.mtu.min(layout.max_mtu()),
-            ignored: Vec::new(),
+            ignored,
         };
         let counted = opened.iter_mut().flat_map(|share| share.counted.drain(..));
         let device = Self {
@@ -116,6 +122,23 @@ impl OpenDevice {
 
     pub(crate) fn steering(&self) -> &Steering {
         &self.steering
+    }
+
+    /// Returns whether its frames are protected where policies demand it.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.config.ipsec_if_id.is_some()
+    }
+
+    /// Returns what protects its frames, if that is wanted.
+    pub(crate) fn protection(&self) -> Result<Option<HostProtection>, OpenError> {
+        let Some(if_id) = self.config.ipsec_if_id else {
+            return Ok(None);
+        };
+        HostProtection::open(&self.link, if_id, &self.steering).map(Some)
+    }
+
+    pub(crate) fn config(&self) -> &InterfaceConfig {
+        &self.config
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -153,7 +176,9 @@ impl OpenDevice {
 /// Attaches the steering program, and tells it the MAC addresses, VLANs and addresses by which
 /// frames are ours.
 fn attach(config: &InterfaceConfig, link: &Link, queues: u32) -> Result<Steering, OpenError> {
-    let steering = Steering::attach(link, config.mode, queues.max(link.rx_queues))?;
+    let queues = queues.max(link.rx_queues);
+    let esp = config.ipsec_if_id.is_some();
+    let steering = Steering::attach(link, config.mode, queues, esp)?;
     let failed = |doing| move |source| OpenError::System { doing, source };
     let (links, mut socket) = (steering.links(), RouteSocket::open()?);
     let read = links.read(&mut socket)?;

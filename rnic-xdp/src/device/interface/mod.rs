@@ -38,7 +38,7 @@ pub use busy_poll::BusyPoll;
 pub(crate) use busy_poll::deferred;
 pub use config::{InterfaceConfig, ZeroCopyChoice};
 pub(crate) use control::{Control, ControlHandle, FollowedWorker, Joining, Request, WorkerNotice};
-use device::OpenDevice;
+pub(crate) use device::OpenDevice;
 pub use granted::GrantedPort;
 pub use making::MadePort;
 pub(crate) use metadata::unbound_socket;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zeroize::Zeroize;
 
 const ALIGNMENT: usize = 4;
 const ATTRIBUTE_HEADER_LEN: usize = 4;
@@ -119,6 +120,11 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// Overwrites it: it has keys.
+    pub(crate) fn wipe(&mut self) {
+        self.payload.zeroize();
+    }
+
     /// Returns the fixed part, and the attributes after it.
     pub(crate) fn split<T: FromBytes + KnownLayout + Immutable>(
         &self,

@@ -4,6 +4,8 @@
 //! that a worker can follow changes from its loop without an asynchronous runtime.
 
 mod address;
+mod association;
+mod demand;
 mod error;
 mod firewall;
 mod generic;
@@ -19,6 +21,7 @@ mod veth;
 mod xdp;
 
 pub(crate) use address::{Address, addresses};
+pub(crate) use association::{Association, AssociationSocket, Spent};
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
 pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures, rx_queues};

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::libc;
 use rnic_core::engine::{Peers, Prefix};
+use rnic_core::esp::Ports;
 use rustix::net::netlink;
-use zerocopy::{FromBytes, Immutable, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::NetlinkError;
 use super::message::{Attributes, Builder, Message};
@@ -27,9 +28,9 @@ const ACTION_BLOCK: u8 = 1;
 const DEFAULT_BLOCK: u8 = 1;
 
 /// `struct xfrm_selector`
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct RawSelector {
+pub(super) struct RawSelector {
     destination: [u8; 16],
     source: [u8; 16],
     destination_port: [u8; 2],
@@ -81,86 +82,94 @@ struct RawTemplate {
 
 /// What a policy does with the packets that it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Action {
+pub(super) enum Action {
     /// They pass.
     Pass,
     /// They are dropped.
     Block,
-    /// They are protected: by these protocols and modes, from the inside out.
-    Protect(Vec<(u8, u8)>),
+    /// They are protected: by these, from the inside out.
+    Protect(Vec<Layer>),
 }
 
-/// Ports that are equal in the bits of the mask.
+/// What is demanded of packets: a protocol around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ports {
-    port: u16,
-    mask: u16,
+pub(super) struct Layer {
+    pub(super) protocol: u8,
+    pub(super) mode: u8,
+    pub(super) request: u32,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
 }
 
-impl Ports {
-    const ALL: Self = Self { port: 0, mask: 0 };
-
-    fn contains(self, port: u16) -> bool {
-        (port ^ self.port) & self.mask == 0
+impl Layer {
+    fn new(raw: &RawTemplate) -> Self {
+        // A demand counts, whatever its family is.
+        let end = |octets| address(raw.family, octets).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        Self {
+            protocol: raw.protocol,
+            mode: raw.mode,
+            request: raw.request,
+            source: end(raw.source),
+            destination: end(raw.destination),
+        }
     }
+}
 
-    fn covers(self, other: Self) -> bool {
-        self.mask & other.mask == self.mask && self.contains(other.port)
-    }
-
-    fn new([port, mask]: [[u8; 2]; 2]) -> Self {
-        let [port, mask] = [port, mask].map(u16::from_be_bytes);
-        Self { port, mask }
-    }
+fn ports([port, mask]: [[u8; 2]; 2]) -> Ports {
+    let [port, mask] = [port, mask].map(u16::from_be_bytes);
+    Ports { port, mask }
 }
 
 /// An IPsec policy of the kernel, for what this host sends or receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    outgoing: bool,
-    priority: u32,
+    pub(super) outgoing: bool,
+    pub(super) priority: u32,
     /// Main policies and sub policies apply both.
     kind: u8,
-    local: Prefix,
-    local_ports: Ports,
-    remote: Prefix,
-    remote_ports: Ports,
+    pub(super) local: Prefix,
+    pub(super) local_ports: Ports,
+    pub(super) remote: Prefix,
+    pub(super) remote_ports: Ports,
     /// The link that it is for, if it is for one only.
     link: Option<u32>,
     /// The kernel's default for packets that no policy selects.
     is_default: bool,
-    action: Action,
+    pub(super) action: Action,
 }
 
-/// Reads a prefix. Returns `None` for a family that is not IP.
-fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
-    let address = match i32::from(family) {
+/// Reads an address. Returns `None` for a family that is not IP.
+pub(super) fn address(family: u16, octets: [u8; 16]) -> Option<IpAddr> {
+    match i32::from(family) {
         libc::AF_INET => {
             let [a, b, c, d, ..] = octets;
-            IpAddr::from([a, b, c, d])
+            Some([a, b, c, d].into())
         }
-        libc::AF_INET6 => IpAddr::from(octets),
-        _ => return None,
-    };
-    Some(Prefix::new(address, len))
+        libc::AF_INET6 => Some(octets.into()),
+        _ => None,
+    }
+}
+
+fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
+    Some(Prefix::new(address(family, octets)?, len))
 }
 
 impl Policy {
-    /// Reads a policy that can apply to TCP connections of this host. Returns `None` for any other
-    /// message.
-    fn from_message(message: &Message) -> Option<Self> {
+    /// Reads a policy that can apply to TCP connections of this host, and is of this xfrm interface,
+    /// of none if that is 0. Returns `None` for any other message.
+    fn from_message(message: &Message, if_id: u32) -> Option<Self> {
         if message.kind != NEW_POLICY {
             return None;
         }
         let (raw, attributes) = message.split::<RawPolicy>()?;
         let selector = raw.selector;
-        // Policies of sockets and for forwarding, for other protocols, of xfrm interfaces and for
-        // marked packets are not for ours, which have no mark.
+        // Policies of sockets and for forwarding, for other protocols, of other xfrm interfaces and
+        // for marked packets are not for ours, which have no mark.
         let [mark, _mask] = attributes.value::<[u32; 2]>(XFRMA_MARK).unwrap_or_default();
         let other_direction = !matches!(raw.direction, DIRECTION_IN | DIRECTION_OUT);
         let other_protocol = !matches!(i32::from(selector.protocol), 0 | libc::IPPROTO_TCP);
-        let of_interface = attributes.value::<u32>(XFRMA_IF_ID).unwrap_or(0) != 0;
-        if other_direction || other_protocol || of_interface || mark != 0 {
+        let of_other = attributes.value::<u32>(XFRMA_IF_ID).unwrap_or(0) != if_id;
+        if other_direction || other_protocol || of_other || mark != 0 {
             return None;
         }
         let source = prefix(selector.family, selector.source, selector.source_len)?;
@@ -169,9 +178,8 @@ impl Policy {
             selector.destination,
             selector.destination_len,
         )?;
-        let source_ports = Ports::new([selector.source_port, selector.source_port_mask]);
-        let destination_ports =
-            Ports::new([selector.destination_port, selector.destination_port_mask]);
+        let source_ports = ports([selector.source_port, selector.source_port_mask]);
+        let destination_ports = ports([selector.destination_port, selector.destination_port_mask]);
         let outgoing = raw.direction == DIRECTION_OUT;
         let (local, remote) = match outgoing {
             true => ((source, source_ports), (destination, destination_ports)),
@@ -252,7 +260,7 @@ fn action(action: u8, attributes: Attributes<'_>) -> Action {
     let demanded = templates
         .filter_map(|octets| RawTemplate::read_from_bytes(octets).ok())
         .filter(|template| template.optional == 0)
-        .map(|template| (template.protocol, template.mode));
+        .map(|template| Layer::new(&template));
     match demanded.collect::<Vec<_>>() {
         none if none.is_empty() => Action::Pass,
         demanded => Action::Protect(demanded),
@@ -284,28 +292,30 @@ impl fmt::Display for Policy {
         match &self.action {
             Action::Pass => f.write_str(" action allow"),
             Action::Block => f.write_str(" action block"),
-            Action::Protect(layers) => layers.iter().try_for_each(|(protocol, mode)| {
-                let protocol = match i32::from(*protocol) {
-                    libc::IPPROTO_ESP => "esp",
-                    libc::IPPROTO_AH => "ah",
-                    libc::IPPROTO_COMP => "comp",
-                    _ => "other",
-                };
-                let mode =
-                    ["transport", "tunnel", "ro", "in_trigger", "beet"].get(usize::from(*mode));
-                write!(
-                    f,
-                    " tmpl proto {protocol} mode {}",
-                    mode.unwrap_or(&"other")
-                )
-            }),
+            Action::Protect(layers) => {
+                layers.iter().try_for_each(|Layer { protocol, mode, .. }| {
+                    let protocol = match i32::from(*protocol) {
+                        libc::IPPROTO_ESP => "esp",
+                        libc::IPPROTO_AH => "ah",
+                        libc::IPPROTO_COMP => "comp",
+                        _ => "other",
+                    };
+                    let mode =
+                        ["transport", "tunnel", "ro", "in_trigger", "beet"].get(usize::from(*mode));
+                    write!(
+                        f,
+                        " tmpl proto {protocol} mode {}",
+                        mode.unwrap_or(&"other")
+                    )
+                })
+            }
         }
     }
 }
 
 /// The IPsec policies of this host.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Policies(Vec<Policy>);
+pub(crate) struct Policies(pub(super) Vec<Policy>);
 
 impl Policies {
     /// Returns a policy that forbids an unprotected connection, if there is one. `links` are those
@@ -399,14 +409,21 @@ impl PolicySocket {
         }
     }
 
-    /// Reads all policies.
-    pub(crate) fn read(&mut self) -> Result<Policies, NetlinkError> {
+    /// Reads all policies that are of this xfrm interface: of none if that is 0, with the kernel's
+    /// default for what they do not select.
+    pub(crate) fn read(&mut self, if_id: u32) -> Result<Policies, NetlinkError> {
         let doing = "list the IPsec policies";
         let messages = self.0.request(doing, ReplyMode::Dump, |flags| {
             // `struct xfrm_userpolicy_id`: all of them.
             Builder::new(GET_POLICY, flags, &[0u64; 8])
         })?;
-        let mut policies: Vec<_> = messages.iter().filter_map(Policy::from_message).collect();
+        let policies = messages
+            .iter()
+            .filter_map(|message| Policy::from_message(message, if_id));
+        let mut policies: Vec<_> = policies.collect();
+        if if_id != 0 {
+            return Ok(Policies(policies));
+        }
         let defaults = self
             .0
             .request("read the default IPsec policy", ReplyMode::One, |flags| {

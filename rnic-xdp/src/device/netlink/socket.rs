@@ -8,6 +8,8 @@ use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, send, setsockopt, sock
 use nix::sys::time::{TimeVal, TimeValLike};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
 
+use zeroize::Zeroize;
+
 use super::error::NetlinkError;
 use super::message::{Builder, Message, parse};
 
@@ -21,6 +23,8 @@ const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// The kernel replies within the call; the timeout is for faults only.
 const REPLY_TIMEOUT_SECONDS: i64 = 5;
+/// Octets received at once.
+const BUFFER: usize = 65536;
 /// How often to repeat a dump that a change interrupted.
 const DUMP_ATTEMPTS: usize = 5;
 
@@ -32,6 +36,8 @@ impl Groups {
     pub(crate) const NONE: Self = Self(0);
     /// IPsec policies.
     pub(crate) const POLICIES: Self = Self(0x8);
+    /// IPsec policies, Security Associations, and the ends of these.
+    pub(crate) const ASSOCIATIONS: Self = Self(0x2 | 0x4 | 0x8);
     /// Links, neighbours, addresses, routes and routing rules of both families, and next hops that
     /// routes name.
     pub(crate) const ALL: Self =
@@ -75,7 +81,7 @@ impl Socket {
         Ok(Self {
             fd,
             sequence: 0,
-            buffer: vec![0; 65536],
+            buffer: vec![0; BUFFER],
         })
     }
 
@@ -142,6 +148,12 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// Overwrites what was received last: it has keys.
+    pub(crate) fn wipe(&mut self) {
+        self.buffer.zeroize();
+        self.buffer.resize(BUFFER, 0);
     }
 
     /// Returns the waiting notifications, or `None` if the kernel dropped some, so that the state

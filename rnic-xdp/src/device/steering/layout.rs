@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rnic_core::engine::Prefix;
+use rnic_core::esp::SaId;
 use rnic_core::wire::ethernet::MacAddr;
 
 const IPV4: u8 = 4;
@@ -35,6 +36,19 @@ pub(crate) fn key(entry: &Entry) -> KeyOctets {
     }
     octets[16..18].copy_from_slice(&entry.local.port().to_be_bytes());
     octets[20..].copy_from_slice(&u32::from(entry.vlan).to_ne_bytes());
+    octets
+}
+
+/// The octets of a key in the map of associations of ESP: address, SPI in network order, family.
+pub(crate) type AssociationOctets = [u8; 24];
+
+/// Returns the key of an association.
+pub(crate) fn association(id: SaId) -> AssociationOctets {
+    let mut octets = [0; 24];
+    let receiver = address(id.destination);
+    octets[..16].copy_from_slice(&receiver[..16]);
+    octets[16..20].copy_from_slice(&id.spi.to_be_bytes());
+    octets[20..].copy_from_slice(&receiver[16..]);
     octets
 }
 
@@ -448,6 +462,24 @@ mod tests {
         use crate::device::steering::skeleton::types::steer_address;
         assert_eq!(size_of::<steer_address>(), octets.len());
         assert_eq!(std::mem::offset_of!(steer_address, family), 16);
+    }
+
+    #[test]
+    fn associations_have_the_layout_of_the_c_structure() {
+        let octets = association(SaId {
+            spi: 0x0102_0304,
+            destination: [10, 1, 2, 3].into(),
+        });
+        let address = [&[10, 1, 2, 3][..], &[0; 12]].concat();
+        assert_eq!(
+            (&octets[..16], &octets[16..20]),
+            (&address[..], &[1, 2, 3, 4][..])
+        );
+        assert_eq!(octets[20..], 4u32.to_ne_bytes());
+        use crate::device::steering::skeleton::types::steer_sa;
+        assert_eq!(size_of::<steer_sa>(), octets.len());
+        assert_eq!(std::mem::offset_of!(steer_sa, spi), 16);
+        assert_eq!(std::mem::offset_of!(steer_sa, family), 20);
     }
 
     #[test]

@@ -104,8 +104,11 @@ pub(crate) fn load<'obj>(
 /// Who takes the steered frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use<'a> {
-    /// This process alone, in its sockets.
-    Exclusive,
+    /// This process alone, in its sockets: with ESP of its own or without.
+    Exclusive {
+        /// Whether there are associations to steer.
+        esp: bool,
+    },
     /// Clients, by their ports. The program is pinned here.
     Shared(&'a Path),
 }
@@ -120,9 +123,14 @@ pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loade
     let sockets = &mut open.maps.steer_sockets;
     sockets.set_max_entries(queues).map_err(refused)?;
     let pin = match by {
-        Use::Exclusive => {
+        Use::Exclusive { esp } => {
+            let constants = open.maps.rodata_data.as_deref_mut();
+            constants.expect("it has constants").steer_esp = esp.into();
             // The program's code for it is gone.
             let maps = &mut open.maps;
+            if !esp {
+                maps.steer_sas.set_max_entries(1).map_err(refused)?;
+            }
             maps.steer_devices.set_max_entries(1).map_err(refused)?;
             maps.steer_clients.set_max_entries(1).map_err(refused)?;
             None
@@ -130,6 +138,7 @@ pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loade
         Use::Shared(pin) => {
             let constants = open.maps.rodata_data.as_deref_mut();
             constants.expect("it has constants").steer_shared = 1;
+            open.maps.steer_sas.set_max_entries(1).map_err(refused)?;
             Some(pin)
         }
     };

@@ -13,6 +13,7 @@ use aya::maps::{MapData, PerCpuArray, XskMap};
 use crate::device::error::OpenError;
 use crate::device::netlink::Link;
 
+mod associations;
 mod attach;
 mod below;
 mod buffers;
@@ -30,6 +31,7 @@ mod ports;
 pub mod skeleton;
 mod stack;
 
+pub(crate) use associations::SteeredAssociations;
 use attach::Attachment;
 pub(crate) use below::{Below, above};
 pub(crate) use inspect::{PROGRAM_NAME, has_queue_ports, program_info};
@@ -53,6 +55,8 @@ pub(crate) struct Steering {
     /// Dropping it detaches the program.
     attachment: Attachment,
     mode: Mode,
+    /// Associations of ESP can be steered.
+    esp: bool,
     /// The number of queues on which a veth runs the program; any other device runs it on all.
     covered: Option<Mutex<u32>>,
     maps: Maps,
@@ -64,17 +68,22 @@ pub(crate) struct Steering {
 
 impl Steering {
     /// Loads the program and attaches it. Frames go to the kernel until sockets and ports are
-    /// added.
-    pub(crate) fn attach(link: &Link, choice: ModeChoice, queues: u32) -> Result<Self, OpenError> {
+    /// added. With `esp`, associations can be steered too.
+    pub(crate) fn attach(
+        link: &Link,
+        choice: ModeChoice,
+        queues: u32,
+        esp: bool,
+    ) -> Result<Self, OpenError> {
         if let Some(attached) = link.xdp {
             return Err(occupied(link, attached));
         }
-        let loaded = load_steer(queues, &Maps::default(), Use::Exclusive)?;
+        let loaded = load_steer(queues, &Maps::default(), Use::Exclusive { esp })?;
         let attach_in = |mode| attach::attach(loaded.program.as_fd(), link.index, mode);
         let (attachment, mode) = attach_in_mode(link, choice, attach_in)?;
         let forgets_queues = mode == Mode::Native && link.kind.as_deref() == Some("veth");
         let covered = forgets_queues.then_some(Mutex::new(0));
-        let kept = Self::keep(link, loaded.maps, attachment, mode, covered);
+        let kept = Self::keep(link, loaded.maps, attachment, (mode, esp), covered);
         kept.map_err(|source| OpenError::System {
             doing: "keep the steering maps",
             source,
@@ -85,12 +94,13 @@ impl Steering {
         link: &Link,
         maps: Maps,
         attachment: Attachment,
-        mode: Mode,
+        (mode, esp): (Mode, bool),
         covered: Option<Mutex<u32>>,
     ) -> io::Result<Self> {
         Ok(Self {
             attachment,
             mode,
+            esp,
             covered,
             sockets: Mutex::new(maps.get("steer_sockets")?),
             ports: SteeredPorts::new(&maps)?,
@@ -126,7 +136,7 @@ impl Steering {
         };
         let mut covered = covered.lock().unwrap_or_else(PoisonError::into_inner);
         if *covered > 0 && *covered < queues {
-            let again = load_steer(queues, &self.maps, Use::Exclusive)?;
+            let again = load_steer(queues, &self.maps, Use::Exclusive { esp: self.esp })?;
             let replaced = self.attachment.replace(again.program.as_fd());
             replaced.map_err(|source| OpenError::System {
                 doing: "attach the steering program to queues that were added",
@@ -145,6 +155,11 @@ impl Steering {
     /// Returns the VLANs and MAC addresses by which frames are ours, to be shared.
     pub(crate) fn links(&self) -> SteeredLinks {
         self.links.clone()
+    }
+
+    /// Returns the steered associations of ESP.
+    pub(crate) fn associations(&self) -> io::Result<SteeredAssociations> {
+        Ok(SteeredAssociations(self.maps.get("steer_sas")?))
     }
 
     /// Reads the counters.

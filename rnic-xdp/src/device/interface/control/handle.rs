@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rnic_core::engine::NextHopRequest;
+use rnic_core::esp::{self, Change};
 use rnic_core::wire::icmp::TooBig;
 
 use crate::device::error::OpenError;
@@ -30,6 +31,8 @@ pub(crate) enum Request {
     Join(Joining),
     /// A worker wants to know the next hop of a destination, or no longer.
     NextHop(usize, NextHopRequest),
+    /// A worker needs numbers of an association, or an association.
+    Protection(esp::Request),
     /// Remove the rule of a flow.
     Release(FlowRule),
     /// The device closes.
@@ -44,6 +47,8 @@ pub(crate) enum WorkerNotice {
     Link(LinkState),
     /// The local addresses whose frames arrive without a tag.
     Untagged(Untagged),
+    /// A change of the host's associations or policies.
+    Protection(Change),
     /// An ICMP "packet too big".
     TooBig(TooBig),
     /// An administrator has taken a local address and port away.
@@ -180,6 +185,11 @@ impl ControlHandle {
     /// Passes on what a worker's engine asks about next hops.
     pub(crate) fn ask(&self, worker: usize, request: NextHopRequest) {
         self.send(Request::NextHop(worker, request));
+    }
+
+    /// Passes on what a worker's frames need.
+    pub(crate) fn ask_for_protection(&self, request: esp::Request) {
+        self.send(Request::Protection(request));
     }
 
     /// Returns the IPsec policies as last read, which may be a moment ago.

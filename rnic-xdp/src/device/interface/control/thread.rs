@@ -21,6 +21,7 @@ use crate::device::icmp::Icmp;
 use crate::device::interface::device::OpenDevice;
 use crate::device::netlink::{Groups, NetlinkError, PolicySocket, RouteSocket};
 use crate::device::policies::KnownPolicies;
+use crate::device::protection::HostProtection;
 use crate::device::queue_choice::worker_of;
 use crate::device::routes::Routes;
 use rnic_manager::Bell;
@@ -39,6 +40,7 @@ pub(crate) fn start(device: Arc<OpenDevice>) -> Result<Control, OpenError> {
         routes: RouteSocket::open()?,
         queues: device.report().queues,
         icmp: Icmp::open()?,
+        protection: device.protection()?,
         device,
         workers: Vec::new(),
         queues_at: Instant::ZERO,
@@ -56,6 +58,8 @@ struct ControlThread {
     policies: Option<PolicySocket>,
     known: Arc<Mutex<KnownPolicies>>,
     routes: RouteSocket,
+    /// What protects frames, if the device has that.
+    protection: Option<HostProtection>,
     workers: Vec<Followed>,
     /// The number of queues of the device at the last look.
     queues: u32,
@@ -79,8 +83,29 @@ impl ControlThread {
             }
             self.follow_routers();
             self.follow_policies();
+            self.follow_protection(now);
             self.follow_queues(now);
             self.sleep(bell);
+        }
+        if let Some(protection) = &mut self.protection {
+            protection.report();
+        }
+    }
+
+    /// Passes on what has changed of the host's associations, as far as there is room. It is for
+    /// the one worker that such a device has.
+    fn follow_protection(&mut self, now: Instant) {
+        let Some(protection) = &mut self.protection else {
+            return;
+        };
+        protection.follow(&mut self.routes, now);
+        let Some(followed) = self.workers.first() else {
+            return;
+        };
+        while followed.worker.has_room()
+            && let Some(change) = protection.poll_change()
+        {
+            followed.worker.tell(WorkerNotice::Protection(change));
         }
     }
 
@@ -98,6 +123,11 @@ impl ControlThread {
                             NextHopRequest::Follow(path) => followed.routes.request(path),
                             NextHopRequest::Forget(path) => followed.routes.forget(path),
                         }
+                    }
+                }
+                Request::Protection(request) => {
+                    if let Some(protection) = &mut self.protection {
+                        protection.request(request);
                     }
                 }
                 Request::Release(rule) => drop(rule),
@@ -119,6 +149,8 @@ impl ControlThread {
             followed.tell_untagged();
             self.workers.push(followed);
         });
+        // So are the policies there, for which frames are protected or dropped.
+        self.follow_protection(Instant::from_nanos(clock()));
         // A worker that has ended needs no answer.
         let _ = joined.send(routes.map_err(OpenError::from));
     }
@@ -159,7 +191,8 @@ impl ControlThread {
             return Ok(());
         };
         let device = self.device.link().index;
-        let read = KnownPolicies::read(socket, &mut self.routes, device)?;
+        let if_id = self.device.config().ipsec_if_id;
+        let read = KnownPolicies::read(socket, &mut self.routes, device, if_id)?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
     }
@@ -211,8 +244,9 @@ impl ControlThread {
 
         let routes = ready.iter().map(|followed| followed.routes.as_fd());
         let policies = self.policies.as_ref().map(AsFd::as_fd);
+        let protection = self.protection.as_ref().map(AsFd::as_fd);
         let fds = [bell.as_fd()].into_iter().chain(self.icmp.fds());
-        let fds = fds.chain(policies).chain(routes);
+        let fds = fds.chain(policies).chain(protection).chain(routes);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // A signal wakes it too.
         let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);

@@ -1,0 +1,269 @@
+"""ESP on the bypass: rnic with the host's associations in the east, the kernel's TCP behind the
+kernel's ESP in the west. Associations and policies of the east have a number (`if_id`), with which
+they are rnic's."""
+
+import contextlib
+import pathlib
+import secrets
+import struct
+
+import machine
+from nic import EAST, WEST
+from nic_cases import case, expect, listening
+
+IF_ID = "0x524e"
+REQUEST = 42
+EAST6, WEST6 = "fd00:79::1", "fd00:79::2"
+GCM = "aead rfc4106(gcm(aes)) {20} 128"
+
+ALGORITHMS = {
+    "GCM": GCM,
+    "GCM of 256 bits": "aead rfc4106(gcm(aes)) {36} 128",
+    "ChaCha20-Poly1305": "aead rfc7539esp(chacha20,poly1305) {36} 128",
+    "GMAC": "aead rfc4543(gcm(aes)) {20} 128",
+    "CBC and SHA2": "enc cbc(aes) {16} auth-trunc hmac(sha256) {32} 128",
+    "CBC and SHA1": "enc cbc(aes) {32} auth-trunc hmac(sha1) {20} 96",
+    "NULL and SHA2": "enc ecb(cipher_null) {0} auth-trunc hmac(sha256) {32} 128",
+}
+
+
+def keyed(algorithm):
+    """An algorithm for `ip xfrm state`, with new keys."""
+    words = []
+    for word in algorithm.split():
+        if word.startswith("{"):
+            octets = int(word[1:-1])
+            word = "0x" + secrets.token_hex(octets) if octets else '""'
+        words.append(f'"{word}"' if "(" in word else word)
+    return " ".join(words)
+
+
+class Protection:
+    """Policies for TCP between two addresses, and associations for each direction."""
+
+    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True):
+        self.nics, self.mode, self.algorithm, self.ends, self.esn = nics, mode, algorithm, ends, esn
+        self._spis = iter(range(0x1001, 0x10000))
+        self.states = []
+
+    def __enter__(self):
+        self._policies()
+        self.rekey()
+        return self
+
+    def __exit__(self, *_):
+        for side in ("east", "west"):
+            self.nics.bed.run(side, "ip xfrm policy flush; ip xfrm state flush")
+
+    def _number(self, side):
+        return f"if_id {IF_ID}" if side == "east" else ""
+
+    def _policies(self):
+        east, west = self.ends
+        for side, own, other in (("east", east, west), ("west", west, east)):
+            for direction, source, to in (("out", own, other), ("in", other, own)):
+                self.nics.bed.run(side, f"""ip xfrm policy add src {source} dst {to} proto 6 dir {direction} \
+                    {self._number(side)} tmpl src {source} dst {to} proto esp reqid {REQUEST} mode {self.mode}""").checked()
+
+    def rekey(self):
+        """Adds an association for each direction, and keeps the others. The receiver has it first."""
+        east, west = self.ends
+        esn = "flag esn" if self.esn else ""
+        adding = []
+        for source, to in ((east, west), (west, east)):
+            state = (source, to, next(self._spis))
+            self.states.append(state)
+            adding.append(f"""ip xfrm state add src {source} dst {to} proto esp spi {state[2]} reqid {REQUEST} \
+                mode {self.mode} replay-window 128 {esn} {keyed(self.algorithm)}""")
+        to_west, to_east = adding
+        number = self._number("east")
+        self.nics.west(to_west).checked()
+        self.nics.east(f"set -e\n{to_east} {number}\n{to_west} {number}").checked()
+        self.nics.west(to_east).checked()
+
+    def delete(self, keep=2):
+        """Deletes all associations but the last ones."""
+        gone = self.states[:len(self.states) - keep]
+        self.states = self.states[len(gone):]
+        script = "set -e\n" + "".join(f"ip xfrm state delete src {source} dst {to} proto esp spi {spi}\n"
+                                      for source, to, spi in gone)
+        for side in ("east", "west"):
+            self.nics.bed.run(side, script).checked()
+
+    def expect_no_errors(self):
+        """The kernel's ESP has refused nothing."""
+        errors = self.nics.west("grep -vE '[[:space:]]0$' /proc/net/xfrm_stat").output.strip()
+        expect(not errors, "the kernel's ESP has refused packets:", errors)
+
+
+class Wire:
+    """What is on the wire, as the host of the virtual machine sees it."""
+
+    def __init__(self, nics):
+        self._bed = nics.bed
+        self._path = pathlib.Path(nics.bed.directory) / "esp.pcap"
+
+    def __enter__(self):
+        command = self._bed.inside("tcpdump", "-i", "tap0", "-Z", "root", "-U", "--immediate-mode", "-s", "100", "-B", "65536",
+                                   "-w", self._path)
+        log = open(self._path.with_suffix(".log"), "w+")
+        self._job = machine.start(command, stderr=log)
+        self._log = self._path.with_suffix(".log")
+        self._bed.wait(lambda: "listening on" in self._log.read_text(), "tcpdump listens")
+        return self
+
+    def __exit__(self, *_):
+        machine.stop(self._job)
+
+    def packets(self):
+        """Family, protocol, destination and what follows the IP header of each packet."""
+        octets = self._path.read_bytes()
+        at = 24
+        while at + 16 <= len(octets):
+            length, = struct.unpack_from("<I", octets, at + 8)
+            frame = octets[at + 16:at + 16 + length]
+            at += 16 + length
+            if len(frame) < 14 + 20 or at > len(octets):
+                continue
+            kind, = struct.unpack_from(">H", frame, 12)
+            if kind == 0x0800:
+                header = (frame[14] & 15) * 4
+                yield frame[23], frame[30:34], frame[14 + header:]
+            elif kind == 0x86dd:
+                yield frame[20], frame[38:54], frame[54:]
+
+    def check(self, at_least):
+        """All TCP was protected, and no number of an association came twice. tcpdump may be late."""
+        protected = lambda: sum(1 for protocol, *_ in self.packets() if protocol == 50)
+        self._bed.wait(lambda: protected() >= at_least, f"{at_least} frames of ESP are captured")
+        seen = set()
+        for protocol, to, payload in self.packets():
+            expect(protocol != 6, "a segment went unprotected")
+            if protocol == 50:
+                number = (to, payload[:8])
+                expect(number not in seen, f"SPI and number {payload[:8].hex()} came twice")
+                seen.add(number)
+
+
+def perf(nics, test, options, host=WEST, wire=60):
+    """A client over AF_XDP in the east, a server on TCP sockets of the kernel in the west."""
+    with Wire(nics) as seen:
+        report = nics.perf(test, f"--via xdp --ipsec-if-id {IF_ID} {options}", "--via kernel", host=host, timeout=120)
+        device = report["test_info"]["device"]
+        expect("XDP" in device, "it was not AF_XDP that carried the connection:", device)
+        seen.check(wire)
+    return report
+
+
+OPERATIONS = (("write-bw", "-s 20000 -n 20 --verify"), ("read-bw", "-s 20000 -n 20 --verify"),
+              ("send-lat", "-s 4000 -n 20 --verify"))
+
+
+@contextlib.contextmanager
+def addresses_v6(nics):
+    for side, address, netdev in (("east", EAST6, "nic0"), ("west", WEST6, "nic1")):
+        nics.bed.run(side, f"ip address add {address}/64 dev {netdev} nodad").checked()
+    try:
+        yield (EAST6, WEST6)
+    finally:
+        for side, netdev in (("east", "nic0"), ("west", "nic1")):
+            nics.bed.run(side, f"ip -6 address flush dev {netdev} scope global").checked()
+
+
+def modes(mode):
+    @case(f"ESP against the kernel's: {mode} mode, IPv4", kinds=("virtio",))
+    def _(nics):
+        with Protection(nics, mode) as protection:
+            for test, options in OPERATIONS:
+                perf(nics, test, options, wire=20)
+            protection.expect_no_errors()
+            # Numbers are taken from the kernel's counter, and what was done is told.
+            state = nics.east("ip -s xfrm state").checked()
+            expect("oseq 0x0," not in state.split("dst " + WEST, 1)[1].split("src ", 1)[0],
+                   "no numbers were taken from the kernel's counter:", state)
+
+    @case(f"ESP against the kernel's: {mode} mode, IPv6", kinds=("virtio",))
+    def _(nics):
+        with addresses_v6(nics) as ends, Protection(nics, mode, ends=ends) as protection:
+            for test, options in OPERATIONS:
+                perf(nics, test, options, host=WEST6, wire=20)
+            protection.expect_no_errors()
+
+
+modes("transport")
+modes("tunnel")
+
+
+@case("ESP against the kernel's: every algorithm", kinds=("virtio",))
+def _(nics):
+    for algorithm in ALGORITHMS.values():
+        for mode in ("transport", "tunnel"):
+            with Protection(nics, mode, algorithm) as protection:
+                perf(nics, "write-bw", "-s 20000 -n 10 --verify", wire=100)
+                protection.expect_no_errors()
+
+
+@case("ESP without extended numbers", kinds=("virtio",))
+def _(nics):
+    with Protection(nics, esn=False) as protection:
+        perf(nics, "write-bw", "-s 20000 -n 10 --verify", wire=100)
+        protection.expect_no_errors()
+
+
+@case("ESP: no number comes twice, whoever is killed", kinds=("virtio",))
+def _(nics):
+    with Protection(nics), Wire(nics) as wire:
+        for _ in range(4):
+            serving = nics.serve("perf write-bw", "--via kernel")
+            client = nics.bed.spawn("east", f"exec {nics.ctl} perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
+                                            f"-D 20 {WEST}", 60)
+            before = sum(1 for _ in wire.packets())
+            nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 300, "frames are on the wire", 40)
+            nics.kill("east")
+            client.wait()
+            nics.end(serving)
+            nics.wait_for_carrier()
+        report = nics.perf("write-bw", f"--via xdp --ipsec-if-id {IF_ID} -s 20000 -n 10 --verify", "--via kernel")
+        expect("XDP" in report["test_info"]["device"], "it was not AF_XDP", report)
+    # The kernel of the east answers segments for a process that is gone, in the clear: RST. No
+    # others are plain.
+    seen = set()
+    for protocol, to, payload in wire.packets():
+        plain = protocol == 6
+        expect(not plain or payload[13] & 4, "a segment that is no RST went unprotected")
+        if protocol == 50:
+            expect((to, payload[:8]) not in seen, f"SPI and number {payload[:8].hex()} came twice")
+            seen.add((to, payload[:8]))
+    expect(len(seen) > 1000, f"only {len(seen)} frames of ESP were captured")
+
+
+@case("ESP: rekeying and deletion end no stream", kinds=("virtio",))
+def _(nics):
+    with Protection(nics) as protection, Wire(nics) as wire:
+        serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
+        client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
+                                        f"-s 20000 -D 90 {WEST}", 150)
+        nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
+        for number in range(6):
+            if number % 3 == 2:
+                protection.delete(keep=0)
+            protection.rekey()
+            before = sum(1 for _ in wire.packets())
+            nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 200, "the stream goes on", 40)
+            protection.delete()
+        done, served = client.wait(), serving.wait()
+        expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
+        wire.check(1000)
+
+
+@case("ESP: plain segments never reach the engine", kinds=("virtio",))
+def _(nics):
+    with Protection(nics):
+        server = f"{nics.ctl} rping -s -a {EAST} --netdev nic0 --via xdp --ipsec-if-id {IF_ID}"
+        serving = listening(nics.bed, "east", server)
+        # The west sends in the clear.
+        nics.west("ip xfrm policy flush").checked()
+        done = nics.west(f"timeout 5 {nics.ctl} rping -c -a {EAST} -C 3 --via kernel", 30)
+        expect(done.code != 0, "a plain connection came to be:", done.output)
+        served = nics.end(serving)
+        expect("RST" not in done.output and "refused" not in done.output, "the engine has answered:", done.output, served.output)

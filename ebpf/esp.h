@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* ESP whose associations are a process's own, so that the kernel must not open it. */
+#ifndef RNIC_ESP_H
+#define RNIC_ESP_H
+
+#include "parse.h"
+#include "tables.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STEER_MAX_SAS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct steer_sa);
+	__type(value, __u32);
+} steer_sas SEC(".maps");
+
+/*
+ * Moves on to the SPI of an IPv4 packet, and fills in addresses. The first fragment has an SPI too:
+ * it goes where the others would, so that the kernel never has all of them. Returns whether it is
+ * ESP.
+ */
+static __always_inline int parse_esp_v4(struct xdp_md *context, __u32 *at, struct steer_key *key)
+{
+	struct iphdr room, *ip = octets(context, *at, &room, sizeof(room));
+	__u32 header_len;
+
+	if (!ip || ip->protocol != IPPROTO_ESP || ip->frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+		return 0;
+	header_len = ip->ihl * 4;
+	if (ip->version != 4 || header_len < sizeof(*ip))
+		return 0;
+	key->family = STEER_IPV4;
+	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	*at += header_len;
+	return 1;
+}
+
+static __always_inline int parse_esp_v6(struct xdp_md *context, __u32 *at, struct steer_key *key)
+{
+	struct ipv6hdr room, *ip = octets(context, *at, &room, sizeof(room));
+
+	if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_ESP)
+		return 0;
+	key->family = STEER_IPV6;
+	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	*at += sizeof(*ip);
+	return 1;
+}
+
+/*
+ * Reads the destination of a frame of ESP into the key, and its MAC addresses. Returns whether it
+ * is of an association that is steered.
+ */
+static __always_inline int is_steered_esp(struct xdp_md *context, struct steer_key *key, struct headers *headers)
+{
+	struct steer_sa sa = {};
+	__u32 at = 0;
+	__u8 room[4], *spi;
+	int found = 0;
+
+	switch (parse_ethernet(context, &at, key, headers)) {
+	case ETH_P_IP:
+		found = parse_esp_v4(context, &at, key);
+		break;
+	case ETH_P_IPV6:
+		found = parse_esp_v6(context, &at, key);
+		break;
+	}
+	if (!found)
+		return 0;
+	spi = octets(context, at, room, sizeof(room));
+	if (!spi)
+		return 0;
+	__builtin_memcpy(sa.spi, spi, sizeof(sa.spi));
+	__builtin_memcpy(sa.address, key->address, sizeof(sa.address));
+	sa.family = key->family;
+	return bpf_map_lookup_elem(&steer_sas, &sa) != NULL;
+}
+
+#endif

@@ -1,0 +1,32 @@
+//! ESP (RFC 4303) below the engine: received frames are opened before the engine handles them, and
+//! frames that it sends are sealed on their way to the device. What policies say of plain frames is
+//! enforced here too. Neither the engine nor its fast paths know of it.
+//!
+//! The Security Associations are the host's: a key manager negotiates them, and whoever drives the
+//! engine hands them in as [`Change`]s, with sequence numbers that nobody else uses.
+//!
+//! Without an association, none of this is on the way of a frame.
+
+mod change;
+mod cipher;
+mod flow;
+mod numbers;
+mod open;
+mod protection;
+mod replay;
+mod sa;
+mod seal;
+mod selector;
+
+pub use change::{Change, Request};
+pub use cipher::{Algorithm, Keys, UnusableKey};
+pub use numbers::{BLOCK, Numbers};
+pub use open::{Opened, Opener};
+pub use protection::{Protection, ProtectionCounts};
+pub use replay::{LARGEST_WINDOW, SMALLEST_WINDOW, USUAL_WINDOW, Window};
+pub use sa::{InboundSa, Mode, OutboundSa, Sa, SaId, Usage};
+pub use seal::{Sealer, Sealing};
+pub use selector::{Action, Demand, Ports, Selector, Template};
+
+#[cfg(test)]
+mod tests;

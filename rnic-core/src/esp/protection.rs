@@ -1,0 +1,79 @@
+//! What protects the frames of one engine.
+
+use core::net::IpAddr;
+
+use crate::counters::DropCounters;
+
+use super::change::{Change, Request};
+use super::open::Opener;
+use super::seal::Sealer;
+
+/// What was counted of frames that are protected, or had to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProtectionCounts {
+    /// Frames opened.
+    pub opened: u64,
+    /// Frames sealed.
+    pub sealed: u64,
+    /// Frames that had to be sealed and could not: they were not sent.
+    pub unsealed: u64,
+    /// Received frames that were dropped, by the reason.
+    pub drops: DropCounters,
+}
+
+/// Opens what an engine receives, and seals what it sends.
+#[derive(Debug, Default)]
+pub struct Protection {
+    /// The way in.
+    pub opener: Opener,
+    /// The way out.
+    pub sealer: Sealer,
+}
+
+impl Protection {
+    /// Heeds a change of the host's associations or policies.
+    pub fn apply(&mut self, change: Change) {
+        // rfc: 5044-89
+        let Self { opener, sealer } = self;
+        match change {
+            Change::Demands(demands) => {
+                let (outgoing, incoming) = demands.into_iter().partition(|demand| demand.outgoing);
+                sealer.set_demands(outgoing);
+                opener.set_demands(incoming);
+            }
+            Change::Addresses(own) => opener.set_own(own),
+            Change::Inbound(association) => opener.add(*association),
+            Change::Outbound(association) => sealer.add(*association),
+            Change::Numbers(id, block) => sealer.add_numbers(id, block),
+            Change::Dying(id) => sealer.let_die(id),
+            Change::Gone(id) => {
+                opener.remove(id);
+                sealer.remove(id);
+            }
+        }
+    }
+
+    /// Returns what is needed next.
+    pub fn poll_request(&mut self) -> Option<Request> {
+        self.sealer.poll_request()
+    }
+
+    /// Returns the MTU of what is sent between two hosts, so that with what protects it it is no
+    /// longer than `mtu`. Returns `None` while there is no association for some of it, which is
+    /// asked for then.
+    pub fn inner_mtu(&mut self, local: IpAddr, remote: IpAddr, mtu: u16) -> Option<u16> {
+        self.sealer.inner_mtu(local, remote, mtu)
+    }
+
+    /// Returns what was counted since the last call.
+    pub fn take_counts(&mut self) -> ProtectionCounts {
+        let (opened, drops) = self.opener.take_counts();
+        let (sealed, unsealed) = self.sealer.take_counts();
+        ProtectionCounts {
+            opened,
+            sealed,
+            unsealed,
+            drops,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Security Associations (RFC 4301 section 4.4.2): what is known of one, and what it has done.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+use crate::wire::esp::{HEADER_LEN, TRAILER_LEN};
+use crate::wire::ip::header_len;
+
+use super::cipher::{Algorithm, Cipher, Keys, Label, Shape, UnusableKey, cipher};
+use super::numbers::Numbers;
+use super::replay::Window;
+
+/// Names an association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SaId {
+    /// Its Security Parameters Index, which the receiver has chosen.
+    pub spi: u32,
+    /// The receiver.
+    pub destination: IpAddr,
+}
+
+/// What is protected of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Its payload.
+    Transport,
+    /// All of it, inside another packet.
+    Tunnel,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Transport => "transport",
+            Self::Tunnel => "tunnel",
+        })
+    }
+}
+
+/// What both ends of an association know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sa {
+    /// Its name.
+    pub id: SaId,
+    /// The sender.
+    pub source: IpAddr,
+    /// What is protected.
+    pub mode: Mode,
+    /// By what.
+    pub algorithm: Algorithm,
+    /// Sequence numbers have 64 bits (ESN).
+    pub extended: bool,
+    /// Ties it to the policies that it is for, as the key manager says (`reqid`).
+    pub request: u32,
+}
+
+/// What an association has done. One worker counts, and others read.
+#[derive(Debug, Default)]
+pub struct Usage {
+    packets: AtomicU64,
+    octets: AtomicU64,
+    number: AtomicU64,
+    replayed: AtomicU64,
+    forged: AtomicU64,
+}
+
+impl Usage {
+    fn pass(&self, octets: usize, number: u64) {
+        raise(&self.packets, 1);
+        raise(&self.octets, octets as u64);
+        self.number.store(number, Relaxed);
+    }
+
+    pub(super) fn replay(&self) {
+        raise(&self.replayed, 1);
+    }
+
+    pub(super) fn forge(&self) {
+        raise(&self.forged, 1);
+    }
+
+    /// Returns the packets that were sealed or opened.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Relaxed)
+    }
+
+    /// Returns the octets of what was protected.
+    pub fn octets(&self) -> u64 {
+        self.octets.load(Relaxed)
+    }
+
+    /// Returns the highest sequence number.
+    pub fn number(&self) -> u64 {
+        self.number.load(Relaxed)
+    }
+
+    /// Returns the packets whose number had been received before, or was too old.
+    pub fn replayed(&self) -> u64 {
+        self.replayed.load(Relaxed)
+    }
+
+    /// Returns the packets whose ICV was wrong.
+    pub fn forged(&self) -> u64 {
+        self.forged.load(Relaxed)
+    }
+}
+
+/// Adds to a counter that one thread alone writes. Relaxed: nothing else is published by it.
+fn raise(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+/// An association that frames are opened with.
+pub struct InboundSa {
+    pub(super) sa: Sa,
+    pub(super) cipher: Box<dyn Cipher>,
+    pub(super) window: Window,
+    pub(super) usage: Arc<Usage>,
+}
+
+impl InboundSa {
+    /// Makes one that has received what the window says.
+    pub fn new(sa: Sa, keys: &Keys, window: Window) -> Result<Self, UnusableKey> {
+        let cipher = cipher(sa.algorithm, keys)?;
+        let usage = Arc::new(Usage::default());
+        usage.number.store(window.top(), Relaxed);
+        Ok(Self {
+            sa,
+            cipher,
+            window,
+            usage,
+        })
+    }
+
+    /// Returns what it has done.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    /// Returns the label of a packet.
+    pub(super) fn label(&self, number: u64) -> Label {
+        label(&self.sa, number)
+    }
+
+    /// Notes a genuine packet.
+    pub(super) fn receive(&mut self, number: u64, octets: usize) {
+        self.window.receive(number);
+        self.usage.pass(octets, self.window.top());
+    }
+}
+
+/// An association that frames are sealed with.
+pub struct OutboundSa {
+    pub(super) sa: Sa,
+    pub(super) cipher: Box<dyn Cipher>,
+    pub(super) numbers: Numbers,
+    pub(super) usage: Arc<Usage>,
+    /// The younger of two is used.
+    pub(super) age: u64,
+    /// Another one is to be used as soon as there is one.
+    pub(super) dying: bool,
+}
+
+impl OutboundSa {
+    /// Makes one without numbers. Of several that a policy can use, that with the highest `age` is
+    /// used.
+    pub fn new(sa: Sa, keys: &Keys, age: u64) -> Result<Self, UnusableKey> {
+        Ok(Self {
+            cipher: cipher(sa.algorithm, keys)?,
+            sa,
+            numbers: Numbers::default(),
+            usage: Arc::default(),
+            age,
+            dying: false,
+        })
+    }
+
+    /// Returns what it has done.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+
+    pub(super) fn label(&self, number: u64) -> Label {
+        label(&self.sa, number)
+    }
+
+    /// Notes a packet.
+    pub(super) fn send(&mut self, number: u64, octets: usize) {
+        self.usage.pass(octets, number);
+    }
+
+    /// Returns the longest IP packet that, sealed, is no longer than `mtu`.
+    pub(super) fn inner_mtu(&self, mtu: u16) -> u16 {
+        let Shape { iv, block, icv } = self.cipher.shape();
+        let outer = header_len(self.sa.id.destination);
+        let room = usize::from(mtu).saturating_sub(outer + HEADER_LEN + iv + icv);
+        let payload = (room / block * block).saturating_sub(TRAILER_LEN);
+        let inner = match self.sa.mode {
+            Mode::Transport => outer + payload,
+            Mode::Tunnel => payload,
+        };
+        inner as u16
+    }
+}
+
+fn label(sa: &Sa, number: u64) -> Label {
+    Label {
+        spi: sa.id.spi,
+        number,
+        extended: sa.extended,
+    }
+}
+
+impl fmt::Debug for InboundSa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sa.fmt(f)
+    }
+}
+
+impl fmt::Debug for OutboundSa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sa.fmt(f)
+    }
+}

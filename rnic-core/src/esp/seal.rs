@@ -1,0 +1,352 @@
+//! Frames to send: those that policies protect are sealed on their way to the device.
+//!
+//! The frame that TCP holds stays plain. Each transmission of it is sealed into a frame of its own,
+//! with a number of its own, so that what is sent again has the same payload and no nonce comes
+//! twice.
+
+use core::net::{IpAddr, SocketAddr};
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use crate::memory::frames::{FrameId, TxFrames};
+use crate::wire::checksum::Checksums;
+use crate::wire::esp::{self, EspHeader, HEADER_LEN, TRAILER_LEN};
+use crate::wire::ip::{IpPacket, emit_outer, header_len, set_ethertype, set_payload};
+use crate::wire::packet::addresses;
+
+use super::change::Request;
+use super::cipher::Shape;
+use super::flow::Decisions;
+use super::sa::{Mode, OutboundSa, SaId};
+use super::selector::{Action, Demand, Template};
+
+/// Frames that are left to what is sealed: what the engine has built must find one.
+const SEALED_FRAMES: usize = 16;
+
+/// The most requests that wait. A packet that waits for an association is sent again, and then
+/// asked for again.
+const MOST_REQUESTS: usize = 64;
+
+/// What becomes of the packets between two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Bypass,
+    Discard,
+    /// Sealed by the association at this place.
+    Seal(usize),
+    /// There is no association for them yet.
+    Wait,
+}
+
+/// Seals frames, as the policies for what is sent say.
+#[derive(Debug, Default)]
+pub struct Sealer {
+    associations: Vec<OutboundSa>,
+    /// Policies for what is sent, those with precedence first.
+    demands: Vec<Demand>,
+    choices: Decisions<Choice>,
+    requests: VecDeque<Request>,
+    sealed: u64,
+    unsealed: u64,
+}
+
+impl Sealer {
+    pub(super) fn set_demands(&mut self, demands: Vec<Demand>) {
+        self.demands = demands;
+        self.choices.clear();
+    }
+
+    pub(super) fn add(&mut self, association: OutboundSa) {
+        self.remove(association.sa.id);
+        self.associations.push(association);
+    }
+
+    pub(super) fn remove(&mut self, id: SaId) {
+        self.associations.retain(|known| known.sa.id != id);
+        self.choices.clear();
+    }
+
+    pub(super) fn let_die(&mut self, id: SaId) {
+        if let Some(association) = self.find(id) {
+            association.dying = true;
+            self.choices.clear();
+        }
+    }
+
+    pub(super) fn add_numbers(&mut self, id: SaId, block: Range<u64>) {
+        if let Some(association) = self.find(id)
+            && !association.numbers.add(block)
+        {
+            association.numbers.ask_again();
+        }
+    }
+
+    fn find(&mut self, id: SaId) -> Option<&mut OutboundSa> {
+        self.associations.iter_mut().find(|known| known.sa.id == id)
+    }
+
+    pub(super) fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// Returns what was counted since the last call: frames sealed, and frames that had to be and
+    /// could not.
+    pub(super) fn take_counts(&mut self) -> (u64, u64) {
+        (
+            core::mem::take(&mut self.sealed),
+            core::mem::take(&mut self.unsealed),
+        )
+    }
+
+    fn ask(&mut self, request: Request) {
+        if self.requests.len() < MOST_REQUESTS {
+            self.requests.push_back(request);
+        }
+    }
+
+    /// Returns the MTU of what is sent between two hosts, so that with what protects it it is no
+    /// longer than `mtu`. Returns `None` while there is no association for some of it.
+    pub(super) fn inner_mtu(&mut self, local: IpAddr, remote: IpAddr, mtu: u16) -> Option<u16> {
+        let mut least = mtu;
+        for at in 0..self.demands.len() {
+            let Demand {
+                selector, action, ..
+            } = self.demands[at];
+            let Action::Protect(template) = action else {
+                continue;
+            };
+            if !selector.selects_some(local, remote) {
+                continue;
+            }
+            let ends = template.ends(local, remote);
+            let Some(found) = youngest(&self.associations, &template, ends) else {
+                let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, 0));
+                self.ask(Request::Acquire { local, remote });
+                return None;
+            };
+            least = least.min(self.associations[found].inner_mtu(mtu));
+        }
+        Some(least)
+    }
+
+    /// Returns what becomes of what is sent between two ends.
+    fn choose(&mut self, local: SocketAddr, remote: SocketAddr) -> Choice {
+        let Self {
+            demands,
+            associations,
+            ..
+        } = self;
+        self.choices.find(local, remote, || {
+            let mut demands = demands.iter();
+            let first = demands.find(|demand| demand.selector.selects(local, remote));
+            match first.map(|demand| demand.action) {
+                None | Some(Action::Bypass) => Choice::Bypass,
+                Some(Action::Discard) => Choice::Discard,
+                Some(Action::Protect(template)) => {
+                    let ends = template.ends(local.ip(), remote.ip());
+                    youngest(associations, &template, ends).map_or(Choice::Wait, Choice::Seal)
+                }
+            }
+        })
+    }
+
+    /// Sends a frame, sealed if it has to be. One that cannot be sealed is not sent: TCP sends it
+    /// again.
+    fn transmit<F: TxFrames>(&mut self, tx: &mut F, frame: FrameId, len: usize) {
+        let ends = addresses(&tx.bytes(frame)[..len]);
+        let choice = ends.map_or(Choice::Discard, |(local, remote)| {
+            self.choose(local, remote)
+        });
+        let sealed = match choice {
+            Choice::Bypass => return tx.transmit(frame, len),
+            Choice::Discard => None,
+            Choice::Seal(place) => self.seal(tx, place, frame, len),
+            Choice::Wait => {
+                if let Some((local, remote)) = ends {
+                    self.ask(Request::Acquire { local, remote });
+                }
+                None
+            }
+        };
+        match sealed {
+            Some((sealed, len)) => {
+                self.sealed += 1;
+                tx.transmit(sealed, len);
+                tx.release(sealed);
+            }
+            // rfc: 5040-128, 5041-104, 5042-6, 5044-91
+            None => self.unsealed += 1,
+        }
+    }
+
+    /// Seals a frame into another one. Returns that and its length.
+    fn seal<F: TxFrames>(
+        &mut self,
+        tx: &mut F,
+        place: usize,
+        frame: FrameId,
+        len: usize,
+    ) -> Option<(FrameId, usize)> {
+        let association = &mut self.associations[place];
+        let number = association.numbers.take();
+        if association.numbers.is_low() {
+            let id = association.sa.id;
+            self.ask(Request::Numbers(id));
+        }
+        let (number, sealed) = (number?, tx.allocate()?);
+        let association = &mut self.associations[place];
+        let written = write(association, tx, number, (frame, len), sealed);
+        if written.is_none() {
+            tx.release(sealed);
+        }
+        written.map(|len| (sealed, len))
+    }
+}
+
+/// Returns the place of the association to use of those that a policy can use between two ends: the
+/// youngest that is not dying, as the kernel chooses.
+fn youngest(
+    associations: &[OutboundSa],
+    template: &Template,
+    ends: (IpAddr, IpAddr),
+) -> Option<usize> {
+    let all = associations.iter().enumerate();
+    let found = all.filter(|(_, known)| template.admits(&known.sa, ends));
+    let found = found.max_by_key(|(_, known)| (!known.dying, known.age));
+    found.map(|(place, _)| place)
+}
+
+/// Writes a frame, sealed, into another one. Returns its length, `None` if it is too long.
+fn write<F: TxFrames>(
+    association: &mut OutboundSa,
+    tx: &mut F,
+    number: u64,
+    (frame, len): (FrameId, usize),
+    sealed: FrameId,
+) -> Option<usize> {
+    // It was built here: its lengths are right.
+    let packet = IpPacket::of_frame(&tx.bytes(frame)[..len], Checksums::Unnecessary).ok()?;
+    let Shape { iv, block, icv } = association.cipher.shape();
+    let inner = match association.sa.mode {
+        Mode::Transport => packet.payload_at..packet.end,
+        Mode::Tunnel => packet.at..packet.end,
+    };
+    let outer_len = match association.sa.mode {
+        Mode::Transport => packet.payload_at - packet.at,
+        Mode::Tunnel => header_len(association.sa.id.destination),
+    };
+    let esp_at = packet.at + outer_len;
+    let text_at = esp_at + HEADER_LEN + iv;
+    let text_end = text_at + inner.len() + esp::padding(inner.len(), block) + TRAILER_LEN;
+    let end = text_end + icv;
+    if end > tx.bytes(sealed).len() {
+        return None;
+    }
+
+    let payload_end = text_at + inner.len();
+    tx.copy(frame, inner, sealed, text_at);
+    let front = match association.sa.mode {
+        Mode::Transport => packet.payload_at,
+        Mode::Tunnel => packet.at,
+    };
+    tx.copy(frame, 0..front, sealed, 0);
+    let octets = &mut tx.bytes_mut(sealed)[..end];
+    let next_header = write_outer(association, &packet, octets, end - esp_at);
+    let header = EspHeader {
+        spi: association.sa.id.spi,
+        number: number as u32,
+    };
+    header.emit(&mut octets[esp_at..]);
+    esp::emit_trailer(&mut octets[payload_end..text_end], next_header);
+    let label = association.label(number);
+    association
+        .cipher
+        .seal(&label, &mut octets[esp_at + HEADER_LEN..]);
+    association.send(number, payload_end - text_at);
+    Some(end)
+}
+
+/// Writes the IP header in front of what is sealed, which is `len` octets. Returns what that is.
+fn write_outer(association: &OutboundSa, packet: &IpPacket, octets: &mut [u8], len: usize) -> u8 {
+    let sa = &association.sa;
+    match sa.mode {
+        Mode::Transport => {
+            set_payload(&mut octets[packet.at..], esp::PROTOCOL, len);
+            packet.protocol
+        }
+        Mode::Tunnel => {
+            // rfc: 5040-126, 5041-102
+            // Class and ECN of what is inside (RFC 6040 section 4.1, normal mode).
+            let outer = (esp::PROTOCOL, packet.traffic_class);
+            set_ethertype(&mut octets[..packet.at], sa.id.destination);
+            emit_outer(
+                &mut octets[packet.at..],
+                (sa.source, sa.id.destination),
+                outer,
+                len,
+            );
+            match packet.source {
+                IpAddr::V4(_) => esp::IPV4,
+                IpAddr::V6(_) => esp::IPV6,
+            }
+        }
+    }
+}
+
+/// Transmit frames of a device, which are sealed on their way there.
+pub struct Sealing<'a, F> {
+    tx: &'a mut F,
+    sealer: &'a mut Sealer,
+}
+
+impl<'a, F: TxFrames> Sealing<'a, F> {
+    /// Seals what is sent by `tx`.
+    pub fn new(tx: &'a mut F, sealer: &'a mut Sealer) -> Self {
+        Self { tx, sealer }
+    }
+}
+
+impl<F: TxFrames> TxFrames for Sealing<'_, F> {
+    fn allocate(&mut self) -> Option<FrameId> {
+        match self.available() {
+            0 => None,
+            _ => self.tx.allocate(),
+        }
+    }
+
+    fn available(&self) -> usize {
+        self.tx.available().saturating_sub(SEALED_FRAMES)
+    }
+
+    fn total(&self) -> usize {
+        self.tx.total().saturating_sub(SEALED_FRAMES)
+    }
+
+    fn bytes(&self, frame: FrameId) -> &[u8] {
+        self.tx.bytes(frame)
+    }
+
+    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
+        self.tx.bytes_mut(frame)
+    }
+
+    fn copy(&mut self, from: FrameId, range: Range<usize>, to: FrameId, at: usize) {
+        self.tx.copy(from, range, to, at);
+    }
+
+    fn busy(&self, frame: FrameId) -> bool {
+        self.tx.busy(frame)
+    }
+
+    fn can_transmit(&self) -> bool {
+        self.tx.can_transmit() && self.tx.available() > 0
+    }
+
+    fn transmit(&mut self, frame: FrameId, len: usize) {
+        self.sealer.transmit(self.tx, frame, len);
+    }
+
+    fn release(&mut self, frame: FrameId) {
+        self.tx.release(frame);
+    }
+}

@@ -1,0 +1,179 @@
+//! What policies say of plain frames, and of what was protected.
+
+use super::packets::{ALGORITHMS, Pair, between, ip, keys, segment, segment_of};
+use crate::counters::DropReason;
+use crate::esp::{Action, Change, Demand, Mode, OutboundSa, Ports, SaId, Selector, Template};
+use crate::wire::esp::EspHeader;
+
+const HOSTS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+
+fn spi(sealed: &[u8]) -> u32 {
+    EspHeader::parse(&sealed[14 + 20..]).unwrap().0.spi
+}
+
+#[test]
+fn plain_frames_of_protected_ends_never_reach_the_engine() {
+    let mut pair = Pair::usual();
+    let plain = segment(HOSTS, None, 0, b"x");
+    assert_eq!(pair.receive(&plain), Err(DropReason::Unprotected));
+    // Other peers have no policy.
+    let other = segment(["192.0.2.3", HOSTS[1]], None, 0, b"x");
+    assert_eq!(pair.receive(&other), Ok(other.clone()));
+    // Neither is what was sent by another association, or to another SPI.
+    let mut sealed = pair.send(&plain).unwrap();
+    sealed[14 + 20 + 3] ^= 1;
+    assert_eq!(pair.receive(&sealed), Err(DropReason::EspUnknown));
+    // What is no packet for us, the engine counts.
+    assert!(pair.receive(&[0; 20]).is_ok());
+}
+
+#[test]
+fn an_association_is_for_what_its_policy_selects_alone() {
+    let outer = ["203.0.113.1", "203.0.113.2"];
+    let mut pair = Pair::new(ALGORITHMS[0], Mode::Tunnel, HOSTS, outer);
+    let [local, remote] = HOSTS.map(ip);
+    // The sender is not so strict.
+    let wide = Demand {
+        outgoing: true,
+        selector: Selector {
+            local: "0.0.0.0/0".parse().unwrap(),
+            remote: "0.0.0.0/0".parse().unwrap(),
+            ..between(local, remote)
+        },
+        action: Action::Protect(Template {
+            request: 7,
+            mode: Mode::Tunnel,
+            local: ip(outer[0]),
+            remote: ip(outer[1]),
+        }),
+    };
+    pair.from.apply(Change::Demands(vec![wide]));
+    let mut arrives = |frame: &[u8]| {
+        let sealed = pair.send(frame).unwrap();
+        pair.receive(&sealed).map(drop)
+    };
+    assert_eq!(arrives(&segment(HOSTS, None, 0, b"x")), Ok(()));
+    let outside = Err(DropReason::EspOutside);
+    assert_eq!(
+        arrives(&segment(["192.0.2.9", HOSTS[1]], None, 0, b"x")),
+        outside
+    );
+    assert_eq!(
+        arrives(&segment([HOSTS[0], "192.0.2.9"], None, 0, b"x")),
+        outside
+    );
+
+    // An address within the policy that is not this host's: a gateway would forward it.
+    let network = Demand {
+        outgoing: false,
+        selector: Selector {
+            local: "192.0.2.0/24".parse().unwrap(),
+            ..between(remote, local)
+        },
+        action: Action::Protect(Template {
+            request: 7,
+            mode: Mode::Tunnel,
+            local: ip(outer[1]),
+            remote: ip(outer[0]),
+        }),
+    };
+    pair.to.apply(Change::Demands(vec![network]));
+    let mut arrives = |frame: &[u8]| {
+        let sealed = pair.send(frame).unwrap();
+        pair.receive(&sealed).map(drop)
+    };
+    assert_eq!(arrives(&segment(HOSTS, None, 0, b"x")), Ok(()));
+    assert_eq!(
+        arrives(&segment([HOSTS[0], "192.0.2.9"], None, 0, b"x")),
+        outside
+    );
+}
+
+#[test]
+fn the_first_policy_decides_by_ports_too() {
+    let mut pair = Pair::usual();
+    let [local, remote] = HOSTS.map(ip);
+    let with_port = |port, outgoing, action| {
+        let ends = between(local, remote);
+        let ports = Ports { port, mask: 0xffff };
+        let selector = Selector {
+            remote_ports: ports,
+            ..ends
+        };
+        Demand {
+            outgoing,
+            selector,
+            action,
+        }
+    };
+    let protect = Action::Protect(Template {
+        request: 7,
+        mode: Mode::Transport,
+        local: ip("0.0.0.0"),
+        remote: ip("0.0.0.0"),
+    });
+    pair.from.apply(Change::Demands(vec![
+        with_port(22, true, Action::Bypass),
+        with_port(23, true, Action::Discard),
+        Demand {
+            outgoing: true,
+            selector: between(local, remote),
+            action: protect,
+        },
+        with_port(7002, true, Action::Discard),
+    ]));
+    let to = |port| segment_of([(HOSTS[0], 7001), (HOSTS[1], port)], None, 0, b"x");
+    let plain = to(22);
+    assert_eq!(pair.send(&plain), Some(plain));
+    assert_eq!(pair.send(&to(23)), None);
+    assert_eq!(
+        pair.send(&to(7002)).map(|sealed| spi(&sealed)),
+        Some(0x1001)
+    );
+    // What is decided is decided anew with other policies.
+    pair.from.apply(Change::Demands(Vec::new()));
+    let plain = to(7002);
+    assert_eq!(pair.send(&plain), Some(plain));
+}
+
+#[test]
+fn the_youngest_association_that_is_not_dying_is_used() {
+    let mut pair = Pair::usual();
+    let frame = segment(HOSTS, None, 0, b"x");
+    let add = |pair: &mut Pair, spi, age, request| {
+        let mut sa = pair.sa.clone();
+        sa.id.spi = spi;
+        sa.request = request;
+        let id = sa.id;
+        let made = OutboundSa::new(sa, &keys(ALGORITHMS[0], spi as u8), age).unwrap();
+        pair.from.apply(Change::Outbound(Box::new(made)));
+        pair.from.apply(Change::Numbers(id, 1..100));
+    };
+    add(&mut pair, 0x2001, 5, 7);
+    add(&mut pair, 0x3001, 3, 7);
+    add(&mut pair, 0x4001, 9, 8);
+    let used = |pair: &mut Pair| spi(&pair.send(&frame).unwrap());
+    assert_eq!(used(&mut pair), 0x2001);
+    let id = |spi| SaId {
+        spi,
+        destination: ip(HOSTS[1]),
+    };
+    pair.from.apply(Change::Dying(id(0x2001)));
+    assert_eq!(used(&mut pair), 0x3001);
+    pair.from.apply(Change::Gone(id(0x3001)));
+    assert_eq!(used(&mut pair), 0x1001);
+    pair.from.apply(Change::Dying(id(0x1001)));
+    assert_eq!(used(&mut pair), 0x2001);
+}
+
+#[test]
+fn strangers_do_not_fill_the_memory() {
+    let mut pair = Pair::usual();
+    for number in 0..20_000u32 {
+        let stranger = std::net::Ipv4Addr::from(0x0a00_0000 + number).to_string();
+        let frame = segment([&stranger, HOSTS[1]], None, 0, b"x");
+        assert!(pair.receive(&frame).is_ok());
+    }
+    let plain = segment(HOSTS, None, 0, b"x");
+    assert_eq!(pair.receive(&plain), Err(DropReason::Unprotected));
+}

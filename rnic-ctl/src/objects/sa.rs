@@ -1,0 +1,51 @@
+//! `rnic-ctl sa`: the Security Associations that rnic can take, asked of the kernel itself.
+
+use clap::Subcommand;
+use nix::unistd::geteuid;
+use rnic_xdp::facts::{AssociationFacts, associations};
+
+use super::access::{ObjectArgs, Style};
+use super::line::Line;
+use crate::failure::{Failure, Outcome};
+
+const WHAT: &str = "show the IPsec associations";
+
+/// Shows the host's associations of ESP that have a number (`if_id`), which `--ipsec-if-id` takes.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Show them, as root
+    #[command(visible_alias = "list")]
+    Show,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ObjectArgs<Verb>, style: Style) -> Outcome {
+    let (Some(Verb::Show) | None) = args.verb;
+    let found = associations().map_err(|why| match geteuid().is_root() {
+        true => Failure::environment(WHAT, why),
+        false => Failure::environment(WHAT, "only root may (`sudo`)"),
+    })?;
+    let lines: Vec<_> = found.iter().map(line).collect();
+    args.access.print(style, &lines)
+}
+
+fn line(found: &AssociationFacts) -> Line {
+    let (mode, algorithm, why) = match &found.usable {
+        Ok((mode, algorithm)) => (Some(mode.to_string()), Some(algorithm.to_string()), None),
+        Err(why) => (None, None, Some(why.clone())),
+    };
+    Line::default()
+        .with("sa", format!("{:#010x}", found.id.spi))
+        .with("src", found.source.to_string())
+        .with("dst", found.id.destination.to_string())
+        .with("if_id", format!("{:#x}", found.if_id))
+        .with("mode", mode)
+        .with("algorithm", algorithm)
+        .with("unusable", why)
+        .with("esn", found.extended)
+        .with("replay_window", found.window)
+        .unless_zero("numbers_taken", found.taken)
+        .unless_zero("highest_received", found.received)
+        .unless_zero("octets", found.octets)
+        .unless_zero("packets", found.packets)
+}

@@ -1,0 +1,98 @@
+//! Policies of the kernel as demands that rnic meets itself.
+
+use std::net::SocketAddr;
+
+use nix::libc;
+use rnic_core::esp::{Action as EspAction, Demand, Mode, Selector, Template};
+
+use super::policy::{Action, Layer, Policies, Policy};
+
+const MODE_TRANSPORT: u8 = 0;
+const MODE_TUNNEL: u8 = 1;
+
+/// rnic cannot do what a policy demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unmet;
+
+impl Policy {
+    fn selector(&self) -> Selector {
+        Selector {
+            local: self.local,
+            local_ports: self.local_ports,
+            remote: self.remote,
+            remote_ports: self.remote_ports,
+        }
+    }
+
+    /// Returns what it demands, if rnic can meet that.
+    fn demanded(&self) -> Option<EspAction> {
+        let layers = match &self.action {
+            Action::Pass => return Some(EspAction::Bypass),
+            Action::Block => return Some(EspAction::Discard),
+            Action::Protect(layers) => layers.as_slice(),
+        };
+        let [layer] = layers else { return None };
+        let Layer {
+            protocol,
+            mode,
+            request,
+            source,
+            destination,
+        } = *layer;
+        let mode = match (i32::from(protocol), mode) {
+            (libc::IPPROTO_ESP, MODE_TRANSPORT) => Mode::Transport,
+            (libc::IPPROTO_ESP, MODE_TUNNEL) => Mode::Tunnel,
+            _ => return None,
+        };
+        let (local, remote) = match self.outgoing {
+            true => (source, destination),
+            false => (destination, source),
+        };
+        Some(EspAction::Protect(Template {
+            request,
+            mode,
+            local,
+            remote,
+        }))
+    }
+
+    /// Returns the demand, and whether rnic can meet it. What it cannot, it drops.
+    pub(crate) fn demand(&self) -> (Demand, Result<(), Unmet>) {
+        let action = self.demanded();
+        let demand = Demand {
+            outgoing: self.outgoing,
+            selector: self.selector(),
+            action: action.unwrap_or(EspAction::Discard),
+        };
+        (demand, action.map(drop).ok_or(Unmet))
+    }
+}
+
+impl Policies {
+    /// Returns the policies, those with precedence first.
+    pub(crate) fn by_precedence(&self) -> Vec<&Policy> {
+        let mut all: Vec<_> = self.0.iter().collect();
+        all.sort_by_key(|policy| policy.priority);
+        all
+    }
+
+    /// Returns whether what goes between two ends is protected both ways.
+    pub(crate) fn protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let all = self.by_precedence();
+        [true, false].into_iter().all(|outgoing| {
+            let mut of_direction = all.iter().filter(|policy| policy.outgoing == outgoing);
+            let first = of_direction.find(|policy| policy.selector().selects(local, remote));
+            first.is_some_and(|policy| matches!(policy.action, Action::Protect(_)))
+        })
+    }
+
+    /// Returns whether all that another policy selects is protected.
+    pub(crate) fn protect_all_of(&self, other: &Policy) -> bool {
+        let is_there = |policy: &&&Policy| {
+            policy.outgoing == other.outgoing && policy.selector().covers(&other.selector())
+        };
+        let all = self.by_precedence();
+        let found = all.iter().find(is_there);
+        found.is_some_and(|policy| matches!(policy.action, Action::Protect(_)))
+    }
+}

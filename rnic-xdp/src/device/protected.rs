@@ -1,0 +1,87 @@
+//! What a worker of a device needs whose frames are protected by ESP.
+
+use std::collections::BTreeMap;
+
+use rnic_core::connection::{AddressPair, NextHop};
+use rnic_core::engine::{Batch, Driver};
+use rnic_core::esp::{Change, Protection, Sealing};
+
+use super::interface::{ControlHandle, RxRing, TxSide};
+use super::routes::Update;
+
+/// Opens what a worker receives, and seals what it sends.
+#[derive(Default)]
+pub(crate) struct Protected {
+    protection: Protection,
+    /// The next hops of the links, without what protection adds.
+    hops: BTreeMap<AddressPair, NextHop>,
+}
+
+impl Protected {
+    /// Heeds a change of the host's associations or policies.
+    pub(crate) fn apply(&mut self, driver: &mut Driver, change: Change) {
+        self.protection.apply(change);
+        for (path, hop) in &self.hops {
+            tell(&mut self.protection, driver, *path, *hop);
+        }
+    }
+
+    /// Passes on a change of a next hop: with a smaller MTU, and only when there is an association
+    /// for all that needs one.
+    pub(crate) fn update(&mut self, driver: &mut Driver, update: Update) {
+        match update {
+            Update::Set(path, hop) => {
+                self.hops.insert(path, hop);
+                tell(&mut self.protection, driver, path, hop);
+            }
+            Update::Unreachable(path) => {
+                self.hops.remove(&path);
+                driver.set_unreachable(path);
+            }
+        }
+    }
+
+    /// Forgets a next hop.
+    pub(crate) fn forget(&mut self, path: AddressPair) {
+        self.hops.remove(&path);
+    }
+
+    /// Asks for what is missing.
+    pub(crate) fn ask(&mut self, control: &ControlHandle) {
+        while control.has_room()
+            && let Some(request) = self.protection.poll_request()
+        {
+            control.ask_for_protection(request);
+        }
+    }
+
+    /// Has the engine handle the frames of a queue.
+    pub(crate) fn handle_frames(&mut self, batch: &mut Batch<'_>, queue: &RxRing, tx: &mut TxSide) {
+        let Protection { opener, sealer } = &mut self.protection;
+        let mut tx = Sealing::new(tx, sealer);
+        match queue.whole_frames() {
+            Some(frames) => {
+                opener.open(frames);
+                let again = queue.whole_frames().into_iter().flatten();
+                batch.handle_frames(opener.frames(again), &mut tx);
+            }
+            None => {
+                opener.open(queue.frames());
+                batch.handle_frames(opener.frames(queue.frames()), &mut tx);
+            }
+        }
+    }
+
+    /// Ends a turn.
+    pub(crate) fn finish(&mut self, mut batch: Batch<'_>, tx: &mut TxSide) -> bool {
+        batch.count_protection(&self.protection.take_counts());
+        batch.finish(&mut Sealing::new(tx, &mut self.protection.sealer))
+    }
+}
+
+fn tell(protection: &mut Protection, driver: &mut Driver, path: AddressPair, hop: NextHop) {
+    let mtu = protection.inner_mtu(path.local, path.remote, hop.mtu);
+    if let Some(mtu) = mtu {
+        driver.set_next_hop(path, NextHop { mtu, ..hop });
+    }
+}

@@ -1,0 +1,379 @@
+//! The host's Security Associations and policies, as far as they are this process's: read,
+//! followed, counted and reported. Whoever has a number of the kernel's xfrm interfaces (`if_id`)
+//! that no link has is the only one to use what has that number.
+
+mod numbers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::prctl::set_dumpable;
+use rnic_core::esp::{
+    Change, Demand, InboundSa, OutboundSa, Request, Sa, SaId, USUAL_WINDOW, Usage, Window,
+};
+use rnic_core::time::Instant;
+use tracing::{debug, info, warn};
+
+use self::numbers::NumberLock;
+use super::error::OpenError;
+use super::netlink::{
+    Association, AssociationSocket, Groups, Link, NetlinkError, PolicySocket, RouteSocket, Spent,
+    addresses,
+};
+use super::steering::{SteeredAssociations, Steering};
+
+/// How often what associations have done is reported, and requests are tried again that came to
+/// nothing.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// What protects the frames of a device.
+pub(crate) struct HostProtection {
+    if_id: NonZeroU32,
+    netdev: String,
+    socket: AssociationSocket,
+    policies: PolicySocket,
+    steered: SteeredAssociations,
+    lock: NumberLock,
+    known: BTreeMap<SaId, Known>,
+    /// Associations that cannot be used, of which the log has the reason.
+    refused: BTreeSet<SaId>,
+    own: BTreeSet<IpAddr>,
+    demands: Vec<Demand>,
+    /// Changes that the worker has not been told.
+    changes: VecDeque<Change>,
+    /// Requests for numbers that came to nothing.
+    waiting: BTreeSet<SaId>,
+    reads: bool,
+    reports_at: Instant,
+}
+
+/// An association in use.
+struct Known {
+    association: Association,
+    is_outbound: bool,
+    usage: Arc<Usage>,
+    /// What was reported last.
+    reported: (Spent, u64),
+    /// Its soft limit was told.
+    told: bool,
+}
+
+impl Known {
+    /// Returns what the association has done, here and before.
+    fn spent(&self) -> Spent {
+        let before = self.association.spent;
+        Spent {
+            octets: before.octets + self.usage.octets(),
+            packets: before.packets + self.usage.packets(),
+        }
+    }
+}
+
+impl HostProtection {
+    /// Reads associations and policies in the network namespace of this thread.
+    pub(crate) fn open(
+        link: &Link,
+        if_id: NonZeroU32,
+        steering: &Steering,
+    ) -> Result<Self, OpenError> {
+        let absent = || OpenError::Config {
+            field: "ipsec_if_id",
+            value: if_id.to_string(),
+            rule: "this kernel has no IPsec (CONFIG_XFRM_USER; `modprobe xfrm_user`)",
+        };
+        let failed = |doing| move |source| OpenError::System { doing, source };
+        let mut opened = Self {
+            if_id,
+            netdev: link.name.clone(),
+            policies: PolicySocket::open(Groups::NONE)?.ok_or_else(absent)?,
+            socket: AssociationSocket::open()?,
+            steered: steering
+                .associations()
+                .map_err(failed("open the map of steered associations"))?,
+            lock: NumberLock::open()
+                .map_err(failed("open the lock of the numbers of IPsec associations"))?,
+            known: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            own: BTreeSet::new(),
+            demands: Vec::new(),
+            changes: VecDeque::new(),
+            waiting: BTreeSet::new(),
+            reads: false,
+            reports_at: Instant::ZERO,
+        };
+        opened.read_addresses(&mut RouteSocket::open()?)?;
+        opened.read()?;
+        opened.reads = false;
+        Ok(opened)
+    }
+
+    /// Returns the next change that the worker must be told.
+    pub(crate) fn poll_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    /// Follows what has changed, and reports what was done.
+    pub(crate) fn follow(&mut self, routes: &mut RouteSocket, now: Instant) {
+        match self.socket.news() {
+            Ok(news) => {
+                self.reads |= news.changed;
+                let dying = news.dying.into_iter();
+                self.changes.extend(dying.map(Change::Dying));
+            }
+            Err(why) => {
+                debug!("cannot follow the IPsec associations of the host: {why}");
+                self.reads = true;
+            }
+        }
+        let is_time = now >= self.reports_at;
+        let mut read = match is_time {
+            true => self.read_addresses(routes),
+            false => Ok(()),
+        };
+        if self.reads && read.is_ok() {
+            read = self.read();
+        }
+        // After a failure it is tried again.
+        self.reads = read.is_err();
+        if let Err(why) = read {
+            warn!("cannot read the IPsec associations of the host: {why}");
+        }
+        if is_time {
+            self.reports_at = now + REPORT_EVERY;
+            self.report();
+            for id in std::mem::take(&mut self.waiting) {
+                self.add_numbers(id);
+            }
+        }
+    }
+
+    /// Does what the worker needs.
+    pub(crate) fn request(&mut self, request: Request) {
+        match request {
+            Request::Numbers(id) => self.add_numbers(id),
+            Request::Acquire { local, remote } => debug!(
+                "no IPsec association of if_id {} for {local} to {remote} yet",
+                self.if_id
+            ),
+        }
+    }
+
+    /// Reads the addresses of this host again, by which associations have a direction.
+    fn read_addresses(&mut self, routes: &mut RouteSocket) -> Result<(), NetlinkError> {
+        let own = addresses(routes)?.into_iter().map(|own| own.address);
+        let own: BTreeSet<_> = own.collect();
+        if own != self.own {
+            self.changes
+                .push_back(Change::Addresses(own.iter().copied().collect()));
+            self.own = own;
+            self.refused.clear();
+            self.reads = true;
+        }
+        Ok(())
+    }
+
+    /// Reads policies and associations again.
+    fn read(&mut self) -> Result<(), NetlinkError> {
+        self.read_policies()?;
+        let associations = self.socket.read()?;
+        self.update(associations);
+        Ok(())
+    }
+
+    fn read_policies(&mut self) -> Result<(), NetlinkError> {
+        let policies = self.policies.read(self.if_id.get())?;
+        let mut demands = Vec::new();
+        for policy in policies.by_precedence() {
+            let (demand, met) = policy.demand();
+            if met.is_err() {
+                debug!(
+                    "rnic cannot do what the IPsec policy \"{policy}\" demands, and drops what it selects"
+                );
+            }
+            demands.push(demand);
+        }
+        if demands != self.demands {
+            self.changes.push_back(Change::Demands(demands.clone()));
+            self.demands = demands;
+        }
+        Ok(())
+    }
+
+    /// Takes note of the associations that there are now.
+    fn update(&mut self, associations: Vec<Association>) {
+        let if_id = self.if_id.get();
+        let ours = associations
+            .into_iter()
+            .filter(|found| found.if_id == if_id);
+        let ours: BTreeMap<_, _> = ours.map(|found| (found.id, found)).collect();
+        let is_gone = |(id, known): (&SaId, &Known)| {
+            let still = ours
+                .get(id)
+                .is_some_and(|found| found.is_still(&known.association));
+            (!still).then_some(*id)
+        };
+        let gone: Vec<_> = self.known.iter().filter_map(is_gone).collect();
+        for id in gone {
+            self.forget(id);
+        }
+        self.refused.retain(|id| ours.contains_key(id));
+        let keys = |found: &Association| found.usable.clone().ok().map(|(_, _, keys)| keys);
+        for (id, found) in &ours {
+            if self.known.contains_key(id) || self.refused.contains(id) {
+                continue;
+            }
+            let mine = keys(found);
+            let twin = ours.values().find(|other| {
+                other.id != *id
+                    && mine
+                        .as_ref()
+                        .zip(keys(other))
+                        .is_some_and(|(one, two)| one.share_with(&two))
+            });
+            let added = match twin {
+                Some(twin) => Err(format!(
+                    "it has the key of SPI {:#010x}, and a key is for one association (`ip xfrm state`)",
+                    twin.id.spi
+                )),
+                None => self.add(found),
+            };
+            if let Err(why) = added {
+                warn!(
+                    "{}: the IPsec association of SPI {:#010x} to {} is not used: {why}",
+                    self.netdev, id.spi, id.destination
+                );
+                self.refused.insert(*id);
+            }
+        }
+    }
+
+    fn forget(&mut self, id: SaId) {
+        self.known.remove(&id);
+        self.waiting.remove(&id);
+        // Nobody opens its packets any more. If it is not in the map, the kernel gets them already.
+        let _ = self.steered.remove(id);
+        self.changes.push_back(Change::Gone(id));
+        info!(
+            "{}: the IPsec association of SPI {:#010x} is gone",
+            self.netdev, id.spi
+        );
+    }
+
+    /// Begins to use an association.
+    fn add(&mut self, found: &Association) -> Result<(), String> {
+        let (mode, algorithm, keys) = found.usable.as_ref().map_err(Clone::clone)?;
+        let sa = Sa {
+            id: found.id,
+            source: found.source,
+            mode: *mode,
+            algorithm: *algorithm,
+            extended: found.extended,
+            request: found.request,
+        };
+        let ends = [found.source, found.id.destination].map(|end| self.own.contains(&end));
+        // A core dump would have the keys.
+        set_dumpable(false).map_err(|errno| format!("cannot keep it from core dumps: {errno}"))?;
+        let (is_outbound, usage) = match ends {
+            [true, false] => {
+                let made = OutboundSa::new(sa, keys, found.added).map_err(|why| why.to_string())?;
+                let usage = made.usage().clone();
+                self.changes.push_back(Change::Outbound(Box::new(made)));
+                (true, usage)
+            }
+            [false, true] => {
+                let window = Window::new(
+                    found.window.max(USUAL_WINDOW),
+                    found.extended,
+                    found.received,
+                );
+                let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
+                let usage = made.usage().clone();
+                let steered = self.steered.add(found.id);
+                steered.map_err(|why| format!("cannot steer its packets here: {why}"))?;
+                self.changes.push_back(Change::Inbound(Box::new(made)));
+                (false, usage)
+            }
+            [true, true] => return Err("both its ends are addresses of this host".into()),
+            [false, false] => return Err("neither end is an address of this host".into()),
+        };
+        info!(
+            "{}: ESP {} by {algorithm} from {} to {}, SPI {:#010x}",
+            self.netdev, mode, found.source, found.id.destination, found.id.spi
+        );
+        let known = Known {
+            association: found.clone(),
+            is_outbound,
+            reported: Default::default(),
+            usage,
+            told: false,
+        };
+        self.known.insert(found.id, known);
+        if is_outbound {
+            self.add_numbers(found.id);
+        }
+        Ok(())
+    }
+
+    /// Takes numbers of an association from the kernel's counter, for the worker. Without any,
+    /// tries again later.
+    fn add_numbers(&mut self, id: SaId) {
+        let Some(known) = self.known.get(&id) else {
+            return;
+        };
+        match self.lock.take(&mut self.socket, &known.association) {
+            Ok(block) => {
+                debug!(
+                    "numbers {} to {} of SPI {:#010x}",
+                    block.start,
+                    block.end - 1,
+                    id.spi
+                );
+                self.changes.push_back(Change::Numbers(id, block));
+            }
+            Err(why) => {
+                debug!("no numbers for SPI {:#010x}: {why}", id.spi);
+                self.waiting.insert(id);
+            }
+        }
+    }
+
+    /// Tells the kernel what was done since the last report, and the key managers of limits that
+    /// were reached.
+    pub(crate) fn report(&mut self) {
+        for (id, known) in &mut self.known {
+            let now = (known.spent(), known.usage.number());
+            if now == known.reported {
+                continue;
+            }
+            let reported = self.lock.report(
+                &mut self.socket,
+                &known.association,
+                (!known.is_outbound).then_some(now.1),
+                now.0,
+            );
+            match reported {
+                Ok(()) => known.reported = now,
+                Err(why) => debug!("cannot report what SPI {:#010x} has done: {why}", id.spi),
+            }
+            let association = &known.association;
+            let hard = now.0.reaches(association.hard_limit);
+            if hard || (now.0.reaches(association.soft_limit) && !known.told) {
+                known.told = self.socket.expire(association, hard).is_ok();
+                self.changes.push_back(match hard {
+                    true => Change::Gone(*id),
+                    false => Change::Dying(*id),
+                });
+            }
+        }
+    }
+}
+
+impl AsFd for HostProtection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
