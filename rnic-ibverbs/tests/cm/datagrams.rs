@@ -147,6 +147,13 @@ unsafe fn client() {
     ok(rdma_ack_cm_event(event));
     tell(id, &peer);
     fails(rdma_disconnect(id), libc::EINVAL);
+    // No connection comes of its queue pair.
+    let connecting = resolved(channel, RDMA_PS_TCP, PORT);
+    rdma_destroy_qp(connecting);
+    let mut by_number = parameters(b"", (1, 1));
+    by_number.qp_num = (*(*id).qp).qp_num;
+    fails(rdma_connect(connecting, &mut by_number), libc::EINVAL);
+    ok(rdma_destroy_id(connecting));
 
     for (port, status, data) in [(PORT, REJECTED, &b"no"[..]), (PORT + 1, NOBODY, b"")] {
         let id = resolved(channel, RDMA_PS_UDP, port);
