@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{self, geteuid};
@@ -152,10 +152,13 @@ fn may_ask(asking: &OwnedFd) -> bool {
 
 /// Reads a question.
 fn question(asking: OwnedFd) -> Option<Inspection> {
-    set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE)).ok()?;
+    let until = Instant::now() + PATIENCE;
     let mut line = [0; MAX_QUESTION];
     let mut octets = 0;
     while !line[..octets].ends_with(b"\n") {
+        // A time of zero is none that can be set.
+        let left = until.saturating_duration_since(Instant::now());
+        set_socket_timeout(&asking, Timeout::Recv, Some(left)).ok()?;
         match unistd::read(asking.as_fd(), &mut line[octets..]) {
             Ok(0) | Err(_) => return None,
             Ok(more) => octets += more,
@@ -171,7 +174,24 @@ fn question(asking: OwnedFd) -> Option<Inspection> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    #[test]
+    fn who_asks_octet_by_octet_is_not_heard_to_the_end() {
+        let (asking, mut peer) = UnixStream::pair().unwrap();
+        let heard = std::thread::spawn(|| question(asking.into()));
+        let all = br#"{"what":"qp","within":1}"#.iter().cycle();
+        let mut drops = all.take(MAX_QUESTION - 1);
+        let is_hung_up = drops.any(|octet| {
+            sleep(PATIENCE / 10);
+            peer.write_all(&[*octet]).is_err()
+        });
+        assert!(is_hung_up);
+        assert!(heard.join().unwrap().is_none());
+    }
 
     #[test]
     fn as_many_strangers_as_can_wait_are_turned_away_before_a_rest() {
