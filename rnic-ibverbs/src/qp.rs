@@ -156,24 +156,36 @@ enum ConnectedBy {
     Program,
 }
 
-/// Has a new queue pair share the receives that its attributes name: returns those if it is for
-/// datagrams. They serve either datagrams or connections.
+/// Has a new datagram queue pair take from the shared receives that its attributes name, if they do.
+/// They serve either datagrams or connections.
 ///
 /// # Safety
 /// The objects that are named exist, or are NULL.
-unsafe fn share(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Option<Taker>, Errno> {
+unsafe fn take_shared(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Option<Taker>, Errno> {
     if init.srq.is_null() {
         return Ok(None);
     }
     let object = Srq::here(init.srq)?;
-    if init.qp_type != IBV_QPT_UD {
-        object.give_to_engine()?;
-        return Ok(None);
-    }
     if (*init.srq).pd != pd {
         return Err(Errno::EINVAL);
     }
     object.receives.taker().map(Some)
+}
+
+/// Makes the queue pair of the device for connections. Shared receives are theirs from then on, and
+/// not before: where there is none they may still be for datagrams.
+///
+/// # Safety
+/// As of [`make`].
+unsafe fn make_connected(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+) -> Result<rnic_verbs::Qp, Errno> {
+    let made = make(pd, init)?;
+    if !init.srq.is_null() {
+        Srq::here(init.srq)?.give_to_engine()?;
+    }
+    Ok(made)
 }
 
 /// Makes the queues of a datagram queue pair, which peers know by a number.
@@ -233,18 +245,18 @@ unsafe fn create(
     check(&init.cap, !init.srq.is_null())?;
     let adapter = Context::of((*pd).context).adapter;
     let is_datagram = init.qp_type == IBV_QPT_UD;
-    let shared = share(pd, init)?;
-    let inner = match is_datagram {
-        // Its receives are no engine's.
-        true => make(
-            pd,
-            &ibv_qp_init_attr {
+    let (shared, inner) = match is_datagram {
+        true => {
+            let shared = take_shared(pd, init)?;
+            // Its receives are no engine's.
+            let own = ibv_qp_init_attr {
                 srq: null_mut(),
                 ..*init
-            },
-        ),
-        false => make(pd, init),
-    }?;
+            };
+            (shared, make(pd, &own)?)
+        }
+        false => (None, make_connected(pd, init)?),
+    };
     let real = inner.caps();
     init.cap.max_send_wr = real.max_send_wr;
     init.cap.max_recv_wr = match init.srq.is_null() {

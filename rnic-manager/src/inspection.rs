@@ -7,9 +7,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{self, geteuid};
@@ -30,8 +30,8 @@ pub(crate) const NAMES: &str = "rnic/device/";
 
 /// Those who may wait for an answer.
 const BACKLOG: i32 = 64;
-/// How long nobody is heard after a stranger came: strangers that come again and again take no
-/// processor from the program.
+/// How long nobody is heard after so many strangers as may wait: those that come again and again take
+/// no processor from the program, and keep nobody out who waits behind them.
 const REST: Duration = Duration::from_millis(100);
 /// How long who asks may take to say what.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -67,6 +67,24 @@ pub(crate) struct Question {
 pub struct InspectionSocket {
     socket: PrivateFd,
     closed: AtomicBool,
+    strangers: Strangers,
+}
+
+/// How many strangers came since the last rest.
+#[derive(Debug, Default)]
+struct Strangers(AtomicI32);
+
+impl Strangers {
+    /// Returns how long to rest after one more.
+    fn rest(&self) -> Duration {
+        match self.0.fetch_add(1, Ordering::Relaxed) + 1 < BACKLOG {
+            true => Duration::ZERO,
+            false => {
+                self.0.store(0, Ordering::Relaxed);
+                REST
+            }
+        }
+    }
 }
 
 impl InspectionSocket {
@@ -85,6 +103,7 @@ impl InspectionSocket {
         Ok(Self {
             socket: socket.into(),
             closed: AtomicBool::new(false),
+            strangers: Strangers::default(),
         })
     }
 
@@ -97,7 +116,7 @@ impl InspectionSocket {
                         Some(inspection) => return Some(inspection),
                         None => continue,
                     },
-                    false => sleep(REST),
+                    false => sleep(self.strangers.rest()),
                 },
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
                 // There is room again when the program closes something.
@@ -133,10 +152,13 @@ fn may_ask(asking: &OwnedFd) -> bool {
 
 /// Reads a question.
 fn question(asking: OwnedFd) -> Option<Inspection> {
-    set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE)).ok()?;
+    let until = Instant::now() + PATIENCE;
     let mut line = [0; MAX_QUESTION];
     let mut octets = 0;
     while !line[..octets].ends_with(b"\n") {
+        // A time of zero is none that can be set.
+        let left = until.saturating_duration_since(Instant::now());
+        set_socket_timeout(&asking, Timeout::Recv, Some(left)).ok()?;
         match unistd::read(asking.as_fd(), &mut line[octets..]) {
             Ok(0) | Err(_) => return None,
             Ok(more) => octets += more,
@@ -148,4 +170,37 @@ fn question(asking: OwnedFd) -> Option<Inspection> {
         within: Duration::from_millis(within.into()).min(LONGEST),
         answer: asking,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn who_asks_octet_by_octet_is_not_heard_to_the_end() {
+        let (asking, mut peer) = UnixStream::pair().unwrap();
+        let heard = std::thread::spawn(|| question(asking.into()));
+        let all = br#"{"what":"qp","within":1}"#.iter().cycle();
+        let mut drops = all.take(MAX_QUESTION - 1);
+        let is_hung_up = drops.any(|octet| {
+            sleep(PATIENCE / 10);
+            peer.write_all(&[*octet]).is_err()
+        });
+        assert!(is_hung_up);
+        assert!(heard.join().unwrap().is_none());
+    }
+
+    #[test]
+    fn as_many_strangers_as_can_wait_are_turned_away_before_a_rest() {
+        let strangers = Strangers::default();
+        for _ in 0..2 {
+            for _ in 1..BACKLOG {
+                assert_eq!(strangers.rest(), Duration::ZERO);
+            }
+            assert_eq!(strangers.rest(), REST);
+        }
+    }
 }

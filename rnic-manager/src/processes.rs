@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::{Pid, geteuid};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
 };
@@ -45,35 +46,68 @@ impl DeviceProcess {
 /// process is root's, or else those of its own user, and of these those that are `wanted`. Passes
 /// on what they say, some at a time, until `each` wants no more. A process is waited for as long as
 /// stated, and all together eight times as long. What they say is theirs, and may be anything.
+///
+/// Returns how many were not reached, whoever they are: others wait there, as many as may.
 pub fn inspect_processes(
     what: &str,
     within: Duration,
     wanted: impl Fn(&DeviceProcess) -> bool,
     mut each: impl FnMut(Vec<(DeviceProcess, Inspected)>) -> bool,
-) {
+) -> usize {
     let until = Instant::now() + ALL_TOGETHER * within;
+    let left = || until.saturating_duration_since(Instant::now());
     let list = fs::read(LIST).unwrap_or_default();
     let list = String::from_utf8_lossy(&list);
+    let is_wanted = |(process, _): &Reached| may_be_asked(process) && wanted(process);
     let mut names = list.lines().filter_map(listening);
+    let mut crowded = Vec::new();
     loop {
-        let found = names.by_ref().filter_map(reach);
-        let found = found.filter(|(process, _)| may_be_asked(process) && wanted(process));
-        let (processes, sockets): (Vec<_>, Vec<_>) = found.take(INSPECTIONS).unzip();
-        if processes.is_empty() {
-            return;
-        }
-        let within = within.min(until.saturating_duration_since(Instant::now()));
-        let said = match within.is_zero() {
-            true => processes.iter().map(|_| Inspected::not_asked()).collect(),
-            false => {
-                sockets.iter().for_each(|socket| ask(socket, what, within));
-                inspected::read(sockets, within)
+        let found = names.by_ref().filter_map(|name| {
+            let reached = reach(name, Duration::ZERO);
+            if matches!(reached, Err(Crowded)) {
+                crowded.push(name);
             }
-        };
-        if !each(processes.into_iter().zip(said).collect()) {
-            return;
+            reached.ok().flatten()
+        });
+        let found: Vec<_> = found.filter(is_wanted).take(INSPECTIONS).collect();
+        if found.is_empty() {
+            break;
+        }
+        if !each(ask_some(found, what, within.min(left()))) {
+            return 0;
         }
     }
+    // Those that cannot be reached at once keep none of the others waiting.
+    let mut not_reached = 0;
+    for (at, name) in crowded.iter().enumerate() {
+        let share = left() / (crowded.len() - at).try_into().unwrap_or(u32::MAX);
+        let found = match reach(name, within.min(share)) {
+            Ok(found) => found.filter(is_wanted),
+            Err(Crowded) => {
+                not_reached += 1;
+                None
+            }
+        };
+        if let Some(found) = found
+            && !each(ask_some(vec![found], what, within.min(left())))
+        {
+            break;
+        }
+    }
+    not_reached
+}
+
+/// Asks processes, unless there is no time left.
+fn ask_some(found: Vec<Reached>, what: &str, within: Duration) -> Vec<(DeviceProcess, Inspected)> {
+    let (processes, sockets): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let said = match within.is_zero() {
+        true => processes.iter().map(|_| Inspected::not_asked()).collect(),
+        false => {
+            sockets.iter().for_each(|socket| ask(socket, what, within));
+            inspected::read(sockets, within)
+        }
+    };
+    processes.into_iter().zip(said).collect()
 }
 
 /// Returns the name in a line of the list, if a process is asked there.
@@ -87,19 +121,41 @@ fn listening(line: &str) -> Option<&str> {
     (is_one && flags & LISTENS != 0).then_some(name)
 }
 
-/// Connects, and returns who is there. Nobody is if the process has just ended.
-fn reach(name: &str) -> Option<(DeviceProcess, OwnedFd)> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
-    // It does not wait where too many wait already.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
-    connect(&socket, &address).ok()?;
-    let listens = getsockopt(&socket, sockopt::PeerCredentials).ok()?;
+/// A process, and the socket at which it is asked.
+type Reached = (DeviceProcess, OwnedFd);
+
+/// As many wait for an answer as may.
+struct Crowded;
+
+/// Connects, and returns who is there. Nobody is if the process has just ended. Waits for a place
+/// among those who wait.
+fn reach(name: &str, within: Duration) -> Result<Option<Reached>, Crowded> {
+    match connected(name, within) {
+        Ok(reached) => Ok(Some(reached)),
+        Err(rustix::io::Errno::AGAIN) => Err(Crowded),
+        Err(_) => Ok(None),
+    }
+}
+
+fn connected(name: &str, within: Duration) -> rustix::io::Result<Reached> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let waits = match within.is_zero() {
+        true => SocketFlags::NONBLOCK,
+        false => SocketFlags::empty(),
+    };
+    let flags = SocketFlags::CLOEXEC | waits;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    if !within.is_zero() {
+        set_socket_timeout(&socket, Timeout::Send, Some(within))?;
+    }
+    connect(&socket, &address)?;
+    let listens = getsockopt(&socket, sockopt::PeerCredentials);
+    let listens = listens.map_err(|errno| rustix::io::Errno::from_raw_os_error(errno as i32))?;
     let process = DeviceProcess {
         uid: listens.uid(),
         pid: listens.pid(),
     };
-    Some((process, socket))
+    Ok((process, socket))
 }
 
 fn may_be_asked(process: &DeviceProcess) -> bool {
@@ -131,19 +187,22 @@ mod tests {
     use crate::inspected::InspectionEnd;
     use crate::inspection::{Inspection, InspectionSocket};
 
-    /// Returns what this process says, of each of its devices.
-    fn ask_this(what: &str) -> Vec<Inspected> {
+    /// Returns what this process says, of each of its devices, and how many were not reached.
+    fn ask_this(what: &str, within: Duration) -> (Vec<Inspected>, usize) {
         let own = std::process::id() as i32;
-        let (mut all, within) = (Vec::new(), Duration::from_secs(20));
+        let mut all = Vec::new();
         let this = |process: &DeviceProcess| process.pid == own;
-        inspect_processes(what, within, this, |some| {
+        let not_reached = inspect_processes(what, within, this, |some| {
             let is_own = |(process, _): &(DeviceProcess, _)| process.uid == geteuid().as_raw();
             assert!(some.iter().all(is_own));
             all.extend(some.into_iter().map(|(_, said)| said));
             true
         });
-        all
+        (all, not_reached)
     }
+
+    /// Longer than anything takes.
+    const LONG: Duration = Duration::from_secs(20);
 
     #[test]
     fn a_process_is_asked_until_its_device_is_closed() {
@@ -156,14 +215,46 @@ mod tests {
             }
         });
         for what in ["qp", "connection"] {
-            let [said] = <[_; 1]>::try_from(ask_this(what)).unwrap();
+            let [said] = <[_; 1]>::try_from(ask_this(what, LONG).0).unwrap();
             assert_eq!(said.said, format!("{what}!").into_bytes());
             assert_eq!(said.end, InspectionEnd::Closed);
         }
         socket.close();
         answers.join().unwrap();
         drop(socket);
-        assert_eq!(ask_this("qp"), []);
+        assert_eq!(ask_this("qp", LONG).0, []);
+        where_as_many_wait_as_may();
+    }
+
+    /// Not a test of its own: that would see the other one's socket.
+    fn where_as_many_wait_as_may() {
+        let socket = Arc::new(InspectionSocket::listen().unwrap());
+        let list = fs::read_to_string(LIST).unwrap();
+        let mut crowd = Vec::new();
+        for name in list.lines().filter_map(listening) {
+            // Those of other processes are left alone.
+            while let Ok(Some((process, waits))) = reach(name, Duration::ZERO)
+                && process.pid == std::process::id() as i32
+            {
+                crowd.push(waits);
+            }
+        }
+        // It is not overlooked, though nobody can say whose it is.
+        let (said, not_reached) = ask_this("qp", Duration::from_millis(10));
+        assert!(said.is_empty() && not_reached > 0, "{said:?}");
+        // It is heard once those have gone who were in front.
+        let asking = thread::spawn(|| ask_this("qp", LONG));
+        let answering = socket.clone();
+        let answers = thread::spawn(move || {
+            let asked = answering.next().unwrap();
+            let mut answer = std::fs::File::from(asked.answer);
+            answer.write_all(b"here").unwrap();
+        });
+        drop(crowd);
+        let (said, _) = asking.join().unwrap();
+        answers.join().unwrap();
+        assert_eq!(said.len(), 1);
+        assert_eq!(said[0].said, b"here");
     }
 
     #[test]

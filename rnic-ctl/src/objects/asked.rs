@@ -28,6 +28,9 @@ const WHAT: &str = "ask clients";
 /// What there is not either.
 const NOR_PROCESSES: &str =
     "; and no process in this network namespace that you may ask has such a device without rnicd";
+/// What is said of processes at whose sockets as many wait as may.
+const NOT_REACHED: &str = "more in this network namespace may have such devices, and cannot be asked: \
+    others keep their sockets (`ss -xlp | grep rnic/device`) busy; ask again, with a longer --timeout";
 /// Why a process that runs closes the connection without a word.
 const TAKES_ANOTHER: &str =
     "it gives no answer: in its user namespace you are another user than it is; ask from there";
@@ -200,14 +203,19 @@ impl Report<'_> {
         let (what, within, filter) = (self.what, self.within, self.filter);
         let (mut has_any, mut printed) = (false, Ok(()));
         let wanted = |process: &DeviceProcess| filter.admits_process(process);
-        inspect_processes(what, within, wanted, |some| {
+        let not_reached = inspect_processes(what, within, wanted, |some| {
             printed = some.iter().try_for_each(|(process, answer)| {
                 has_any |= self.process(process, answer, &line)?;
                 Ok(())
             });
             printed.is_ok()
         });
-        printed.map(|()| has_any)
+        printed?;
+        if not_reached > 0 {
+            self.code = ExitCode::FAILURE;
+            out::note(format_args!("rnic-ctl: {not_reached} {NOT_REACHED}"));
+        }
+        Ok(has_any || not_reached > 0)
     }
 
     /// Prints what a process says, beside what the kernel knows of it. Returns whether its device is

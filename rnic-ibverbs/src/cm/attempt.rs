@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_verbs::{ConnectionOptions, EndReason, Error, PortReservation};
+use rnic_verbs::{ConnectionOptions, EndReason, Error, PortReservation, Qp};
 
 use crate::adapter::Adapter;
 use crate::cm::verbs::errno_of;
 use crate::errno::Errno;
-use crate::objects::Qp;
 
 /// How often a peer that refuses is asked again by sockets of the kernel, and how long the pause
 /// before that is. Programs tell each other their port before they listen; over adapters it takes
@@ -35,10 +34,10 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Makes a queue pair connect.
-    pub(super) fn start(&self, qp: &Qp) -> Result<(), Errno> {
-        let connect = |local| {
+    pub(super) fn start(&self, qp: &mut Qp) -> Result<(), Errno> {
+        let mut connect = |local| {
             let options = self.options.clone();
-            qp.lock().connect(self.remote, Some(local), options)
+            qp.connect(self.remote, Some(local), options)
         };
         match connect(self.local) {
             // Somebody else got the port meanwhile, or may have another one only.

@@ -108,11 +108,15 @@ unsafe fn connect(id: *mut rdma_cm_id, given: *const rdma_conn_param) -> Result<
     let given = checked(id, given)?;
     let attempt = begin(this, given)?;
     let number = given.map_or(0, |given| given.qp_num);
-    let connected = with_queue_pair(id, attempt.adapter, number, |qp| start(this, qp, &attempt));
+    let connected = match this.qp_type {
+        IBV_QPT_UD => ask(this, &attempt),
+        _ => with_queue_pair(id, attempt.adapter, number, |qp| start(this, qp, &attempt)),
+    };
     if let Err(errno) = connected {
         table::forget_connection_of(attempt.adapter, this);
         let mut state = this.state();
         (state.phase, state.attempt) = (Phase::RouteResolved, None);
+        state.asking = None;
         return Err(errno);
     }
     this.state().connect_data.clear();
@@ -172,7 +176,16 @@ unsafe fn begin(this: &Arc<Id>, given: Option<&rdma_conn_param>) -> Result<Attem
 /// Makes the queue pair connect, and remembers whose connection it is.
 fn start(this: &Arc<Id>, qp: &Qp, attempt: &Attempt) -> Result<(), Errno> {
     table::remember_connection(attempt.adapter, qp.number(), this)?;
-    attempt.start(qp)
+    attempt.start(&mut qp.lock())
+}
+
+/// Asks a peer for the queue pair of its datagrams, with a queue pair for that alone: whatever the
+/// peer does with the connection, those of the program stay as they are.
+fn ask(this: &Arc<Id>, attempt: &Attempt) -> Result<(), Errno> {
+    let qp = sidr::asker(attempt.adapter)?;
+    table::remember_connection(attempt.adapter, qp.number(), this)?;
+    let mut state = this.state();
+    attempt.start(state.asking.insert(qp))
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_connect")]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::libc::free;
-use rnic_verbs::{ConnectRequest, QpNumber};
+use rnic_verbs::{ConnectRequest, Qp, QpNumber};
 
 use crate::abi::*;
 use crate::adapter::Adapter;
@@ -122,6 +122,8 @@ pub(super) struct State {
     pub(super) attempt: Option<Attempt>,
     /// The queue pair that it has connected, or is connecting.
     pub(super) connection: Option<QpNumber>,
+    /// What asks a peer for the queue pair of its datagrams, until that has answered.
+    pub(super) asking: Option<Qp>,
     /// It has begun to connect, or was accepted.
     pub(super) was_begun: bool,
     /// A peer has asked for it.

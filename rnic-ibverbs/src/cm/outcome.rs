@@ -9,6 +9,7 @@ use crate::cm::attempt::{Attempt, PAUSE};
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::sidr::{self, Answer, Peer};
+use crate::cm::table;
 use crate::cm::verbs;
 use crate::dispatch::spawn;
 use crate::errno::Errno;
@@ -109,14 +110,19 @@ fn tries_again(id: &Arc<Id>, reason: &EndReason) -> bool {
     }
     drop(state);
     let again = attempt.plainer(reason);
-    again.is_some_and(|again| starts(&again, number))
+    again.is_some_and(|again| starts(id, &again, number))
 }
 
 /// Makes a queue pair connect. Returns whether it does: the program may have destroyed it meanwhile.
-fn starts(attempt: &Attempt, number: QpNumber) -> bool {
+fn starts(id: &Id, attempt: &Attempt, number: QpNumber) -> bool {
+    if id.qp_type == IBV_QPT_UD {
+        let mut state = id.state();
+        let asking = state.asking.as_mut();
+        return asking.is_some_and(|qp| attempt.start(qp).is_ok());
+    }
     let mut begun = false;
     verbs::with_number(attempt.adapter, number, |qp| {
-        begun = attempt.start(qp).is_ok();
+        begun = attempt.start(&mut qp.lock()).is_ok();
     });
     begun
 }
@@ -130,7 +136,7 @@ fn starts_later(id: &Arc<Id>, attempt: Attempt, number: QpNumber) -> bool {
             let state = id.state();
             state.phase == Phase::Connecting && !state.disconnected
         };
-        if waits() && !starts(&attempt, number) {
+        if waits() && !starts(&id, &attempt, number) {
             id.state().attempt = None;
             tell(&id, ConnectionEvent::Failed(EndReason::Refused));
         }
@@ -168,7 +174,7 @@ fn failure(reason: &EndReason) -> (u32, Errno) {
     }
 }
 
-/// Tells an id that has asked for datagrams what became of that. No connection was made.
+/// Tells an id that has asked for datagrams what became of that. What asked goes.
 fn tell_asker(id: &Arc<Id>, event: &ConnectionEvent) {
     let mut state = id.state();
     state.attempt = None;
@@ -176,6 +182,7 @@ fn tell_asker(id: &Arc<Id>, event: &ConnectionEvent) {
         return;
     }
     state.phase = Phase::Over;
+    let asking = (state.asking.take(), state.connection.take(), state.adapter);
     let unreachable = |status: i32, private_data: &[u8]| EventData {
         private_data: private_data.to_vec(),
         peer: Some(Peer::default()),
@@ -201,17 +208,18 @@ fn tell_asker(id: &Arc<Id>, event: &ConnectionEvent) {
         ConnectionEvent::Failed(EndReason::Refused) => unreachable(sidr::NOBODY.into(), &[]),
         ConnectionEvent::Failed(reason) => unreachable(-(failure(reason).1 as i32), &[]),
         // Who accepts has not understood.
-        ConnectionEvent::Established(_) => {
-            if let (Some(adapter), Some(number)) = (state.adapter, state.connection) {
-                verbs::abort(adapter, number);
-            }
-            unreachable(sidr::NOBODY.into(), &[])
-        }
+        ConnectionEvent::Established(_) => unreachable(sidr::NOBODY.into(), &[]),
         ConnectionEvent::Disconnected(_) | ConnectionEvent::PeerLeft(_) => {
             unreachable(-(Errno::ECONNABORTED as i32), &[])
         }
     };
     id.tell_in(&state, what);
+    drop(state);
+    if let (asker, Some(number), Some(adapter)) = asking {
+        table::forget_connection(adapter, number);
+        // Its number may be another's from here on.
+        drop(asker);
+    }
 }
 
 /// Tells an id that its queue pair was destroyed. What the engine would still report does not come

@@ -2,7 +2,8 @@
 //!
 //! InfiniBand has messages for that, SIDR REQ and SIDR REP. Here the question is the private data
 //! of a connection request. The answer is the private data of the Reply, which rejects in any case: no
-//! connection is made. Datagrams go over [links](crate::datagrams), as those of programs that find
+//! connection is made, and who makes one has not understood. Datagrams go over
+//! [links](crate::datagrams), as those of programs that find
 //! each other in another way.
 //!
 //! | octets | question | answer |
@@ -17,8 +18,13 @@
 //! Numbers are in network byte order.
 
 use std::fmt;
+use std::task::Waker;
+
+use rnic_verbs::{Qp, QpCaps};
 
 use crate::abi::ibv_ah_attr;
+use crate::adapter::Adapter;
+use crate::errno::{Errno, ToErrno};
 
 /// The Q_Key that rdma_cm gives its queue pairs.
 pub(super) const QKEY: u32 = 0x0123_4567;
@@ -51,6 +57,20 @@ impl fmt::Debug for Peer {
         let number = format_args!("{:#x}", self.qp_num);
         f.debug_tuple("Peer").field(&number).finish()
     }
+}
+
+/// Makes a queue pair that asks.
+pub(super) fn asker(adapter: &'static Adapter) -> Result<Qp, Errno> {
+    let device = adapter.device()?;
+    let caps = QpCaps {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_sge: 1,
+        ..QpCaps::default()
+    };
+    let cq = device.cq_notifying(2, Waker::noop().clone());
+    let made = cq.and_then(|cq| device.pd().qp(&cq, &cq, caps));
+    made.map_err(|why| why.errno())
 }
 
 fn begin(status: u8) -> Vec<u8> {

@@ -249,6 +249,12 @@ pub(super) unsafe fn with_queue_pair(
         return if fits { work(qp) } else { Err(Errno::EINVAL) };
     }
     let number = adapter.numbers.find(qp_num).ok_or(Errno::EINVAL)?;
+    let connects = (*id).qp_type != IBV_QPT_UD;
+    let work = |qp: &Qp| match connects && qp.datagrams.is_some() {
+        // What it would be sent over a connection has no receives.
+        true => Err(Errno::EINVAL),
+        false => work(qp),
+    };
     crate::qp::with_number(adapter, number, work).unwrap_or(Err(Errno::EINVAL))
 }
 

@@ -11,6 +11,10 @@ use crate::roles::PORT;
 pub(crate) const DATAGRAM_SERVER: &str = "datagram-server";
 pub(crate) const DATAGRAM_CLIENT: &str = "datagram-client";
 
+/// A peer that takes questions for connection requests at first, and who asks it.
+pub(crate) const STRANGE_SERVER: &str = "datagram-stranger";
+pub(crate) const STRANGE_CLIENT: &str = "datagram-strangers-client";
+
 /// Octets in front of the payload of a receive.
 const GRH: usize = 40;
 
@@ -29,6 +33,8 @@ pub(crate) fn play(role: &str) -> bool {
         match role {
             DATAGRAM_SERVER => server(),
             DATAGRAM_CLIENT => client(),
+            STRANGE_SERVER => crate::plain::answer_questions(PORT),
+            STRANGE_CLIENT => strangers_client(),
             _ => return false,
         }
     }
@@ -147,6 +153,13 @@ unsafe fn client() {
     ok(rdma_ack_cm_event(event));
     tell(id, &peer);
     fails(rdma_disconnect(id), libc::EINVAL);
+    // No connection comes of its queue pair.
+    let connecting = resolved(channel, RDMA_PS_TCP, PORT);
+    rdma_destroy_qp(connecting);
+    let mut by_number = parameters(b"", (1, 1));
+    by_number.qp_num = (*(*id).qp).qp_num;
+    fails(rdma_connect(connecting, &mut by_number), libc::EINVAL);
+    ok(rdma_destroy_id(connecting));
 
     for (port, status, data) in [(PORT, REJECTED, &b"no"[..]), (PORT + 1, NOBODY, b"")] {
         let id = resolved(channel, RDMA_PS_UDP, port);
@@ -165,6 +178,37 @@ unsafe fn client() {
         ok(rdma_destroy_id(id));
     }
     for id in [id, other] {
+        rdma_destroy_qp(id);
+        ok(rdma_destroy_id(id));
+    }
+    rdma_destroy_event_channel(channel);
+}
+
+/// What a peer does with one question is nothing to the next, and needs no queue pair.
+unsafe fn strangers_client() {
+    let channel = rdma_create_event_channel();
+    let ids = [(); 3].map(|()| resolved(channel, RDMA_PS_UDP, PORT));
+    for id in &ids[1..] {
+        rdma_destroy_qp(*id);
+    }
+    for id in &ids[..2] {
+        ok(rdma_connect(*id, &mut parameters(b"hello", (0, 0))));
+        let failed = next(channel, RDMA_CM_EVENT_UNREACHABLE);
+        assert_eq!((failed.id, failed.status), (*id, NOBODY));
+    }
+    ok(rdma_connect(ids[2], &mut parameters(b"hello", (0, 0))));
+    let mut event = null_mut();
+    ok(rdma_get_cm_event(channel, &mut event));
+    let copied = copy(event);
+    assert_eq!(name(copied.event), name(RDMA_CM_EVENT_ESTABLISHED));
+    assert_eq!((copied.id, &*copied.data), (ids[2], &b"here"[..]));
+    let peer = (*event).param.ud;
+    assert_eq!((peer.qp_num, peer.qkey), (0x0040_0001, 77));
+    ok(rdma_ack_cm_event(event));
+    // One that is destroyed while it asks asks no more.
+    let id = resolved(channel, RDMA_PS_UDP, PORT);
+    ok(rdma_connect(id, &mut parameters(b"hello", (0, 0))));
+    for id in ids.into_iter().chain([id]) {
         rdma_destroy_qp(id);
         ok(rdma_destroy_id(id));
     }

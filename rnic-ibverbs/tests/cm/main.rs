@@ -56,6 +56,16 @@ fn a_peer_is_asked_for_the_queue_pair_of_its_datagrams() {
     );
 }
 
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_peer_that_does_not_understand_a_question_keeps_nobody_from_asking() {
+    play(
+        "udstr",
+        datagrams::STRANGE_SERVER,
+        datagrams::STRANGE_CLIENT,
+    );
+}
+
 /// Its Reply has no enhanced data, or it does not know such a Request at all.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]

@@ -30,8 +30,9 @@ pub(crate) const ANSWERS: [Answer; 4] = [
 const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY: &[u8; 16] = b"MPA ID Rep Frame";
 
-/// Flags of a start-up frame: C, and S of RFC 6581.
+/// Flags of a start-up frame: C, R, and S of RFC 6581.
 const CRC: u8 = 0x40;
+const REJECTS: u8 = 0x20;
 const ENHANCED: u8 = 0x10;
 
 /// Reads a Request. Returns its flags, revision and private data.
@@ -99,4 +100,26 @@ pub(crate) fn server(port: u16) {
     }
     listener.set_nonblocking(true).unwrap();
     assert!(listener.accept().is_err(), "asked a third time");
+}
+
+/// Answers questions for datagrams: accepts two connections, and says something there at once, and
+/// then a queue pair as rnic does.
+pub(crate) fn answer_questions(port: u16) {
+    /// Depths of 8, and that it takes a Write to begin with.
+    const ENHANCED_DATA: [u8; 4] = [0x80, 8, 0x80, 8];
+    let listener = TcpListener::bind((SERVER, port)).unwrap();
+    println!("\n{READY}");
+    let accepted = (CRC | ENHANCED, &b""[..], &[0x55; 64][..]);
+    let numbers = b"RNRS\x01\0\0\0\0\x40\0\x01\0\0\0\x4dhere";
+    let answered = (CRC | ENHANCED | REJECTS, &numbers[..], &b""[..]);
+    for (flags, data, behind) in [accepted, accepted, answered] {
+        let (mut peer, _) = listener.accept().unwrap();
+        let (_, revision, asked) = read_request(&mut peer);
+        assert_eq!((revision, &asked[4..]), (2, &b"RNRS\x01\0\0\0hello"[..]));
+        let rest = [flags, 2, 0, (ENHANCED_DATA.len() + data.len()) as u8];
+        let reply = [&REPLY[..], &rest, &ENHANCED_DATA, data, behind].concat();
+        peer.write_all(&reply).unwrap();
+        // It may be reset for what it has said.
+        let _ = peer.read_to_end(&mut Vec::new());
+    }
 }

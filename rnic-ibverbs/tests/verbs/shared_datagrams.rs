@@ -94,6 +94,12 @@ pub(crate) unsafe fn shared_datagrams() {
         ..ibv_srq_attr::default()
     };
     ok(ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT));
+    // A queue pair of connections that is not made leaves them to datagrams.
+    let elsewhere = made(ibv_alloc_pd(side.context));
+    let mut attr = qp_attributes(side.cq);
+    attr.srq = srq;
+    refused(ibv_create_qp(elsewhere, &mut attr), libc::EINVAL);
+    ok(ibv_dealloc_pd(elsewhere));
     datagrams(&mut side, srq);
     // A connection gets what is left, and then datagrams do not any more.
     let mut attr = qp_attributes(side.cq);
