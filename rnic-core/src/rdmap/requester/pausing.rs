@@ -88,8 +88,11 @@ impl Requester {
             Pause::From(first) => Some(first),
             Pause::No | Pause::Exceeded => None,
         };
-        let ends = [limits.finish, paused, limits.stopped];
-        self.end = ends.into_iter().flatten().min();
+        // No request has the number that stands for none.
+        let [finish, paused, stopped] =
+            [limits.finish, paused, limits.stopped].map(|end| end.unwrap_or(u64::MAX));
+        let end = finish.min(paused).min(stopped);
+        self.end = (end < u64::MAX).then_some(end);
     }
 
     pub(super) fn limits(&mut self) -> &mut Limits {
