@@ -72,7 +72,7 @@ impl Policies {
     /// Returns the policies, those with precedence first.
     pub(crate) fn by_precedence(&self) -> Vec<&Policy> {
         let mut all: Vec<_> = self.0.iter().collect();
-        all.sort_by_key(|policy| policy.priority);
+        all.sort_by_key(|policy| (policy.priority, policy.index));
         all
     }
 

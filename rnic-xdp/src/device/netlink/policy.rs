@@ -125,6 +125,8 @@ fn ports([port, mask]: [[u8; 2]; 2]) -> Ports {
 pub(crate) struct Policy {
     pub(super) outgoing: bool,
     pub(super) priority: u32,
+    /// The kernel counts its policies: of two with the same priority the older one has precedence.
+    pub(super) index: u32,
     /// Main policies and sub policies apply both.
     kind: u8,
     pub(super) local: Prefix,
@@ -188,6 +190,7 @@ impl Policy {
         Some(Self {
             outgoing,
             priority: raw.priority,
+            index: raw.index,
             kind: attributes.value(XFRMA_POLICY_TYPE).unwrap_or(0),
             local: local.0,
             local_ports: local.1,
@@ -214,6 +217,7 @@ impl Policy {
                 blocks.push(Self {
                     outgoing,
                     priority: u32::MAX,
+                    index: 0,
                     kind: 0,
                     local: Prefix::new(any, 0),
                     local_ports: Ports::ALL,

@@ -339,6 +339,33 @@ fn policies_of_an_xfrm_interface_are_demands_of_rnics_own() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn of_policies_with_one_priority_the_older_one_decides_as_in_the_kernel() {
+    let namespace = Namespace::new("xfrm-age").unwrap();
+    let Some(mut socket) = namespace.run(|| PolicySocket::open(Groups::NONE).unwrap()) else {
+        eprintln!("SKIPPED: the age of policies needs a kernel with IPsec");
+        return;
+    };
+    for policy in [
+        "src 192.0.0.0/16 dst 192.0.2.0/24 dir out action block if_id 7",
+        "src 192.0.2.0/24 dst 192.0.2.0/24 dir out if_id 7",
+    ] {
+        namespace.ip(&format!("xfrm policy add {policy}")).unwrap();
+    }
+    let first = |socket: &mut PolicySocket| {
+        let policies = socket.read(7).unwrap();
+        policies.by_precedence()[0].action.clone()
+    };
+    assert_eq!(first(&mut socket), Action::Block);
+    // One that is replaced keeps its age.
+    let replaced = "src 192.0.0.0/16 dst 192.0.2.0/24 dir out action block if_id 7";
+    namespace
+        .ip(&format!("xfrm policy update {replaced}"))
+        .unwrap();
+    assert_eq!(first(&mut socket), Action::Block);
+}
+
+#[test]
 fn what_is_protected_both_ways_needs_no_other_protection() {
     let (local, remote) = (at("192.0.2.1:1"), at("198.51.100.9:2"));
     let out = || Raw::protecting(HERE, THERE);
