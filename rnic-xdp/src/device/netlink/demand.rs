@@ -69,9 +69,11 @@ impl Policy {
 }
 
 impl Policies {
-    /// Returns the policies, those with precedence first.
+    /// Returns the policies, those with precedence first. One that lets through on a single link is
+    /// left out: which link a packet leaves by is not asked, and in doubt it is protected.
     pub(crate) fn by_precedence(&self) -> Vec<&Policy> {
-        let mut all: Vec<_> = self.0.iter().collect();
+        let counts = |policy: &&Policy| policy.is_demand() || policy.link.is_none();
+        let mut all: Vec<_> = self.0.iter().filter(counts).collect();
         all.sort_by_key(|policy| (policy.priority, policy.index));
         all
     }

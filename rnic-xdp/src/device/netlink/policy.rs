@@ -134,7 +134,7 @@ pub(crate) struct Policy {
     pub(super) remote: Prefix,
     pub(super) remote_ports: Ports,
     /// The link that it is for, if it is for one only.
-    link: Option<u32>,
+    pub(super) link: Option<u32>,
     /// The kernel's default for packets that no policy selects.
     is_default: bool,
     pub(super) action: Action,
@@ -232,7 +232,7 @@ impl Policy {
         blocks
     }
 
-    fn is_demand(&self) -> bool {
+    pub(super) fn is_demand(&self) -> bool {
         self.action != Action::Pass
     }
 

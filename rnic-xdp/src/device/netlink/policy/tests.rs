@@ -366,6 +366,32 @@ fn of_policies_with_one_priority_the_older_one_decides_as_in_the_kernel() {
 }
 
 #[test]
+fn what_may_pass_on_one_link_may_not_pass_on_the_others() {
+    let pass = Policy {
+        link: Some(3),
+        ..Raw {
+            priority: 1,
+            templates: Vec::new(),
+            ..Raw::protecting(HERE, THERE)
+        }
+        .read()
+        .unwrap()
+    };
+    let protect = Raw::protecting(HERE, THERE).read().unwrap();
+    let block = Policy {
+        link: Some(3),
+        action: Action::Block,
+        ..pass.clone()
+    };
+    let first = |policy: Policy| {
+        let policies = Policies(vec![policy, protect.clone()]);
+        policies.by_precedence()[0].action.clone()
+    };
+    assert_eq!(first(pass), protect.action);
+    assert_eq!(first(block), Action::Block);
+}
+
+#[test]
 fn what_is_protected_both_ways_needs_no_other_protection() {
     let (local, remote) = (at("192.0.2.1:1"), at("198.51.100.9:2"));
     let out = || Raw::protecting(HERE, THERE);
