@@ -417,4 +417,19 @@ fn what_is_protected_both_ways_needs_no_other_protection() {
     let wide = Raw::protecting(("192.0.0.0", 16), THERE).read().unwrap();
     assert!(!policies(vec![out()]).protect_all_of(&wide));
     assert!(!policies(vec![incoming()]).protect_all_of(&narrow));
+    // A part of it is let through.
+    let some = |priority, destination_port| Raw {
+        priority,
+        destination_port,
+        templates: Vec::new(),
+        ..Raw::protecting(HERE, ("198.51.100.128", 25))
+    };
+    assert!(!policies(vec![out(), some(1, 0)]).protect_all_of(&narrow));
+    assert!(!policies(vec![out(), some(1, 80)]).protect_all_of(&narrow));
+    assert!(policies(vec![out(), some(11, 0)]).protect_all_of(&narrow));
+    let elsewhere = Raw {
+        destination: ("203.0.113.0", 24),
+        ..some(1, 0)
+    };
+    assert!(policies(vec![out(), elsewhere]).protect_all_of(&narrow));
 }
