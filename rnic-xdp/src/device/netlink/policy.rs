@@ -344,12 +344,13 @@ impl Policies {
     }
 
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
-    /// is one.
+    /// is one that is not met otherwise.
     pub(crate) fn on_listener(
         &self,
         links: &[u32],
         local: SocketAddr,
         peers: &Peers,
+        is_met: impl Fn(&Policy) -> bool,
     ) -> Option<&Policy> {
         let any_address = local.ip().is_unspecified();
         let is_here = |policy: &Policy| {
@@ -377,7 +378,7 @@ impl Policies {
         let demands = self
             .0
             .iter()
-            .filter(|policy| policy.is_demand() && policy.is_for_link(links));
+            .filter(|policy| policy.is_demand() && policy.is_for_link(links) && !is_met(policy));
         demands.filter(|demand| is_here(demand)).find(|demand| {
             let mut shares = shares(demand).into_iter();
             shares.any(|share| !is_shadowed(demand, share))

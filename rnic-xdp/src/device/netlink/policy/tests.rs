@@ -231,7 +231,11 @@ fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
         ..Raw::protecting(HERE, ("198.51.100.128", 25))
     };
     let policies = Policies(vec![demand, pass.read().unwrap()]);
-    let refused = |local, peers: &Peers| policies.on_listener(&[], at(local), peers).is_some();
+    let refused = |local, peers: &Peers| {
+        policies
+            .on_listener(&[], at(local), peers, |_| false)
+            .is_some()
+    };
     assert!(refused("192.0.2.1:4420", &Peers::all()));
     assert!(refused("0.0.0.0:4420", &Peers::all()));
     assert!(!refused("192.0.3.1:4420", &Peers::all()));
@@ -248,6 +252,16 @@ fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
     assert!(!refused("192.0.2.1:4420", &only(&["198.51.100.200"])));
     assert!(!refused("0.0.0.0:4420", &only(&["198.51.100.192/26"])));
     assert!(refused("192.0.2.1:4420", &only(&["198.51.100.1"])));
+}
+
+#[test]
+fn a_listener_needs_each_policy_met() {
+    let demand = |destination| Raw::protecting(HERE, destination).read().unwrap();
+    let policies = Policies(vec![demand(THERE), demand(("203.0.113.0", 24))]);
+    let own = Policies(vec![demand(THERE)]);
+    let is_met = |policy: &Policy| own.protect_all_of(policy);
+    let found = policies.on_listener(&[], at("192.0.2.1:4420"), &Peers::all(), is_met);
+    assert_eq!(found, Some(&policies.0[1]));
 }
 
 #[test]
