@@ -76,10 +76,23 @@ class Protection:
             adding.append(f"""ip xfrm state add src {source} dst {to} proto esp spi {state[2]} reqid {REQUEST} \
                 mode {self.mode} replay-window 128 {esn} {keyed(self.algorithm)}""")
         to_west, to_east = adding
+        self.sending = to_west
         number = self._number("east")
         self.nics.west(to_west).checked()
         self.nics.east(f"set -e\n{to_east} {number}\n{to_west} {number}").checked()
         self.nics.west(to_east).checked()
+
+    def add_again(self):
+        """Takes the association that the east sends with away, and adds it as it was at first."""
+        source, to, spi = self.states[-2]
+        self.nics.east(f"""set -e
+            ip xfrm state delete src {source} dst {to} proto esp spi {spi}
+            {self.sending} if_id {IF_ID}""").checked()
+
+    def add_for_the_kernel(self):
+        """Adds an association of the kernel in the east with the key that the east sends with."""
+        source, to, spi = self.states[-2]
+        self.nics.east(self.sending.replace(f"spi {spi}", f"spi {next(self._spis)}")).checked()
 
     def delete(self, keep=2):
         """Deletes all associations but the last ones."""
@@ -254,6 +267,40 @@ def _(nics):
         done, served = client.wait(), serving.wait()
         expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
         wire.check(1000)
+
+
+@case("ESP: a key that is added again goes on with new numbers", kinds=("virtio",))
+def _(nics):
+    with Protection(nics) as protection, Wire(nics) as wire:
+        serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
+        client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
+                                        f"-s 20000 -D 60 {WEST}", 150)
+        nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
+        for _ in range(3):
+            protection.add_again()
+            before = sum(1 for _ in wire.packets())
+            nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 200, "the stream goes on", 40)
+        done, served = client.wait(), serving.wait()
+        expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
+        wire.check(1000)
+
+
+@case("ESP: a key that the kernel uses too is not used", kinds=("virtio",))
+def _(nics):
+    with Protection(nics) as protection, Wire(nics) as wire:
+        serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
+        client = nics.bed.spawn("east", f"exec {nics.ctl} perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
+                                        f"-s 20000 -D 40 {WEST}", 150)
+        spi = struct.pack(">I", protection.states[-2][2])
+        sent = lambda: sum(1 for _, _, payload in wire.packets() if payload[:4] == spi)
+        nics.wait(lambda: sent() > 300, "frames are on the wire", 40)
+        protection.add_for_the_kernel()
+        nics.wait(lambda: "has the key of SPI" in client.output(), "the association is not used", 40)
+        before = sent()
+        protection.rekey()
+        done, served = client.wait(), serving.wait()
+        expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
+        expect(sent() - before < 100, f"{sent() - before} frames more were sealed with the key")
 
 
 @case("ESP: plain segments never reach the engine", kinds=("virtio",))
