@@ -151,6 +151,11 @@ impl Sealer {
         })
     }
 
+    /// Returns whether what is sent between two ends goes as it is.
+    pub(super) fn sends_plain(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.choose(local, remote) == Choice::Bypass
+    }
+
     /// Sends a frame, sealed if it has to be. One that cannot be sealed is not sent: TCP sends it
     /// again.
     fn transmit<F: TxFrames>(&mut self, tx: &mut F, frame: FrameId, len: usize) {

@@ -5,7 +5,10 @@ use crate::counters::DropReason;
 use crate::esp::{
     Action, BLOCK, Change, Demand, Mode, OutboundSa, Ports, Request, SaId, Selector, Template,
 };
+
 use crate::wire::esp::EspHeader;
+use crate::wire::icmp::TooBig;
+use crate::wire::tcp::Seq;
 
 const HOSTS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
@@ -210,4 +213,20 @@ fn packets_that_wait_for_an_association_do_not_crowd_out_requests_for_numbers() 
     let requests: Vec<_> = std::iter::from_fn(|| pair.from.poll_request()).collect();
     assert!(requests.contains(&Request::Numbers(id)));
     assert!(requests.len() < 100, "strangers do not fill the memory");
+}
+
+#[test]
+fn no_router_has_seen_a_segment_that_is_sealed() {
+    let mut pair = Pair::usual();
+    let too_big = |remote| TooBig {
+        local: (ip(HOSTS[0]), 7001).into(),
+        remote: (ip(remote), 7002).into(),
+        seq: Seq(1),
+        mtu: 600,
+    };
+    assert!(!pair.from.heeds(&too_big(HOSTS[1])));
+    assert!(pair.from.heeds(&too_big("192.0.2.3")));
+    // Neither where the association is missing now.
+    pair.from.apply(Change::Gone(pair.sa.id));
+    assert!(!pair.from.heeds(&too_big(HOSTS[1])));
 }
