@@ -291,8 +291,8 @@ def _(nics):
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
         serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
-        client = nics.bed.spawn("east", f"exec {nics.ctl} perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
-                                        f"-s 20000 -D 40 {WEST}", 150)
+        client = nics.bed.spawn("east", f"RUST_LOG=info exec {nics.ctl} perf write-bw --netdev nic0 --via xdp "
+                                        f"--ipsec-if-id {IF_ID} -s 20000 -D 40 {WEST} 2>&1", 150)
         spi = struct.pack(">I", protection.states[-2][2])
         sent = lambda: sum(1 for _, _, payload in wire.packets() if payload[:4] == spi)
         nics.wait(lambda: sent() > 300, "frames are on the wire", 40)
