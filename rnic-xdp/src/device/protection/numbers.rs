@@ -28,9 +28,9 @@ const MARGIN: u64 = 1 << 16;
 const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
-/// The last number that this process took under each key, by a fingerprint of that. Associations may
-/// be added again with a key that was used, and with the kernel's counter of an earlier time: MOBIKE
-/// does so. A fingerprint that two keys have in common costs numbers, and nothing else.
+/// The last number that this process took under each key, by a fingerprint of that. An association
+/// may be added again with its key and with the kernel's counter of an earlier time: MOBIKE does so.
+/// A fingerprint that two keys have in common costs numbers, and nothing else.
 static TAKEN: LazyLock<Mutex<Taken>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
