@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use crate::counters::DropCounters;
+use crate::wire::icmp::TooBig;
 
 use super::change::{Change, Request};
 use super::open::Opener;
@@ -63,6 +64,12 @@ impl Protection {
     /// asked for then.
     pub fn inner_mtu(&mut self, local: IpAddr, remote: IpAddr, mtu: u16) -> Option<u16> {
         self.sealer.inner_mtu(local, remote, mtu)
+    }
+
+    /// Returns whether a message of a router may be heeded. One about a segment that is sealed is
+    /// forged: no router has seen that.
+    pub fn heeds(&mut self, too_big: &TooBig) -> bool {
+        self.sealer.sends_plain(too_big.local, too_big.remote)
     }
 
     /// Returns what was counted since the last call.

@@ -23,8 +23,8 @@ use super::selector::{Action, Demand, Template};
 /// Frames that are left to what is sealed: what the engine has built must find one.
 const SEALED_FRAMES: usize = 16;
 
-/// The most requests that wait. A packet that waits for an association is sent again, and then
-/// asked for again.
+/// The most requests that wait when one for an association is added. A packet that waits for one is
+/// sent again, and then asked for again.
 const MOST_REQUESTS: usize = 64;
 
 /// What becomes of the packets between two ends.
@@ -98,7 +98,8 @@ impl Sealer {
         )
     }
 
-    fn ask(&mut self, request: Request) {
+    fn ask_for_association(&mut self, local: SocketAddr, remote: SocketAddr) {
+        let request = Request::Acquire { local, remote };
         if self.requests.len() < MOST_REQUESTS {
             self.requests.push_back(request);
         }
@@ -121,7 +122,7 @@ impl Sealer {
             let ends = template.ends(local, remote);
             let Some(found) = youngest(&self.associations, &template, ends) else {
                 let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, 0));
-                self.ask(Request::Acquire { local, remote });
+                self.ask_for_association(local, remote);
                 return None;
             };
             least = least.min(self.associations[found].inner_mtu(mtu));
@@ -150,6 +151,11 @@ impl Sealer {
         })
     }
 
+    /// Returns whether what is sent between two ends goes as it is.
+    pub(super) fn sends_plain(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.choose(local, remote) == Choice::Bypass
+    }
+
     /// Sends a frame, sealed if it has to be. One that cannot be sealed is not sent: TCP sends it
     /// again.
     fn transmit<F: TxFrames>(&mut self, tx: &mut F, frame: FrameId, len: usize) {
@@ -163,7 +169,7 @@ impl Sealer {
             Choice::Seal(place) => self.seal(tx, place, frame, len),
             Choice::Wait => {
                 if let Some((local, remote)) = ends {
-                    self.ask(Request::Acquire { local, remote });
+                    self.ask_for_association(local, remote);
                 }
                 None
             }
@@ -190,8 +196,8 @@ impl Sealer {
         let association = &mut self.associations[place];
         let number = association.numbers.take();
         if association.numbers.is_low() {
-            let id = association.sa.id;
-            self.ask(Request::Numbers(id));
+            // Each association waits for one at most, and none may get lost: it is not repeated.
+            self.requests.push_back(Request::Numbers(association.sa.id));
         }
         let (number, sealed) = (number?, tx.allocate()?);
         let association = &mut self.associations[place];

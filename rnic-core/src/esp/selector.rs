@@ -28,6 +28,11 @@ impl Ports {
     pub fn covers(self, other: Self) -> bool {
         self.mask & other.mask == self.mask && self.contains(other.port)
     }
+
+    /// Returns whether both have a port in common.
+    pub fn meets(self, other: Self) -> bool {
+        (self.port ^ other.port) & self.mask & other.mask == 0
+    }
 }
 
 /// Selects packets by both their ends.
@@ -62,6 +67,15 @@ impl Selector {
             && self.remote.covers(other.remote)
             && self.local_ports.covers(other.local_ports)
             && self.remote_ports.covers(other.remote_ports)
+    }
+
+    /// Returns whether both select some packet.
+    pub fn meets(&self, other: &Self) -> bool {
+        let meet = |one: Prefix, other: Prefix| one.covers(other) || other.covers(one);
+        meet(self.local, other.local)
+            && meet(self.remote, other.remote)
+            && self.local_ports.meets(other.local_ports)
+            && self.remote_ports.meets(other.remote_ports)
     }
 }
 

@@ -55,7 +55,7 @@ impl KnownPolicies {
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
     /// is one.
     pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
-        let found = self.policies.on_listener(&self.links, local, peers);
-        found.filter(|policy| !self.own.protect_all_of(policy))
+        let is_met = |policy: &Policy| self.own.protect_all_of(policy);
+        self.policies.on_listener(&self.links, local, peers, is_met)
     }
 }

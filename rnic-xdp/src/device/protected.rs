@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::{Batch, Driver};
 use rnic_core::esp::{Change, Protection, Sealing};
+use rnic_core::wire::icmp::TooBig;
 
 use super::interface::{ControlHandle, RxRing, TxSide};
 use super::routes::Update;
@@ -44,6 +45,11 @@ impl Protected {
     /// Forgets a next hop.
     pub(crate) fn forget(&mut self, path: AddressPair) {
         self.hops.remove(&path);
+    }
+
+    /// Returns whether a message of a router may be heeded.
+    pub(crate) fn heeds(&mut self, too_big: &TooBig) -> bool {
+        self.protection.heeds(too_big)
     }
 
     /// Asks for what is missing.

@@ -18,7 +18,7 @@ use rnic_core::esp::{
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
-use self::numbers::NumberLock;
+use self::numbers::{NumberLock, taken};
 use super::error::OpenError;
 use super::netlink::{
     Association, AssociationSocket, Groups, Link, NetlinkError, PolicySocket, RouteSocket, Spent,
@@ -180,7 +180,7 @@ impl HostProtection {
     fn read(&mut self) -> Result<(), NetlinkError> {
         self.read_policies()?;
         let associations = self.socket.read()?;
-        self.update(associations);
+        self.update(&associations);
         Ok(())
     }
 
@@ -204,11 +204,9 @@ impl HostProtection {
     }
 
     /// Takes note of the associations that there are now.
-    fn update(&mut self, associations: Vec<Association>) {
+    fn update(&mut self, associations: &[Association]) {
         let if_id = self.if_id.get();
-        let ours = associations
-            .into_iter()
-            .filter(|found| found.if_id == if_id);
+        let ours = associations.iter().filter(|found| found.if_id == if_id);
         let ours: BTreeMap<_, _> = ours.map(|found| (found.id, found)).collect();
         let is_gone = |(id, known): (&SaId, &Known)| {
             let still = ours
@@ -221,32 +219,36 @@ impl HostProtection {
             self.forget(id);
         }
         self.refused.retain(|id| ours.contains_key(id));
-        let keys = |found: &Association| found.usable.clone().ok().map(|(_, _, keys)| keys);
-        for (id, found) in &ours {
-            if self.known.contains_key(id) || self.refused.contains(id) {
+        for (id, found) in ours {
+            if self.refused.contains(&id) {
                 continue;
             }
-            let mine = keys(found);
-            let twin = ours.values().find(|other| {
-                other.id != *id
-                    && mine
-                        .as_ref()
-                        .zip(keys(other))
-                        .is_some_and(|(one, two)| one.share_with(&two))
-            });
-            let added = match twin {
-                Some(twin) => Err(format!(
-                    "it has the key of SPI {:#010x}, and a key is for one association (`ip xfrm state`)",
-                    twin.id.spi
-                )),
-                None => self.add(found),
+            let twin = associations.iter().find(|other| found.is_twin_of(other));
+            let added = match (twin, self.known.get(&id)) {
+                (Some(twin), known) => {
+                    if known.is_some() {
+                        self.forget(id);
+                    }
+                    Err(format!(
+                        "it has the key of SPI {:#010x}, and a key is for one association (`ip xfrm state`)",
+                        twin.id.spi
+                    ))
+                }
+                (None, Some(known)) => {
+                    // It was added again as it was at first, or somebody has set its counter.
+                    if known.is_outbound && found.sent < taken(found) {
+                        self.add_numbers(id);
+                    }
+                    Ok(())
+                }
+                (None, None) => self.add(found),
             };
             if let Err(why) = added {
                 warn!(
                     "{}: the IPsec association of SPI {:#010x} to {} is not used: {why}",
                     self.netdev, id.spi, id.destination
                 );
-                self.refused.insert(*id);
+                self.refused.insert(id);
             }
         }
     }

@@ -185,6 +185,11 @@ impl Worker {
             WorkerNotice::Untagged(vlans) => driver.set_untagged(vlans),
             WorkerNotice::Link(state) => self.set_link(now, state),
             WorkerNotice::TooBig(too_big) => {
+                if let Some(protected) = protected
+                    && !protected.heeds(&too_big)
+                {
+                    return;
+                }
                 let mut batch = driver.begin(now);
                 batch.handle_too_big(&too_big);
                 finish(batch, protected, &mut interface.tx);

@@ -1,6 +1,7 @@
 //! Algorithms and their keys.
 
 use core::fmt;
+use core::hash::BuildHasher;
 
 use zeroize::Zeroizing;
 
@@ -70,6 +71,15 @@ impl Keys {
     pub fn are_hidden(&self) -> bool {
         let hidden = |key: &[u8]| !key.is_empty() && key.iter().all(|octet| *octet == 0);
         hidden(&self.encryption) || hidden(&self.integrity)
+    }
+
+    /// Returns a fingerprint of the key that numbers are used under.
+    pub fn fingerprint(&self, hasher: &impl BuildHasher) -> u64 {
+        let key = match self.encryption.is_empty() {
+            true => &self.integrity,
+            false => &self.encryption,
+        };
+        hasher.hash_one(key.as_slice())
     }
 
     /// Returns whether both have a key in common.

@@ -2,8 +2,13 @@
 
 use super::packets::{ALGORITHMS, Pair, between, ip, keys, segment, segment_of};
 use crate::counters::DropReason;
-use crate::esp::{Action, Change, Demand, Mode, OutboundSa, Ports, SaId, Selector, Template};
+use crate::esp::{
+    Action, BLOCK, Change, Demand, Mode, OutboundSa, Ports, Request, SaId, Selector, Template,
+};
+
 use crate::wire::esp::EspHeader;
+use crate::wire::icmp::TooBig;
+use crate::wire::tcp::Seq;
 
 const HOSTS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
@@ -176,4 +181,52 @@ fn strangers_do_not_fill_the_memory() {
     }
     let plain = segment(HOSTS, None, 0, b"x");
     assert_eq!(pair.receive(&plain), Err(DropReason::Unprotected));
+}
+
+#[test]
+fn packets_that_wait_for_an_association_do_not_crowd_out_requests_for_numbers() {
+    let mut pair = Pair::usual();
+    let id = pair.sa.id;
+    // From here on the association has half of a block, and asks for the next one.
+    let association = OutboundSa::new(pair.sa.clone(), &keys(ALGORITHMS[0], 9), 0).unwrap();
+    pair.from.apply(Change::Outbound(Box::new(association)));
+    pair.from.apply(Change::Numbers(id, 1..BLOCK / 2));
+    let other = "192.0.2.3";
+    let [local, remote, missing] = [HOSTS[0], HOSTS[1], other].map(ip);
+    let action = Action::Protect(Template {
+        request: 7,
+        mode: Mode::Transport,
+        local,
+        remote,
+    });
+    let demand = |remote| Demand {
+        outgoing: true,
+        selector: between(local, remote),
+        action,
+    };
+    pair.from
+        .apply(Change::Demands(vec![demand(remote), demand(missing)]));
+    for _ in 0..1000 {
+        assert_eq!(pair.send(&segment([HOSTS[0], other], None, 0, b"x")), None);
+    }
+    assert!(pair.send(&segment(HOSTS, None, 0, b"x")).is_some());
+    let requests: Vec<_> = std::iter::from_fn(|| pair.from.poll_request()).collect();
+    assert!(requests.contains(&Request::Numbers(id)));
+    assert!(requests.len() < 100, "strangers do not fill the memory");
+}
+
+#[test]
+fn no_router_has_seen_a_segment_that_is_sealed() {
+    let mut pair = Pair::usual();
+    let too_big = |remote| TooBig {
+        local: (ip(HOSTS[0]), 7001).into(),
+        remote: (ip(remote), 7002).into(),
+        seq: Seq(1),
+        mtu: 600,
+    };
+    assert!(!pair.from.heeds(&too_big(HOSTS[1])));
+    assert!(pair.from.heeds(&too_big("192.0.2.3")));
+    // Neither where the association is missing now.
+    pair.from.apply(Change::Gone(pair.sa.id));
+    assert!(!pair.from.heeds(&too_big(HOSTS[1])));
 }

@@ -173,7 +173,9 @@ impl Machine for Protected {
     }
 
     fn handle_too_big(&mut self, now: Instant, too_big: &TooBig, tx: &mut VecFrames) {
-        self.finish(now, tx, |driver| driver.begin(now).handle_too_big(too_big));
+        if self.protection.heeds(too_big) {
+            self.finish(now, tx, |driver| driver.begin(now).handle_too_big(too_big));
+        }
     }
 
     fn next_timeout(&mut self) -> Option<Instant> {

@@ -257,6 +257,15 @@ impl Association {
         ) && self.added == other.added
     }
 
+    /// Returns whether another one, whoever uses that, has a key of this one: both would count from
+    /// the same numbers.
+    pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
+        let (Ok((_, _, one)), Ok((_, _, two))) = (&self.usable, &other.usable) else {
+            return false;
+        };
+        (self.id, self.if_id) != (other.id, other.if_id) && one.share_with(two)
+    }
+
     fn event(&self) -> RawEvent {
         RawEvent {
             id: RawSaId {

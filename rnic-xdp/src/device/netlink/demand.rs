@@ -69,10 +69,12 @@ impl Policy {
 }
 
 impl Policies {
-    /// Returns the policies, those with precedence first.
+    /// Returns the policies, those with precedence first. One that lets through on a single link is
+    /// left out: which link a packet leaves by is not asked, and in doubt it is protected.
     pub(crate) fn by_precedence(&self) -> Vec<&Policy> {
-        let mut all: Vec<_> = self.0.iter().collect();
-        all.sort_by_key(|policy| policy.priority);
+        let counts = |policy: &&Policy| policy.is_demand() || policy.link.is_none();
+        let mut all: Vec<_> = self.0.iter().filter(counts).collect();
+        all.sort_by_key(|policy| (policy.priority, policy.index));
         all
     }
 
@@ -86,13 +88,17 @@ impl Policies {
         })
     }
 
-    /// Returns whether all that another policy selects is protected.
+    /// Returns whether all that another policy selects is protected: by the first policy that
+    /// selects all of it, where none with precedence lets some of it through.
     pub(crate) fn protect_all_of(&self, other: &Policy) -> bool {
-        let is_there = |policy: &&&Policy| {
-            policy.outgoing == other.outgoing && policy.selector().covers(&other.selector())
-        };
-        let all = self.by_precedence();
-        let found = all.iter().find(is_there);
+        let selector = other.selector();
+        let all = self.by_precedence().into_iter();
+        let mut concerned = all.filter(|policy| {
+            policy.outgoing == other.outgoing && policy.selector().meets(&selector)
+        });
+        let decides =
+            |policy: &&Policy| policy.action == Action::Pass || policy.selector().covers(&selector);
+        let found = concerned.find(decides);
         found.is_some_and(|policy| matches!(policy.action, Action::Protect(_)))
     }
 }

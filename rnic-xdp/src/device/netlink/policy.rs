@@ -125,6 +125,8 @@ fn ports([port, mask]: [[u8; 2]; 2]) -> Ports {
 pub(crate) struct Policy {
     pub(super) outgoing: bool,
     pub(super) priority: u32,
+    /// The kernel counts its policies: of two with the same priority the older one has precedence.
+    pub(super) index: u32,
     /// Main policies and sub policies apply both.
     kind: u8,
     pub(super) local: Prefix,
@@ -132,7 +134,7 @@ pub(crate) struct Policy {
     pub(super) remote: Prefix,
     pub(super) remote_ports: Ports,
     /// The link that it is for, if it is for one only.
-    link: Option<u32>,
+    pub(super) link: Option<u32>,
     /// The kernel's default for packets that no policy selects.
     is_default: bool,
     pub(super) action: Action,
@@ -188,6 +190,7 @@ impl Policy {
         Some(Self {
             outgoing,
             priority: raw.priority,
+            index: raw.index,
             kind: attributes.value(XFRMA_POLICY_TYPE).unwrap_or(0),
             local: local.0,
             local_ports: local.1,
@@ -214,6 +217,7 @@ impl Policy {
                 blocks.push(Self {
                     outgoing,
                     priority: u32::MAX,
+                    index: 0,
                     kind: 0,
                     local: Prefix::new(any, 0),
                     local_ports: Ports::ALL,
@@ -228,7 +232,7 @@ impl Policy {
         blocks
     }
 
-    fn is_demand(&self) -> bool {
+    pub(super) fn is_demand(&self) -> bool {
         self.action != Action::Pass
     }
 
@@ -340,12 +344,13 @@ impl Policies {
     }
 
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
-    /// is one.
+    /// is one that is not met otherwise.
     pub(crate) fn on_listener(
         &self,
         links: &[u32],
         local: SocketAddr,
         peers: &Peers,
+        is_met: impl Fn(&Policy) -> bool,
     ) -> Option<&Policy> {
         let any_address = local.ip().is_unspecified();
         let is_here = |policy: &Policy| {
@@ -373,7 +378,7 @@ impl Policies {
         let demands = self
             .0
             .iter()
-            .filter(|policy| policy.is_demand() && policy.is_for_link(links));
+            .filter(|policy| policy.is_demand() && policy.is_for_link(links) && !is_met(policy));
         demands.filter(|demand| is_here(demand)).find(|demand| {
             let mut shares = shares(demand).into_iter();
             shares.any(|share| !is_shadowed(demand, share))

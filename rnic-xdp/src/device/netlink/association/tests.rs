@@ -179,3 +179,23 @@ fn what_rnic_cannot_use_has_a_reason() {
         assert!(why.contains(word), "{why}");
     }
 }
+
+#[test]
+fn a_key_is_for_one_association_whoever_uses_the_other() {
+    let with = |spi: u8, if_id: u32, key: u8| {
+        let mut info = info(0, FLAG_ESN);
+        info[75] = spi;
+        let builder = Builder::new(NEW_SA, 0, &info)
+            .attribute(XFRMA_ALG_AEAD, &gcm(&[key; 20]))
+            .attribute(XFRMA_REPLAY_ESN_VAL, &esn([0; 4], 4));
+        read(match if_id {
+            0 => builder,
+            _ => builder.attribute(XFRMA_IF_ID, &if_id.to_ne_bytes()),
+        })
+    };
+    let one = with(1, 7, 9);
+    assert!(!one.is_twin_of(&with(1, 7, 9)), "it is the same");
+    assert!(one.is_twin_of(&with(2, 7, 9)));
+    assert!(one.is_twin_of(&with(2, 0, 9)), "it is the kernel's");
+    assert!(!one.is_twin_of(&with(2, 0, 8)));
+}

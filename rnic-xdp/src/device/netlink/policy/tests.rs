@@ -231,7 +231,11 @@ fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
         ..Raw::protecting(HERE, ("198.51.100.128", 25))
     };
     let policies = Policies(vec![demand, pass.read().unwrap()]);
-    let refused = |local, peers: &Peers| policies.on_listener(&[], at(local), peers).is_some();
+    let refused = |local, peers: &Peers| {
+        policies
+            .on_listener(&[], at(local), peers, |_| false)
+            .is_some()
+    };
     assert!(refused("192.0.2.1:4420", &Peers::all()));
     assert!(refused("0.0.0.0:4420", &Peers::all()));
     assert!(!refused("192.0.3.1:4420", &Peers::all()));
@@ -248,6 +252,16 @@ fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
     assert!(!refused("192.0.2.1:4420", &only(&["198.51.100.200"])));
     assert!(!refused("0.0.0.0:4420", &only(&["198.51.100.192/26"])));
     assert!(refused("192.0.2.1:4420", &only(&["198.51.100.1"])));
+}
+
+#[test]
+fn a_listener_needs_each_policy_met() {
+    let demand = |destination| Raw::protecting(HERE, destination).read().unwrap();
+    let policies = Policies(vec![demand(THERE), demand(("203.0.113.0", 24))]);
+    let own = Policies(vec![demand(THERE)]);
+    let is_met = |policy: &Policy| own.protect_all_of(policy);
+    let found = policies.on_listener(&[], at("192.0.2.1:4420"), &Peers::all(), is_met);
+    assert_eq!(found, Some(&policies.0[1]));
 }
 
 #[test]
@@ -339,6 +353,59 @@ fn policies_of_an_xfrm_interface_are_demands_of_rnics_own() {
 }
 
 #[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn of_policies_with_one_priority_the_older_one_decides_as_in_the_kernel() {
+    let namespace = Namespace::new("xfrm-age").unwrap();
+    let Some(mut socket) = namespace.run(|| PolicySocket::open(Groups::NONE).unwrap()) else {
+        eprintln!("SKIPPED: the age of policies needs a kernel with IPsec");
+        return;
+    };
+    for policy in [
+        "src 192.0.0.0/16 dst 192.0.2.0/24 dir out action block if_id 7",
+        "src 192.0.2.0/24 dst 192.0.2.0/24 dir out if_id 7",
+    ] {
+        namespace.ip(&format!("xfrm policy add {policy}")).unwrap();
+    }
+    let first = |socket: &mut PolicySocket| {
+        let policies = socket.read(7).unwrap();
+        policies.by_precedence()[0].action.clone()
+    };
+    assert_eq!(first(&mut socket), Action::Block);
+    // One that is replaced keeps its age.
+    let replaced = "src 192.0.0.0/16 dst 192.0.2.0/24 dir out action block if_id 7";
+    namespace
+        .ip(&format!("xfrm policy update {replaced}"))
+        .unwrap();
+    assert_eq!(first(&mut socket), Action::Block);
+}
+
+#[test]
+fn what_may_pass_on_one_link_may_not_pass_on_the_others() {
+    let pass = Policy {
+        link: Some(3),
+        ..Raw {
+            priority: 1,
+            templates: Vec::new(),
+            ..Raw::protecting(HERE, THERE)
+        }
+        .read()
+        .unwrap()
+    };
+    let protect = Raw::protecting(HERE, THERE).read().unwrap();
+    let block = Policy {
+        link: Some(3),
+        action: Action::Block,
+        ..pass.clone()
+    };
+    let first = |policy: Policy| {
+        let policies = Policies(vec![policy, protect.clone()]);
+        policies.by_precedence()[0].action.clone()
+    };
+    assert_eq!(first(pass), protect.action);
+    assert_eq!(first(block), Action::Block);
+}
+
+#[test]
 fn what_is_protected_both_ways_needs_no_other_protection() {
     let (local, remote) = (at("192.0.2.1:1"), at("198.51.100.9:2"));
     let out = || Raw::protecting(HERE, THERE);
@@ -364,4 +431,19 @@ fn what_is_protected_both_ways_needs_no_other_protection() {
     let wide = Raw::protecting(("192.0.0.0", 16), THERE).read().unwrap();
     assert!(!policies(vec![out()]).protect_all_of(&wide));
     assert!(!policies(vec![incoming()]).protect_all_of(&narrow));
+    // A part of it is let through.
+    let some = |priority, destination_port| Raw {
+        priority,
+        destination_port,
+        templates: Vec::new(),
+        ..Raw::protecting(HERE, ("198.51.100.128", 25))
+    };
+    assert!(!policies(vec![out(), some(1, 0)]).protect_all_of(&narrow));
+    assert!(!policies(vec![out(), some(1, 80)]).protect_all_of(&narrow));
+    assert!(policies(vec![out(), some(11, 0)]).protect_all_of(&narrow));
+    let elsewhere = Raw {
+        destination: ("203.0.113.0", 24),
+        ..some(1, 0)
+    };
+    assert!(policies(vec![out(), elsewhere]).protect_all_of(&narrow));
 }
