@@ -339,25 +339,33 @@ pub(crate) fn take_events(adapter: &Adapter) -> Vec<AsyncEvent> {
     known(adapter).map_or_else(Vec::new, |datagrams| datagrams.lock().take_events())
 }
 
-/// Calls `what` with the service of an adapter as the process ends. Other threads may still run: one
-/// that has the service keeps it.
-fn at_exit<R>(adapter: &Adapter, what: impl FnOnce(&mut Service) -> R) -> Option<R> {
-    let all = DATAGRAMS.try_lock().ok()?;
-    let datagrams = find(&all, adapter)?;
-    let mut service = datagrams.try_lock()?;
-    Some(what(&mut service))
+/// Calls `what` with the service of an adapter as the process ends. Other threads may still run:
+/// one that has the service may keep it, and then this fails.
+fn at_exit<R>(
+    adapter: &Adapter,
+    what: impl FnOnce(&mut Service) -> R,
+) -> Result<Option<R>, WouldBlock> {
+    let all = DATAGRAMS.try_lock().map_err(|_| WouldBlock)?;
+    let Some(datagrams) = find(&all, adapter) else {
+        return Ok(None);
+    };
+    let mut service = datagrams.try_lock().ok_or(WouldBlock)?;
+    Ok(Some(what(&mut service)))
 }
 
-/// Returns whether datagrams are on their way, as the process ends.
+/// Another thread has the service.
+struct WouldBlock;
+
+/// Returns whether datagrams are on their way, as the process ends, or may be.
 pub(crate) fn are_busy(adapter: &Adapter) -> bool {
     let is_busy = |service: &mut Service| {
         service.progress();
         service.links.are_busy()
     };
-    at_exit(adapter, is_busy).unwrap_or(false)
+    at_exit(adapter, is_busy).map_or(true, |is_busy| is_busy.unwrap_or(false))
 }
 
 /// Tells all peers that this process ends.
 pub(crate) fn leave(adapter: &Adapter) {
-    at_exit(adapter, |service| service.links.fail_all());
+    let _ = at_exit(adapter, |service| service.links.fail_all());
 }
