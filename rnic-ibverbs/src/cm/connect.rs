@@ -12,7 +12,7 @@ use crate::adapter::Adapter;
 use crate::cancellation::PutOff;
 use crate::cm::address::Reserved;
 use crate::cm::attempt::{ASKED_AGAIN, Attempt};
-use crate::cm::id::{Id, Phase};
+use crate::cm::id::{Asking, Id, Phase};
 use crate::cm::lifetime::complete;
 use crate::cm::sidr;
 use crate::cm::table;
@@ -185,7 +185,9 @@ fn ask(this: &Arc<Id>, attempt: &Attempt) -> Result<(), Errno> {
     let qp = sidr::asker(attempt.adapter)?;
     table::remember_connection(attempt.adapter, qp.number(), this)?;
     let mut state = this.state();
-    attempt.start(state.asking.insert(qp))
+    let forget = table::forget_connection;
+    let asking = state.asking.insert(Asking { qp, forget });
+    attempt.start(&mut asking.qp)
 }
 
 #[unsafe(export_name = "rnic_cm_rdma_connect")]

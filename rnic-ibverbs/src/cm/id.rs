@@ -98,6 +98,13 @@ pub(super) enum Phase {
     Destroyed,
 }
 
+/// A queue pair that asks a peer for that of its datagrams.
+pub(super) struct Asking {
+    pub(super) qp: Qp,
+    /// Ends that the id is told of what happens to it.
+    pub(super) forget: fn(&Adapter, QpNumber),
+}
+
 #[derive(Default)]
 pub(super) struct State {
     pub(super) phase: Phase,
@@ -123,7 +130,7 @@ pub(super) struct State {
     /// The queue pair that it has connected, or is connecting.
     pub(super) connection: Option<QpNumber>,
     /// What asks a peer for the queue pair of its datagrams, until that has answered.
-    pub(super) asking: Option<Qp>,
+    pub(super) asking: Option<Asking>,
     /// It has begun to connect, or was accepted.
     pub(super) was_begun: bool,
     /// A peer has asked for it.

@@ -9,7 +9,6 @@ use crate::cm::attempt::{Attempt, PAUSE};
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::sidr::{self, Answer, Peer};
-use crate::cm::table;
 use crate::cm::verbs;
 use crate::dispatch::spawn;
 use crate::errno::Errno;
@@ -118,7 +117,7 @@ fn starts(id: &Id, attempt: &Attempt, number: QpNumber) -> bool {
     if id.qp_type == IBV_QPT_UD {
         let mut state = id.state();
         let asking = state.asking.as_mut();
-        return asking.is_some_and(|qp| attempt.start(qp).is_ok());
+        return asking.is_some_and(|asking| attempt.start(&mut asking.qp).is_ok());
     }
     let mut begun = false;
     verbs::with_number(attempt.adapter, number, |qp| {
@@ -215,10 +214,10 @@ fn tell_asker(id: &Arc<Id>, event: &ConnectionEvent) {
     };
     id.tell_in(&state, what);
     drop(state);
-    if let (asker, Some(number), Some(adapter)) = asking {
-        table::forget_connection(adapter, number);
+    if let (Some(asking), Some(number), Some(adapter)) = asking {
+        (asking.forget)(adapter, number);
         // Its number may be another's from here on.
-        drop(asker);
+        drop(asking);
     }
 }
 
