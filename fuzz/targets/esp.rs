@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use libfuzzer_sys::fuzz_target;
 use ring::hmac::{HMAC_SHA256, Key, sign};
 use rnic_core::esp::{
-    Action, Algorithm, Change, Demand, InboundSa, Keys, Mode, Ports, Protection, Sa, SaId, Selector,
-    Template, Window,
+    Action, Algorithm, Change, Demand, InboundSa, Keys, Mode, Ports, Protection, Sa, SaId,
+    Selector, Template, Window,
 };
 use rnic_core::wire::checksum::Checksums;
 use rnic_core::wire::ip::{IpPacket, emit_outer};
@@ -75,7 +75,11 @@ fuzz_target!(|input: (bool, bool, u32, Vec<u8>)| {
     if octets.len() > 2000 {
         return;
     }
-    let mut protection = protection(if tunnel { Mode::Tunnel } else { Mode::Transport });
+    let mut protection = protection(if tunnel {
+        Mode::Tunnel
+    } else {
+        Mode::Transport
+    });
     let frame = match genuine {
         true => sealed(number, &octets),
         false => octets,
@@ -90,7 +94,10 @@ fuzz_target!(|input: (bool, bool, u32, Vec<u8>)| {
         }
         let packet = IpPacket::of_frame(opened.as_ref(), Checksums::None).expect("a packet");
         let (remote, local): (SocketAddr, SocketAddr) = addresses(opened.as_ref()).expect("ends");
-        assert_eq!((packet.protocol == 50, remote.ip(), local.ip()), (false, REMOTE, LOCAL));
+        assert_eq!(
+            (packet.protocol == 50, remote.ip(), local.ip()),
+            (false, REMOTE, LOCAL)
+        );
         assert_eq!(checksums, Checksums::Unnecessary);
     }
 });
