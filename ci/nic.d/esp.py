@@ -252,39 +252,49 @@ def _(nics):
     expect(len(seen) > 1000, f"only {len(seen)} frames of ESP were captured")
 
 
+def begin_stream(nics, wire, seconds):
+    """Starts a stream of Writes that goes on for so long, and returns its two ends when it runs."""
+    serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
+    client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
+                                    f"-s 20000 -D {seconds} {WEST}", 150)
+    nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
+    return client, serving
+
+
+def goes_on(nics, wire):
+    """Waits until more of a stream is on the wire."""
+    before = sum(1 for _ in wire.packets())
+    nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 200, "the stream goes on", 40)
+
+
+def end_stream(wire, ends):
+    """Waits for both ends of a stream, and checks all that was on the wire."""
+    done, served = (end.wait() for end in ends)
+    expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
+    wire.check(1000)
+
+
 @case("ESP: rekeying and deletion end no stream", kinds=("virtio",))
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
-        serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
-        client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
-                                        f"-s 20000 -D 90 {WEST}", 150)
-        nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
+        ends = begin_stream(nics, wire, seconds=90)
         for number in range(6):
             if number % 3 == 2:
                 protection.delete(keep=0)
             protection.rekey()
-            before = sum(1 for _ in wire.packets())
-            nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 200, "the stream goes on", 40)
+            goes_on(nics, wire)
             protection.delete()
-        done, served = client.wait(), serving.wait()
-        expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
-        wire.check(1000)
+        end_stream(wire, ends)
 
 
 @case("ESP: a key that is added again goes on with new numbers", kinds=("virtio",))
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
-        serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
-        client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
-                                        f"-s 20000 -D 60 {WEST}", 150)
-        nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
+        ends = begin_stream(nics, wire, seconds=60)
         for _ in range(3):
             protection.add_again()
-            before = sum(1 for _ in wire.packets())
-            nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 200, "the stream goes on", 40)
-        done, served = client.wait(), serving.wait()
-        expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
-        wire.check(1000)
+            goes_on(nics, wire)
+        end_stream(wire, ends)
 
 
 @case("ESP: a key that the kernel uses too is not used", kinds=("virtio",))

@@ -220,7 +220,7 @@ fn users_see_their_own_processes_and_root_sees_all() {
     let _ = std::fs::remove_dir_all(&directory);
 }
 
-/// Asks a process for its listeners, whoever it is, and prints what comes.
+/// A program that asks each process that has a device for its listeners, and prints the answers.
 const ASK: &str = r#"
 import socket, struct, sys
 for line in open("/proc/net/unix"):

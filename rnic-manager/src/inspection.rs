@@ -128,7 +128,7 @@ impl InspectionSocket {
         None
     }
 
-    /// Ends [`next`](Self::next), whoever waits there.
+    /// Ends all calls of [`next`](Self::next).
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         // It has no peer: this wakes who waits for one.

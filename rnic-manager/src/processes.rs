@@ -47,7 +47,7 @@ impl DeviceProcess {
 /// on what they say, some at a time, until `each` wants no more. A process is waited for as long as
 /// stated, and all together eight times as long. What they say is theirs, and may be anything.
 ///
-/// Returns how many were not reached, whoever they are: others wait there, as many as may.
+/// Returns how many sockets had no room for one more that waits. Who listens there is not known.
 pub fn inspect_processes(
     what: &str,
     within: Duration,

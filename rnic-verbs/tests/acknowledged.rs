@@ -1,16 +1,13 @@
 //! Over sockets of the kernel, requests complete although the peer has nothing to send.
 
-use std::fs::read_to_string;
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+mod common;
 
-use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest, Via,
-};
+use std::fs::read_to_string;
+
+use common::until;
+use rnic_verbs::{Access, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest, Via};
 use rnic_xdp::testing::Namespace;
 
-const ADDRESS: &str = "127.0.0.1:4420";
-const SOON: Duration = Duration::from_secs(60);
 const SIZE: usize = 64;
 const ROUNDS: u64 = 10;
 
@@ -39,38 +36,11 @@ fn open() -> Device {
     .unwrap()
 }
 
-/// Drives both devices until something is there.
-fn until<T>(devices: &[Device; 2], what: &str, mut find: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
-    loop {
-        if let Some(found) = find() {
-            return found;
-        }
-        for device in devices {
-            device.drive();
-        }
-        assert!(Instant::now() < deadline, "{what} does not happen");
-    }
-}
-
 /// Returns a client and a server that are connected.
 fn connect(namespace: &Namespace, devices: &[Device; 2]) -> [End; 2] {
-    let address: SocketAddr = ADDRESS.parse().unwrap();
-    let mut ends = [End::new(&devices[0]), End::new(&devices[1])];
-    let listener = namespace.run(|| devices[1].listen(address)).unwrap();
-    let options = ConnectionOptions::default;
-    let connecting = namespace.run(|| ends[0].qp.connect(address, None, options()));
-    connecting.unwrap();
-    let request = until(devices, "a request", || {
-        listener.next_request(Duration::ZERO).unwrap()
-    });
-    request.accept(&mut ends[1].qp, options()).unwrap();
-    for end in &mut ends {
-        until(devices, "a connection", || {
-            end.qp.next_event(Duration::ZERO).unwrap()
-        });
-    }
-    ends
+    let [mut client, mut server] = [End::new(&devices[0]), End::new(&devices[1])];
+    common::connect(namespace, devices, &mut client.qp, &mut server.qp);
+    [client, server]
 }
 
 /// Has both ends send a message to the other, so that their kernels wait for octets to acknowledge

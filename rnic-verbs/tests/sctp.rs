@@ -1,22 +1,22 @@
 //! Devices over the kernel's SCTP. Where it has none, one test checks that this is said, and the
 //! others say SKIPPED.
 
-use std::net::SocketAddr;
+mod common;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::{ADDRESS, SOON, until};
 use rnic_core::connection::{Arrived, AssociationSocket, Associations, OutgoingChunk};
 use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
 use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, Protocol};
 use rnic_verbs::{
-    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Mr,
-    OpenError, Qp, QpCaps, SendRequest, Via,
+    Access, Completion, CongestionAlgorithm, Cq, Device, DeviceConfig, Mr, OpenError, Qp, QpCaps,
+    SendRequest, Via,
 };
 use rnic_xdp::testing::Namespace;
 
-const SOON: Duration = Duration::from_secs(60);
-const ADDRESS: &str = "127.0.0.1:4420";
 const MESSAGE: usize = 1000;
 
 fn open() -> Result<Device, OpenError> {
@@ -75,20 +75,6 @@ impl End {
     }
 }
 
-/// Drives both devices until something is there.
-fn until<T>(devices: &[Device; 2], what: &str, mut find: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
-    loop {
-        if let Some(found) = find() {
-            return found;
-        }
-        for device in devices {
-            device.drive();
-        }
-        assert!(Instant::now() < deadline, "{what} does not happen");
-    }
-}
-
 /// Returns the next completion of a receive. Sends complete meanwhile.
 fn next_receive(devices: &[Device; 2], end: &mut End) -> Completion {
     until(devices, "a receive", || {
@@ -100,21 +86,8 @@ fn next_receive(devices: &[Device; 2], end: &mut End) -> Completion {
 
 /// Connects a new queue pair of each device.
 fn connect(namespace: &Namespace, devices: &[Device; 2]) -> (End, End) {
-    let address: SocketAddr = ADDRESS.parse().unwrap();
     let (mut client, mut server) = (End::new(&devices[0]), End::new(&devices[1]));
-    let listener = namespace.run(|| devices[1].listen(address)).unwrap();
-    let options = ConnectionOptions::default;
-    let connecting = namespace.run(|| client.qp.connect(address, None, options()));
-    connecting.unwrap();
-    let request = until(devices, "a request", || {
-        listener.next_request(Duration::ZERO).unwrap()
-    });
-    request.accept(&mut server.qp, options()).unwrap();
-    for qp in [&mut client.qp, &mut server.qp] {
-        until(devices, "a connection", || {
-            qp.next_event(Duration::ZERO).unwrap()
-        });
-    }
+    common::connect(namespace, devices, &mut client.qp, &mut server.qp);
     (client, server)
 }
 

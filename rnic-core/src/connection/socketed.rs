@@ -104,6 +104,7 @@ pub(crate) struct Listed {
     pub(crate) unacknowledged: bool,
     /// How often in a row it was asked in vain for acknowledgments.
     pub(crate) misses: u8,
+    /// It stands among those that may owe an acknowledgment, which `owed` says.
     pub(crate) owing: bool,
     pub(crate) owed: Owed,
 }

@@ -18,8 +18,8 @@ use super::queue_pairs::EndLocation;
 /// The most calls that receive octets for one connection in a turn, so that others have theirs.
 const CALLS: usize = 4;
 
-/// The most connections of a turn that octets are received for, and that are asked for
-/// acknowledgments.
+/// The most connections of a turn that octets are received for, that are asked for acknowledgments,
+/// and whose peers' octets are acknowledged.
 const CONNECTIONS: usize = 64;
 
 /// So often octets are tried in vain for a connection that had some.
@@ -369,7 +369,7 @@ impl<L: Sockets> SocketEngine<L> {
     /// Has the kernel acknowledge what peers have sent that have had no answer since the last look.
     /// By itself it waits some 40 ms for one, and the peer's requests complete no earlier.
     fn acknowledge(&mut self) {
-        for _ in 0..self.below.owed.len() {
+        for _ in 0..self.below.owed.len().min(CONNECTIONS) {
             let Some(index) = self.below.owed.pop_front() else {
                 break;
             };

@@ -1,4 +1,4 @@
-//! What whoever follows the host's associations tells, and is asked.
+//! Messages between an engine's worker and the thread that follows the host's associations.
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;

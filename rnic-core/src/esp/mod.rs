@@ -2,8 +2,8 @@
 //! frames that it sends are sealed on their way to the device. What policies say of plain frames is
 //! enforced here too. Neither the engine nor its fast paths know of it.
 //!
-//! The Security Associations are the host's: a key manager negotiates them, and whoever drives the
-//! engine hands them in as [`Change`]s, with sequence numbers that nobody else uses.
+//! The Security Associations are the host's: a key manager negotiates them. The worker applies
+//! them as [`Change`]s, with sequence numbers that no other process uses.
 //!
 //! Without an association, none of this is on the way of a frame.
 

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::connection::{AddressPair, NextHop};
-use crate::engine::{Command, Driver, EngineConfig, EngineEnd, NextHopRequest};
+use crate::connection::AddressPair;
+use crate::engine::{Command, Driver, EngineConfig, EngineEnd};
 use crate::in_memory::VecFrames;
 use crate::tcp::Tcp;
 use crate::time::Instant;
-use crate::wire::ethernet::MacAddr;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
-use super::machine::{Machine, Neighbours};
+use super::machine::{Machine, Neighbours, next_hop, resolve_by};
 
 /// An engine over frames.
 pub struct Framed {
@@ -72,31 +71,12 @@ impl Machine for Framed {
     }
 
     fn set_path(&mut self, path: AddressPair, mtu: u16) {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let hop = NextHop {
-            source_mac: mac,
-            destination_mac: mac,
-            vlan: None,
-            mtu,
-            advertised_mss: None,
-        };
-        self.driver.set_next_hop(path, hop);
+        self.driver.set_next_hop(path, next_hop(mtu));
     }
 
     fn resolve(&mut self, neighbours: Neighbours) -> (usize, bool) {
-        let (mut asked, mut any) = (0, false);
-        while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(path) = request else {
-                continue;
-            };
-            asked += 1;
-            match neighbours {
-                Neighbours::Known(mtu) => self.set_path(path, mtu),
-                Neighbours::Unreachable => self.driver.set_unreachable(path),
-                Neighbours::Unresolved => continue,
-            }
-            any = true;
-        }
-        (asked, any)
+        resolve_by(&mut self.driver, neighbours, |driver, path, mtu| {
+            driver.set_next_hop(path, next_hop(mtu));
+        })
     }
 }

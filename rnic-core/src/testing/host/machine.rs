@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::connection::AddressPair;
-use crate::engine::{Carrier, Command, Driver, EngineConfig, EngineEnd};
+use crate::connection::{AddressPair, NextHop};
+use crate::engine::{Carrier, Command, Driver, EngineConfig, EngineEnd, NextHopRequest};
 use crate::in_memory::VecFrames;
 use crate::time::Instant;
+use crate::wire::ethernet::MacAddr;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
@@ -64,4 +65,39 @@ pub trait Machine {
     /// Resolves the next hops that are asked for. Returns how many were, and whether any was
     /// resolved.
     fn resolve(&mut self, neighbours: Neighbours) -> (usize, bool);
+}
+
+/// Returns the next hop of all paths of a test, with this MTU.
+pub(super) fn next_hop(mtu: u16) -> NextHop {
+    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+    NextHop {
+        source_mac: mac,
+        destination_mac: mac,
+        vlan: None,
+        mtu,
+        advertised_mss: None,
+    }
+}
+
+/// Answers what an engine over frames asks of its neighbours, as [`Machine::resolve`] does: `set`
+/// tells it of a path with an MTU.
+pub(super) fn resolve_by(
+    driver: &mut Driver,
+    neighbours: Neighbours,
+    mut set: impl FnMut(&mut Driver, AddressPair, u16),
+) -> (usize, bool) {
+    let (mut asked, mut any) = (0, false);
+    while let Some(request) = driver.poll_next_hop_request() {
+        let NextHopRequest::Follow(path) = request else {
+            continue;
+        };
+        asked += 1;
+        match neighbours {
+            Neighbours::Known(mtu) => set(driver, path, mtu),
+            Neighbours::Unreachable => driver.set_unreachable(path),
+            Neighbours::Unresolved => continue,
+        }
+        any = true;
+    }
+    (asked, any)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::connection::{AddressPair, NextHop};
-use crate::engine::{Command, Driver, EngineConfig, EngineEnd, NextHopRequest};
+use crate::engine::{Command, Driver, EngineConfig, EngineEnd};
 use crate::esp::{
     Action, Algorithm, Change, Demand, InboundSa, Keys, Mode, OutboundSa, Ports, Protection, Sa,
     SaId, Sealing, Selector, Template, USUAL_WINDOW, Window,
@@ -12,12 +12,11 @@ use crate::esp::{
 use crate::in_memory::VecFrames;
 use crate::tcp::Tcp;
 use crate::time::Instant;
-use crate::wire::ethernet::MacAddr;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 use crate::wire::prefix::Prefix;
 
-use super::machine::{Machine, Neighbours};
+use super::machine::{Machine, Neighbours, next_hop, resolve_by};
 
 /// Numbers of an association of a test.
 const NUMBERS: u64 = 1 << 40;
@@ -187,34 +186,24 @@ impl Machine for Protected {
     }
 
     fn set_path(&mut self, path: AddressPair, mtu: u16) {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let hop = NextHop {
-            source_mac: mac,
-            destination_mac: mac,
-            vlan: None,
-            mtu,
-            advertised_mss: None,
-        };
-        self.hops.insert(path, hop);
-        if let Some(hop) = narrowed(&mut self.protection, path, hop) {
+        self.hops.insert(path, next_hop(mtu));
+        if let Some(hop) = narrowed(&mut self.protection, path, next_hop(mtu)) {
             self.driver.set_next_hop(path, hop);
         }
     }
 
     fn resolve(&mut self, neighbours: Neighbours) -> (usize, bool) {
-        let (mut asked, mut any) = (0, false);
-        while let Some(request) = self.driver.poll_next_hop_request() {
-            let NextHopRequest::Follow(path) = request else {
-                continue;
-            };
-            asked += 1;
-            match neighbours {
-                Neighbours::Known(mtu) => self.set_path(path, mtu),
-                Neighbours::Unreachable => self.driver.set_unreachable(path),
-                Neighbours::Unresolved => continue,
+        let Self {
+            driver,
+            protection,
+            hops,
+            ..
+        } = self;
+        resolve_by(driver, neighbours, |driver, path, mtu| {
+            hops.insert(path, next_hop(mtu));
+            if let Some(hop) = narrowed(protection, path, next_hop(mtu)) {
+                driver.set_next_hop(path, hop);
             }
-            any = true;
-        }
-        (asked, any)
+        })
     }
 }

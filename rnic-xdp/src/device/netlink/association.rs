@@ -257,8 +257,8 @@ impl Association {
         ) && self.added == other.added
     }
 
-    /// Returns whether another one, whoever uses that, has a key of this one: both would count from
-    /// the same numbers.
+    /// Returns whether another association has the same key. Both would count from the same numbers,
+    /// even if the kernel or another process uses the other one.
     pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
         let (Ok((_, _, one)), Ok((_, _, two))) = (&self.usable, &other.usable) else {
             return false;

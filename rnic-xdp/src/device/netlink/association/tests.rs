@@ -100,7 +100,7 @@ fn an_association_is_read_with_its_keys_numbers_and_limits() {
     );
     assert_eq!(found.added, 1_700_000_000);
 
-    // What is written back has the same form.
+    // The counters that are written have the form of those that were read.
     let (kind, octets) = found.counter.attribute((5 << 32) + 9, (6 << 32) + 10);
     assert_eq!(kind, XFRMA_REPLAY_ESN_VAL);
     let mut expected = esn([9, 10, 5, 6], 4);

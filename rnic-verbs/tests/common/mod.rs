@@ -1,0 +1,51 @@
+//! Two devices in one thread, and a connection between them.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rnic_verbs::{ConnectionOptions, Device, Qp};
+use rnic_xdp::testing::Namespace;
+
+pub(crate) const ADDRESS: &str = "127.0.0.1:4420";
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// Drives both devices until something is there.
+pub(crate) fn until<T>(
+    devices: &[Device; 2],
+    what: &str,
+    mut find: impl FnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        for device in devices {
+            device.drive();
+        }
+        assert!(Instant::now() < deadline, "{what} does not happen");
+    }
+}
+
+/// Connects a queue pair of the first device to one of the second.
+pub(crate) fn connect(
+    namespace: &Namespace,
+    devices: &[Device; 2],
+    client: &mut Qp,
+    server: &mut Qp,
+) {
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    let listener = namespace.run(|| devices[1].listen(address)).unwrap();
+    let options = ConnectionOptions::default;
+    let connecting = namespace.run(|| client.connect(address, None, options()));
+    connecting.unwrap();
+    let request = until(devices, "a request", || {
+        listener.next_request(Duration::ZERO).unwrap()
+    });
+    request.accept(server, options()).unwrap();
+    for qp in [client, server] {
+        until(devices, "a connection", || {
+            qp.next_event(Duration::ZERO).unwrap()
+        });
+    }
+}
