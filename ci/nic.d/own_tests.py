@@ -12,7 +12,7 @@ CRATES = ("rnic-manager", "rnic-sockets", "rnic-xdp")
 TESTS = ("namespaces", "opening", "police_program", "port_program", "steer_program", "waking")
 # They take a minute or two each there.
 LONG_TESTS = (
-    "addresses", "device", "made_port", "manager", "multi_buffer", "path_mtu", "port", "queues", "shared_device",
+    "addresses", "device", "interface", "made_port", "manager", "multi_buffer", "path_mtu", "queues", "shared_device",
     "tx_checksum",
 )
 LEFT_OUT = {
@@ -23,7 +23,7 @@ LEFT_OUT = {
 }
 # Single tests of the files that run.
 SKIPPED = {
-    "port": {"no_frame_is_lost_in_a_flood": "it sends 2.5 million frames, some 1500 a second there: that is half an hour"},
+    "interface": {"no_frame_is_lost_in_a_flood": "it sends 2.5 million frames, some 1500 a second there: that is half an hour"},
 }
 
 

@@ -92,6 +92,14 @@ impl Build {
             &self.profile,
         ]);
         cargo.args(packages).current_dir(&self.root);
+        // What `cargo run` says of this package: ring's build script asks for it, and would have all
+        // built anew whenever a cargo by hand and this one alternate.
+        for (name, _) in env::vars_os() {
+            let said = name.to_string_lossy();
+            if said.starts_with("CARGO_PKG_") || said.starts_with("CARGO_MANIFEST_") {
+                cargo.env_remove(&name);
+            }
+        }
         if self.profile == "test" {
             // What tests depend on counts too: then this is what `cargo test` has built.
             cargo.arg("--tests");
