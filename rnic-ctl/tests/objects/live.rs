@@ -279,6 +279,11 @@ fn every_command_says_what_it_did_of_what_is_alive() {
         let events: Vec<_> = events.into_iter().collect();
         writeln!(log, "{prompt}{}\n", events.join("\n")).unwrap();
     }
-    let transcript = transcript.replace(&world.place(), "/PLACE");
+    // Not every kernel lets programs stand at its functions.
+    let transcript: String = transcript
+        .replace(&world.place(), "/PLACE")
+        .split_inclusive('\n')
+        .filter(|line| !line.contains("this kernel has no program stand at its function"))
+        .collect();
     compare(&transcript, FILE);
 }
