@@ -18,6 +18,7 @@ mod closer;
 mod convert;
 mod device;
 pub mod dialogue;
+mod grant;
 mod inspected;
 mod inspection;
 mod maker;
