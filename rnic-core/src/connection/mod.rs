@@ -352,6 +352,12 @@ impl<T: Transport> Connection<T> {
         }
     }
 
+    /// Handles the timers that are due of a connection behind a socket.
+    pub(crate) fn handle_socket_timer(&mut self, context: &mut Context<'_, '_>) {
+        self.tcp.handle_timeout(context.now);
+        self.handle_deadlines(context);
+    }
+
     /// Handles the timers of all but TCP that are due.
     pub(crate) fn handle_deadlines(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase {

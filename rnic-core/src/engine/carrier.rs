@@ -101,7 +101,7 @@ impl<T: KernelCarrier> Engine<T> {
                 any = true;
                 self.counters.engine.timers_expired += 1;
                 self.with_connection(index, now, guard, |connection, context| {
-                    connection.handle_deadlines(context);
+                    connection.handle_socket_timer(context);
                 });
             }
         }
