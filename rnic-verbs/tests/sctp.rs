@@ -12,7 +12,7 @@ use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
 use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, Protocol};
 use rnic_verbs::{
-    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig,
+    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Driving,
     EndReason, Keepalive, Mr, OpenError, Qp, QpCaps, SendRequest, Via,
 };
 use rnic_xdp::testing::Namespace;
@@ -256,6 +256,27 @@ fn a_silent_peer_is_probed_and_one_that_is_gone_is_found_out() {
     tc(&namespace, "qdisc add dev lo root netem loss 100%");
     assert_eq!(end_of(&devices, &mut client), EndReason::TimedOut);
     assert!(probes() >= before + 4);
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn who_wants_several_workers_is_told_that_there_is_one() {
+    let Some((namespace, _)) = devices() else {
+        return;
+    };
+    let config = DeviceConfig {
+        via: Via::Sctp,
+        driving: Driving::Threads {
+            most: Some(4),
+            idle: Duration::ZERO,
+            pin: false,
+        },
+        ..DeviceConfig::new("lo")
+    };
+    let device = namespace.run(|| Device::open_with(&config)).unwrap();
+    let way = device.kernel().unwrap().to_string();
+    assert!(way.contains("1 worker, not 4: an association"), "{way}");
+    assert_eq!(device.workers(), 1);
 }
 
 fn send(association: &mut impl AssociationSocket, octets: &[u8]) {
