@@ -1,7 +1,7 @@
-//! A whole engine, in frames or over sockets, and a peer that plays by no rules once it is connected:
-//! nothing panics, what the host buffers stays within its window (and a share, where messages may
-//! wait for receives), all that it sends is right, every work request completes once, and nothing of
-//! the connection is left.
+//! A whole engine, in frames or over sockets, and a peer that plays by no rules once it is
+//! connected: nothing panics, what the host buffers stays within its window (and a share, where
+//! messages may wait for receives), all that it sends is right, every work request completes once,
+//! and nothing of the connection is left.
 #![no_main]
 
 #[path = "../../rnic-core/tests/support/decoder/mod.rs"]
@@ -109,8 +109,8 @@ fn request(crc: bool) -> Vec<u8> {
     })
 }
 
-/// The raw peer is connected to a queue pair of host 0. `cuts`: what is below it cuts the stream where
-/// it likes.
+/// The raw peer is connected to a queue pair of host 0. `cuts`: what is below it cuts the stream
+/// where it likes.
 fn connected<M: Machine>(
     crc: bool,
     markers: bool,

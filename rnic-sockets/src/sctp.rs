@@ -99,8 +99,8 @@ struct AssocInfo {
     cookie_life: u32,
 }
 
-/// What holds for the ways to a peer (`struct sctp_paddrparams`, which is packed). Without an address
-/// it is all ways; what is 0 stays as it is.
+/// What holds for the ways to a peer (`struct sctp_paddrparams`, which is packed). Without an
+/// address it is all ways; what is 0 stays as it is.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy)]
 #[repr(C)]
 struct PathParameters {

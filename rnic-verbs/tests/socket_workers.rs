@@ -1,5 +1,5 @@
-//! Devices of several workers over TCP sockets of the kernel: each connection is where its queue pair
-//! is, whoever has accepted it.
+//! Devices of several workers over TCP sockets of the kernel: each connection is where its queue
+//! pair is, whoever has accepted it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -188,7 +188,7 @@ fn peers_that_leave_while_they_are_accepted_are_told() {
     }
 }
 
-/// Whoever connects to a listener that accepts at another worker is served if that one is busy, too.
+/// Both ends of a connection are at workers of one device.
 #[test]
 fn a_device_connects_to_its_own_listener() {
     let mut side = Side::new();

@@ -51,8 +51,8 @@ impl Carrier for Tcp {
         }
     }
 
-    /// A peer that has sent its MPA Request has acknowledged all that was sent to it, so no frame of
-    /// this engine is held for it. Others cannot move.
+    /// A peer that has sent its MPA Request has acknowledged all that was sent to it, so no frame
+    /// of this engine is held for it. Others cannot move.
     fn departs(engine: &mut Engine, index: usize) -> bool {
         !engine.connections[index].holds_frames()
     }
