@@ -1,6 +1,7 @@
-//! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the
-//! host buffers stays within its window (and a share, where messages may wait for receives), all
-//! that it sends is right, every work request completes once, and nothing of the connection is left.
+//! A whole engine, in frames or over sockets, and a peer that plays by no rules once it is
+//! connected: nothing panics, what the host buffers stays within its window (and a share, where
+//! messages may wait for receives), all that it sends is right, every work request completes once,
+//! and nothing of the connection is left.
 #![no_main]
 
 #[path = "../../rnic-core/tests/support/decoder/mod.rs"]
@@ -14,8 +15,9 @@ use libfuzzer_sys::fuzz_target;
 use rnic_core::connection::{ConnectionOptions, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Access;
-use rnic_core::testing::OVER_SOCKETS;
-use rnic_core::testing::host::{SharedRegion, TestQp};
+use rnic_core::testing::host::framed::Framed;
+use rnic_core::testing::host::socketed::OverSockets;
+use rnic_core::testing::host::{Machine, SharedRegion, TestQp};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{RawPeer, startup};
 use rnic_core::testing::simulation::{Simulation, TapPoint};
@@ -38,7 +40,8 @@ const LONG: Duration = Duration::from_secs(600);
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     crc: bool,
-    /// The lowest bit: with markers. The next one: with the semantics of RC.
+    /// The lowest bit: with markers. The next one: with the semantics of RC. The third one: over
+    /// sockets.
     options: u8,
     actions: Vec<Action<'a>>,
 }
@@ -106,15 +109,20 @@ fn request(crc: bool) -> Vec<u8> {
     })
 }
 
-/// The raw peer is connected to a queue pair of host 0.
-fn connected(crc: bool, markers: bool, rc: bool) -> Option<(Simulation, TestQp)> {
+/// The raw peer is connected to a queue pair of host 0. `cuts`: what is below it cuts the stream
+/// where it likes.
+fn connected<M: Machine>(
+    crc: bool,
+    markers: bool,
+    rc: bool,
+    cuts: bool,
+) -> Option<(Simulation<M>, TestQp)> {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = WINDOW;
-    let mut sim = Simulation::new(&config, Impairments::default(), 1);
+    let mut sim = Simulation::over(&config, Impairments::default(), 1);
     let mut decoder = Decoder::default();
     decoder.rc = rc;
-    // A kernel cuts the stream where it likes.
-    decoder.unaligned = OVER_SOCKETS;
+    decoder.unaligned = cuts;
     sim.tap = Some(Box::new(move |point, frame| match point {
         TapPoint::Sent(_) => decoder.insist(true, frame),
         TapPoint::SentRaw(_) => decoder.insist(false, frame),
@@ -212,9 +220,9 @@ struct Posted {
     revoked: bool,
 }
 
-fn act(
+fn act<M: Machine>(
     action: Action<'_>,
-    sim: &mut Simulation,
+    sim: &mut Simulation<M>,
     qp: &mut TestQp,
     region: &SharedRegion,
     posted: &mut Posted,
@@ -313,8 +321,15 @@ fn act(
 }
 
 fuzz_target!(|input: Input| {
+    match input.options & 4 != 0 {
+        false => run::<Framed>(input, false),
+        true => run::<OverSockets>(input, true),
+    }
+});
+
+fn run<M: Machine>(input: Input<'_>, cuts: bool) {
     let (markers, rc) = (input.options & 1 != 0, input.options & 2 != 0);
-    let Some((mut sim, mut qp)) = connected(input.crc, markers, rc) else {
+    let Some((mut sim, mut qp)) = connected::<M>(input.crc, markers, rc, cuts) else {
         panic!("an honest start-up fails");
     };
     let rights =
@@ -344,4 +359,4 @@ fuzz_target!(|input: Input| {
     assert!(sim.hosts[0].snapshot(sim.now).connections.is_empty());
     assert_eq!(sim.hosts[0].frames_in_use(), 0);
     assert_eq!(sim.hosts[0].reservations(), 0);
-});
+}

@@ -47,8 +47,9 @@ pub(crate) struct DeviceArgs {
     #[arg(long, hide = true, conflicts_with = "thread")]
     pub standby: bool,
 
-    /// With --thread: the most threads; they share the receive queues of the interface. The default
-    /// is one for each queue, but no more than there are CPUs
+    /// With --thread: the most threads; they share the receive queues of the interface, or the
+    /// connections over TCP sockets of the kernel. The default is one for each queue, but no more
+    /// than there are CPUs
     #[arg(long, value_name = "N", requires = "thread", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 

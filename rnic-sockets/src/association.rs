@@ -36,6 +36,10 @@ pub struct KernelAssociation {
     costs: Costs,
     max_chunk: Cell<usize>,
     asks_left: Cell<u16>,
+    /// After how many retransmissions it fails, probes without an answer aside; once asked.
+    retransmissions: Option<u16>,
+    probes: u16,
+    heard: u64,
     maker: Maker,
 }
 
@@ -51,12 +55,35 @@ impl KernelAssociation {
             costs: Costs::default(),
             max_chunk: Cell::new(0),
             asks_left: Cell::new(0),
+            retransmissions: None,
+            probes: 0,
+            heard: 0,
             maker: Maker::this(),
         }
     }
 
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, TcpFailure> {
         Ok(self.fd.as_ref().ok_or(TcpFailure::Aborted)?.as_fd())
+    }
+
+    /// Has it fail after so many retransmissions at least, and not by probes without an answer: the
+    /// kernel counts both.
+    fn allow_retransmissions(&mut self, least: u16) {
+        let (known, probes) = (self.retransmissions, self.probes);
+        let allow = |fd| {
+            let before = match known {
+                Some(before) => before,
+                None => sctp::max_retransmissions(fd)?,
+            };
+            let base = before.max(least);
+            sctp::set_max_retransmissions(fd, base.saturating_add(probes))?;
+            Ok::<_, Errno>(base)
+        };
+        match self.fd().map(allow) {
+            Ok(Ok(base)) => self.retransmissions = Some(base),
+            Ok(Err(errno)) => debug!("an association keeps its number of retransmissions: {errno}"),
+            Err(_) => {}
+        }
     }
 
     /// Returns what a notification says.
@@ -185,6 +212,30 @@ impl AssociationSocket for KernelAssociation {
             self.asks_left.set(ASKED_ANEW - 1);
         }
         self.max_chunk.get()
+    }
+
+    fn heard(&mut self) -> u64 {
+        if let Ok(Ok(heard)) = self.fd().map(sctp::packets_received)
+            && heard != self.heard
+        {
+            self.heard = heard;
+            if std::mem::take(&mut self.probes) > 0 {
+                self.allow_retransmissions(0);
+            }
+        }
+        self.heard
+    }
+
+    fn probe(&mut self) {
+        self.probes = self.probes.saturating_add(1);
+        self.allow_retransmissions(0);
+        if let Ok(Err(errno)) = self.fd().map(sctp::send_heartbeat) {
+            debug!("a peer of SCTP is not probed: {errno}");
+        }
+    }
+
+    fn outlast(&mut self, patience: Duration) {
+        self.allow_retransmissions(sctp::retransmissions_of(patience));
     }
 
     fn path(&self) -> Option<PathFacts> {

@@ -31,13 +31,16 @@ const FOR_CONTROL: usize = 20;
 
 /// Options of the kernel's (linux/sctp.h).
 const SCTP_RTOINFO: i32 = 0;
+const SCTP_ASSOCINFO: i32 = 1;
 const SCTP_INITMSG: i32 = 2;
 const SCTP_NODELAY: i32 = 3;
 const SCTP_ADAPTATION_LAYER: i32 = 7;
 const SCTP_DISABLE_FRAGMENTS: i32 = 8;
+const SCTP_PEER_ADDR_PARAMS: i32 = 9;
 const SCTP_EVENTS: i32 = 11;
 const SCTP_STATUS: i32 = 14;
 const SCTP_RECVRCVINFO: i32 = 32;
+const SCTP_GET_ASSOC_STATS: i32 = 112;
 
 /// Flags of a chunk that is sent.
 const UNORDERED: u16 = 1;
@@ -83,6 +86,48 @@ struct Events {
     shutdown: u8,
     partial_delivery: u8,
     adaptation: u8,
+}
+
+/// What holds for an association (SCTP_ASSOCINFO). What is 0 stays as it is.
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Default)]
+#[repr(C)]
+struct AssocInfo {
+    association: i32,
+    max_retransmissions: u16,
+    peers_addresses: u16,
+    windows: [u32; 2],
+    cookie_life: u32,
+}
+
+/// What holds for the ways to a peer (`struct sctp_paddrparams`, which is packed). Without an
+/// address it is all ways; what is 0 stays as it is.
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy)]
+#[repr(C)]
+struct PathParameters {
+    association: i32,
+    address: [u8; 128],
+    heartbeat_interval: u32,
+    max_retransmissions: [u8; 2],
+    mtu_and_sack_delay: [u8; 8],
+    flags: [u8; 4],
+    /// Flow label and DSCP, which older kernels do not know, are left out.
+    end: [u8; 2],
+}
+
+/// A heartbeat is wanted now.
+const HEARTBEAT_NOW: u32 = 1 << 2;
+
+/// What SCTP_GET_ASSOC_STATS tells, up to the packets that have come.
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy)]
+#[repr(C)]
+struct Statistics {
+    association: i32,
+    _hole: u32,
+    address: [u8; 128],
+    /// Of the longest RTO, of SACKs each way, and of packets that were sent.
+    before: [u64; 4],
+    packets_received: u64,
+    behind: [u64; 11],
 }
 
 /// What SCTP_STATUS tells.
@@ -293,6 +338,45 @@ pub(crate) fn path(socket: BorrowedFd<'_>) -> Result<PathFacts, Errno> {
     })
 }
 
+/// Returns how many packets have come from the peer.
+pub(crate) fn packets_received(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let mut statistics = Statistics::new_zeroed();
+    sys::get_sctp(socket, SCTP_GET_ASSOC_STATS, statistics.as_mut_bytes())?;
+    Ok(statistics.packets_received)
+}
+
+/// Has a heartbeat be sent.
+pub(crate) fn send_heartbeat(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut parameters = PathParameters::new_zeroed();
+    parameters.flags = HEARTBEAT_NOW.to_ne_bytes();
+    sys::set_sctp(socket, SCTP_PEER_ADDR_PARAMS, parameters.as_bytes())
+}
+
+/// Returns after how many retransmissions in a row, heartbeats included, the association fails.
+pub(crate) fn max_retransmissions(socket: BorrowedFd<'_>) -> Result<u16, Errno> {
+    let mut info = AssocInfo::default();
+    sys::get_sctp(socket, SCTP_ASSOCINFO, info.as_mut_bytes())?;
+    Ok(info.max_retransmissions)
+}
+
+/// Sets it.
+pub(crate) fn set_max_retransmissions(socket: BorrowedFd<'_>, most: u16) -> Result<(), Errno> {
+    let info = AssocInfo {
+        max_retransmissions: most,
+        ..AssocInfo::default()
+    };
+    sys::set_sctp(socket, SCTP_ASSOCINFO, info.as_bytes())
+}
+
+/// Returns after how many retransmissions the peer has surely had this long to answer.
+pub(crate) fn retransmissions_of(patience: Duration) -> u16 {
+    let [_, at_most, at_least] = RTO.map(u64::from);
+    // Until the timeout is the longest one: each doubles it.
+    let growing = (at_most / at_least).ilog2() + 1;
+    let whole = patience.as_millis().div_ceil(at_most.into());
+    u16::try_from(whole + u128::from(growing)).unwrap_or(u16::MAX)
+}
+
 fn status(socket: BorrowedFd<'_>) -> Result<Status, Errno> {
     let mut status = Status::new_zeroed();
     sys::get_sctp(socket, SCTP_STATUS, status.as_mut_bytes())?;
@@ -371,7 +455,26 @@ mod tests {
             size_of::<Events>(),
             size_of::<Path>(),
             size_of::<Status>(),
+            size_of::<AssocInfo>(),
+            size_of::<PathParameters>(),
+            size_of::<Statistics>(),
         ];
-        assert_eq!(sizes, [16, 8, 8, 152, 176]);
+        assert_eq!(sizes, [16, 8, 8, 152, 176, 20, 152, 264]);
+        assert_eq!(std::mem::offset_of!(PathParameters, flags), 146);
+        assert_eq!(std::mem::offset_of!(Statistics, packets_received), 168);
+    }
+
+    /// Whatever the round-trip time is, that many retransmissions take so long.
+    #[test]
+    fn retransmissions_last_as_long_as_a_user_timeout() {
+        for seconds in [1, 2, 30, 600] {
+            let patience = Duration::from_secs(seconds);
+            let timeouts = (0..=retransmissions_of(patience)).map(|tries| {
+                let grown = u64::from(RTO[2]) << tries.min(20);
+                Duration::from_millis(grown.min(RTO[1].into()))
+            });
+            assert!(timeouts.sum::<Duration>() >= patience, "{seconds} s");
+        }
+        assert_eq!(retransmissions_of(Duration::MAX), u16::MAX);
     }
 }

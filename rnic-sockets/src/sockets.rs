@@ -304,6 +304,12 @@ impl Sockets for KernelSockets {
         self.watch_connection(socket.fd(), index)
     }
 
+    fn unwatch(&mut self, socket: &KernelSocket) {
+        if let Ok(fd) = socket.fd() {
+            let _ = self.epoll.delete(fd);
+        }
+    }
+
     fn listen(&mut self, id: ListenerId, reservation: &PortReservation) -> Result<(), EndReason> {
         self.begin_listening(id, reservation)
     }

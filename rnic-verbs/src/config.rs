@@ -63,8 +63,9 @@ pub enum Driving {
     /// Threads of the device. Each is a worker with an engine and a share of the receive queues.
     /// Best where cores are free.
     Threads {
-        /// The most threads, from 1 to 1024. There are never more than receive queues, and over
-        /// sockets of the kernel there is one. `None` stands for the number of CPUs.
+        /// The most threads, from 1 to 1024. There are never more than receive queues; over TCP
+        /// sockets of the kernel there are so many, and over SCTP there is one. `None` stands for
+        /// the number of CPUs.
         most: Option<u32>,
         /// How long a thread without work goes on polling before it sleeps.
         idle: Duration,

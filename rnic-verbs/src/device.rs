@@ -116,12 +116,12 @@ impl Device {
 
     /// Makes a device over sockets of the kernel.
     pub(crate) fn on_sockets(
-        host: HostEnd,
+        hosts: Vec<HostEnd>,
         net: Arc<dyn Net>,
         driver: Driver,
         kernel: KernelWay,
     ) -> Self {
-        Self::make(vec![host], net, driver, (None, Some(kernel)))
+        Self::make(hosts, net, driver, (None, Some(kernel)))
     }
 
     /// Makes a device of several workers on a network interface.
@@ -285,6 +285,12 @@ impl fmt::Debug for Device {
 impl Inner {
     pub(crate) fn workers(&self) -> usize {
         self.hosts.len()
+    }
+
+    /// Returns whether a connection moves to the worker of the queue pair that accepts it, and not
+    /// the other way round: what arrives for it can be received anywhere.
+    pub(crate) fn moves_connections(&self) -> bool {
+        self.kernel.is_some()
     }
 
     /// Returns the STag table, which all workers share.

@@ -247,15 +247,19 @@ impl Inspector {
             let ends = at.ok().and_then(|at| qps[at].ends)?;
             ends.depths
         };
-        let connections = snapshots.iter().flat_map(|snapshot| &snapshot.connections);
-        let all = connections.map(|one| connection(one, depths(one)));
+        let has_several = self.hosts.len() > 1;
+        let all = snapshots.iter().flat_map(|(worker, snapshot)| {
+            let worker = has_several.then_some(*worker);
+            let connections = snapshot.connections.iter();
+            connections.map(move |one| connection(one, depths(one), worker))
+        });
         let engines = idle;
         let idle = (engines > 0).then_some(Resource::Idle { engines });
         all.chain(idle).collect()
     }
 
-    /// Returns the state of each engine, and the number of those that did not say it.
-    fn snapshots(&mut self, within: Duration) -> (Vec<Snapshot>, u32) {
+    /// Returns the state of each engine with its number, and how many did not say it.
+    fn snapshots(&mut self, within: Duration) -> (Vec<(u32, Snapshot)>, u32) {
         for (host, asked) in self.hosts.iter().zip(&mut self.asked) {
             let waits = asked
                 .as_ref()
@@ -269,10 +273,10 @@ impl Inspector {
         }
         let until = Instant::now() + within;
         let (mut snapshots, mut idle) = (Vec::new(), 0);
-        for asked in &mut self.asked {
+        for (worker, asked) in (0..).zip(&mut self.asked) {
             let Some(answer) = asked else { continue };
             match answer.recv_deadline(until) {
-                Ok(snapshot) => snapshots.push(snapshot),
+                Ok(snapshot) => snapshots.push((worker, snapshot)),
                 Err(RecvTimeoutError::Timeout) => {
                     idle += 1;
                     continue;
@@ -343,7 +347,11 @@ fn qp(qp: &QpNow) -> Resource {
     })
 }
 
-fn connection(facts: &ConnectionFacts, depths: Option<(u16, u16)>) -> Resource {
+fn connection(
+    facts: &ConnectionFacts,
+    depths: Option<(u16, u16)>,
+    worker: Option<u32>,
+) -> Resource {
     let (ird, ord) = depths.unzip();
     Resource::Connection(Box::new(ConnectionResource {
         local: facts.local,
@@ -351,6 +359,7 @@ fn connection(facts: &ConnectionFacts, depths: Option<(u16, u16)>) -> Resource {
         state: format!("{:?}", facts.tcp.state),
         phase: facts.phase.into(),
         qpn: facts.qp.map(|qp| qp.0),
+        worker,
         mpa: facts.mpa.map(|mpa| MpaResource {
             mpa: mpa.revision,
             crc: mpa.crc,

@@ -353,12 +353,15 @@ impl ConnectRequest {
         check_private_data(&options.private_data, self.pending.mpa_revision)?;
         qp.check_idle()?;
         // A queue pair with a shared receive queue cannot move.
-        let moved = qp.move_to(self.worker())?;
+        let is_there = match self.device.moves_connections() {
+            true => qp.worker() == self.worker(),
+            false => qp.move_to(self.worker())?,
+        };
         self.decided = true;
         debug!("{}: accepts {}", qp.number(), self.peer());
         qp.begin_connecting(self.local(), self.peer());
         let (request, qp, engine) = (self.pending.request, qp.number(), qp.worker() as u16);
-        let accept = if moved {
+        let accept = if is_there {
             Command::Accept {
                 request,
                 qp,

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, bounded};
-use rnic_core::engine::{Net, SplitTurn, mailboxes};
+use rnic_core::engine::{EngineConfig, EngineEnd, HostEnd, Net, SplitTurn, mailboxes};
 use rnic_core::memory::table::StagTable;
-use rnic_manager::{Inspection, InspectionSocket, dialogue};
+use rnic_manager::{Bell, Inspection, InspectionSocket, dialogue};
 use rnic_sockets::{
     AssociationWorker, KernelInterface, KernelNet, KernelSockets, Protocol, SocketWorker,
 };
@@ -84,35 +84,49 @@ fn open_by_sockets(
     if protocol == Protocol::Sctp && !rnic_sockets::has_sctp() {
         return Err(OpenError::NoSctp);
     }
-    let (bell, waker) = bell().map_err(OpenError::Bell)?;
-    let table = table(config)?;
-    let mut mailboxes = mailboxes(&table, config.queue_pairs, vec![waker]);
-    let Some((host, end)) = mailboxes.pop() else {
-        unreachable!("there is a mailbox for each waker");
-    };
     let congestion = config.engine.tcp.congestion;
     let net = Arc::new(KernelNet::new(&interface, protocol, congestion));
-    let sockets = KernelSockets::new().map_err(OpenError::Bell)?;
-    let (engine, secret) = (config.engine.clone(), secret()?);
-    let driver = match protocol {
+    let (hosts, driver, ignored) = match protocol {
         Protocol::Tcp => {
-            let worker = SocketWorker::new(sockets, engine, secret, end, bell);
-            driver(config.driving, vec![worker.map_err(OpenError::Bell)?], None)?
+            let most = config.driving.most_workers();
+            let (hosts, driver) = socket_workers(config, most, SocketWorker::new)?;
+            (hosts, driver, None)
         }
         Protocol::Sctp => {
-            let worker = AssociationWorker::over_sctp(sockets, engine, secret, end, bell);
-            driver(config.driving, vec![worker.map_err(OpenError::Bell)?], None)?
+            let (hosts, driver) = socket_workers(config, 1, AssociationWorker::over_sctp)?;
+            let why = "an association of SCTP has one, for all its queue pairs";
+            (hosts, driver, too_many_workers(config.driving, why))
         }
     };
     let kernel = KernelWay {
         interface,
         protocol,
         why,
-        ignored: too_many_workers(config.driving, "sockets of the kernel have one"),
+        ignored,
     };
-    let device = Device::on_sockets(host, net, driver, kernel);
+    let device = Device::on_sockets(hosts, net, driver, kernel);
     answer_at_socket(&device);
     Ok(device)
+}
+
+/// Makes so many workers over sockets, with an engine each, and what drives them.
+fn socket_workers<W: SplitTurn + 'static>(
+    config: &DeviceConfig,
+    count: u32,
+    make: fn(KernelSockets, EngineConfig, [u8; 32], EngineEnd, Bell) -> io::Result<W>,
+) -> Result<(Vec<HostEnd>, Driver), OpenError> {
+    let bells: io::Result<Vec<_>> = (0..count).map(|_| bell()).collect();
+    let (bells, wakers): (Vec<_>, Vec<_>) = bells.map_err(OpenError::Bell)?.into_iter().unzip();
+    let mailboxes = mailboxes(&table(config)?, config.queue_pairs, wakers);
+    let (hosts, ends): (Vec<_>, Vec<_>) = mailboxes.into_iter().unzip();
+    let secret = secret()?;
+    let workers = ends.into_iter().zip(bells).map(|(end, bell)| {
+        let sockets = KernelSockets::new()?;
+        make(sockets, config.engine.clone(), secret, end, bell)
+    });
+    let workers: io::Result<Vec<_>> = workers.collect();
+    let driver = driver(config.driving, workers.map_err(OpenError::Bell)?, None)?;
+    Ok((hosts, driver))
 }
 
 /// Makes the table of STags.

@@ -198,6 +198,9 @@ pub struct ConnectionResource {
     /// The queue pair, once there is one.
     #[serde(default)]
     pub qpn: Option<u32>,
+    /// The worker that has it, where the device has several.
+    #[serde(default)]
+    pub worker: Option<u32>,
     /// What was agreed on in MPA start-up, while FPDUs flow.
     #[serde(default)]
     pub mpa: Option<MpaResource>,

@@ -5,7 +5,9 @@ mod common;
 use std::fs::read_to_string;
 
 use common::until;
-use rnic_verbs::{Access, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest, Via};
+use rnic_verbs::{
+    Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest, Via,
+};
 use rnic_xdp::testing::Namespace;
 
 const SIZE: usize = 64;
@@ -39,7 +41,8 @@ fn open() -> Device {
 /// Returns a client and a server that are connected.
 fn connect(namespace: &Namespace, devices: &[Device; 2]) -> [End; 2] {
     let [mut client, mut server] = [End::new(&devices[0]), End::new(&devices[1])];
-    common::connect(namespace, devices, &mut client.qp, &mut server.qp);
+    let options = ConnectionOptions::default();
+    common::connect(namespace, devices, &mut client.qp, &mut server.qp, &options);
     [client, server]
 }
 

@@ -12,8 +12,8 @@ use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
 use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, Protocol};
 use rnic_verbs::{
-    Access, Completion, CongestionAlgorithm, Cq, Device, DeviceConfig, Mr, OpenError, Qp, QpCaps,
-    SendRequest, Via,
+    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Driving,
+    EndReason, Keepalive, Mr, OpenError, Qp, QpCaps, SendRequest, Via,
 };
 use rnic_xdp::testing::Namespace;
 
@@ -86,8 +86,16 @@ fn next_receive(devices: &[Device; 2], end: &mut End) -> Completion {
 
 /// Connects a new queue pair of each device.
 fn connect(namespace: &Namespace, devices: &[Device; 2]) -> (End, End) {
+    connect_with(namespace, devices, &ConnectionOptions::default())
+}
+
+fn connect_with(
+    namespace: &Namespace,
+    devices: &[Device; 2],
+    options: &ConnectionOptions,
+) -> (End, End) {
     let (mut client, mut server) = (End::new(&devices[0]), End::new(&devices[1]));
-    common::connect(namespace, devices, &mut client.qp, &mut server.qp);
+    common::connect(namespace, devices, &mut client.qp, &mut server.qp, options);
     (client, server)
 }
 
@@ -187,6 +195,88 @@ fn a_path_may_become_narrower() {
         next_receive(&devices, &mut server);
         assert!(server.received() == [round; MESSAGE]);
     }
+}
+
+/// Returns why a queue pair has ended, once it has.
+fn end_of(devices: &[Device; 2], end: &mut End) -> EndReason {
+    until(devices, "the end", || {
+        end.qp.wait_ended(Duration::ZERO).unwrap()
+    })
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_session_fails_after_its_user_timeout_and_the_others_go_on() {
+    let Some((namespace, devices)) = devices() else {
+        return;
+    };
+    let options = ConnectionOptions {
+        user_timeout: Some(Duration::from_secs(1)),
+        ..ConnectionOptions::default()
+    };
+    let (mut client, mut server) = connect(&namespace, &devices);
+    let (mut hasty, _hasty_peer) = connect_with(&namespace, &devices, &options);
+    tc(&namespace, "qdisc add dev lo root netem loss 100%");
+    let cut = Instant::now();
+    server.post_recv();
+    client.send(1);
+    hasty.send(2);
+    assert_eq!(end_of(&devices, &mut hasty), EndReason::TimedOut);
+    assert!(cut.elapsed() >= Duration::from_secs(1));
+    tc(&namespace, "qdisc del dev lo root");
+    next_receive(&devices, &mut server);
+    assert!(server.received() == [1; MESSAGE]);
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_silent_peer_is_probed_and_one_that_is_gone_is_found_out() {
+    let Some((namespace, devices)) = devices() else {
+        return;
+    };
+    let options = ConnectionOptions {
+        keepalive: Some(Keepalive {
+            idle: Duration::from_millis(300),
+            interval: Duration::from_millis(300),
+            count: 4,
+        }),
+        ..ConnectionOptions::default()
+    };
+    let (mut client, mut server) = connect_with(&namespace, &devices, &options);
+    let probes = || {
+        let snapshot = devices[0].snapshot(SOON).unwrap().unwrap();
+        snapshot.tcp.keepalives
+    };
+    // More than the peer may leave without an answer, and the kernel too.
+    until(&devices, "20 probes", || (probes() >= 20).then_some(()));
+    server.post_recv();
+    client.send(1);
+    next_receive(&devices, &mut server);
+    let before = probes();
+    tc(&namespace, "qdisc add dev lo root netem loss 100%");
+    assert_eq!(end_of(&devices, &mut client), EndReason::TimedOut);
+    assert!(probes() >= before + 4);
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn who_wants_several_workers_is_told_that_there_is_one() {
+    let Some((namespace, _)) = devices() else {
+        return;
+    };
+    let config = DeviceConfig {
+        via: Via::Sctp,
+        driving: Driving::Threads {
+            most: Some(4),
+            idle: Duration::ZERO,
+            pin: false,
+        },
+        ..DeviceConfig::new("lo")
+    };
+    let device = namespace.run(|| Device::open_with(&config)).unwrap();
+    let way = device.kernel().unwrap().to_string();
+    assert!(way.contains("1 worker, not 4: an association"), "{way}");
+    assert_eq!(device.workers(), 1);
 }
 
 fn send(association: &mut impl AssociationSocket, octets: &[u8]) {

@@ -31,6 +31,15 @@ pub trait AssociationSocket: fmt::Debug + Send {
     /// Returns the most octets of user data that a chunk may have without being cut.
     fn max_chunk(&self) -> usize;
 
+    /// Returns how many packets have come from the peer.
+    fn heard(&mut self) -> u64;
+
+    /// Asks the peer for a packet. That it does not answer does not make the association fail.
+    fn probe(&mut self);
+
+    /// Has the association not fail before the peer has acknowledged nothing for this long.
+    fn outlast(&mut self, patience: Duration);
+
     /// Returns what is known of the way to the peer, for an administrator.
     fn path(&self) -> Option<PathFacts> {
         None
@@ -96,7 +105,7 @@ pub struct OutgoingChunk<'a> {
 }
 
 /// The associations of an engine.
-pub trait Associations: Send {
+pub trait Associations: Send + 'static {
     /// An association.
     type Socket: AssociationSocket;
 
@@ -187,6 +196,8 @@ pub(crate) struct Association<S> {
     pub(crate) is_listed_readable: bool,
     pub(crate) is_listed_unacknowledged: bool,
     pub(crate) misses: u8,
+    /// When a chunk has come, or an acknowledgment.
+    pub(crate) heard_at: Instant,
 }
 
 /// The serial number of what belongs to no session.
@@ -223,6 +234,7 @@ impl<S: AssociationSocket> Association<S> {
             is_listed_readable: false,
             is_listed_unacknowledged: false,
             misses: 0,
+            heard_at: Instant::ZERO,
         }
     }
 

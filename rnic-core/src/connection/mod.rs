@@ -59,8 +59,8 @@ pub use self::refusals::{Refusal, Refusals};
 use self::reorder::Reorder;
 pub use self::session::SctpSession;
 pub use self::socket::{Accepted, Ready, Received, Socket, Sockets};
-pub(crate) use self::socketed::Owed;
 pub use self::socketed::{KernelTcp, Socketed};
+pub(crate) use self::socketed::{Listed, Owed};
 use self::stream::Stream;
 pub(crate) use self::transmit::has_room;
 pub use self::transport::Transport;
@@ -350,6 +350,12 @@ impl<T: Transport> Connection<T> {
             }
             _ => false,
         }
+    }
+
+    /// Handles the timers that are due of a connection behind a socket.
+    pub(crate) fn handle_socket_timer(&mut self, context: &mut Context<'_, '_>) {
+        self.tcp.handle_timeout(context.now);
+        self.handle_deadlines(context);
     }
 
     /// Handles the timers of all but TCP that are due.

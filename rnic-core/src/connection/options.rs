@@ -48,7 +48,7 @@ pub struct ConnectionOptions {
     pub traffic_class: u8,
     /// Send keepalive probes to a peer that has been silent for long. Without them, a Read waits
     /// for ever for a peer that is gone. `None`: as the engine's TCP settings say, by default no
-    /// probes.
+    /// probes. Over SCTP the probes are heartbeats.
     pub keepalive: Option<Keepalive>,
     /// How long the peer may leave what it is owed without acknowledgment before the connection
     /// fails, as `TCP_USER_TIMEOUT` sets it for the kernel's TCP. `None`: as the engine's TCP

@@ -5,6 +5,7 @@
 //! Accept equivalent to MPA's Request and Reply, so those frames are written as control messages,
 //! and control messages read as those frames.
 
+mod liveness;
 mod receiving;
 mod sending;
 mod startup_form;
@@ -19,13 +20,16 @@ use crate::counters::TcpCounters;
 use crate::ddp::Placed;
 use crate::ids::ListenerId;
 use crate::memory::frames::FrameId;
-use crate::tcp::{CongestionAlgorithm, Due, Keepalive, State, TcpFacts, TcpFailure};
+use crate::tcp::{
+    CongestionAlgorithm, Due, Keepalive, Liveness, State, TcpConfig, TcpFacts, TcpFailure,
+};
 use crate::time::Instant;
 use crate::wire::mpa::StartupFrame;
 use crate::wire::session::{Function, SessionControl};
 
 use self::startup_form::message_of;
 use super::association::{Associated, Associations, LEAST_CHUNK, Seat};
+use super::startup::set_tcp_options;
 use super::{
     Connection, ConnectionOptions, Context, EndReason, FlowKey, LocalEnd, Path, PortReservation,
     Refusals, Transport,
@@ -83,6 +87,11 @@ pub struct SctpSession<L> {
     close_asked: bool,
     /// The most octets of a chunk.
     max_chunk: usize,
+    liveness: Liveness,
+    /// How many packets had come from the peer when it was probed.
+    heard: u64,
+    /// How long the association is to live at least, which is not told to the kernel yet.
+    patience: Option<Duration>,
     counters: TcpCounters,
     of: PhantomData<fn() -> L>,
 }
@@ -100,7 +109,7 @@ impl<L> fmt::Debug for SctpSession<L> {
 }
 
 impl<L> SctpSession<L> {
-    fn new(association: usize, role: Role, state: State) -> Self {
+    fn new(now: Instant, association: usize, role: Role, state: State) -> Self {
         Self {
             association,
             stream: None,
@@ -118,6 +127,9 @@ impl<L> SctpSession<L> {
             pending: None,
             close_asked: false,
             max_chunk: LEAST_CHUNK,
+            liveness: Liveness::new(now, &TcpConfig::default()),
+            heard: 0,
+            patience: None,
             counters: TcpCounters::default(),
             of: PhantomData,
         }
@@ -213,7 +225,8 @@ impl<L: Associations> Connection<SctpSession<L>> {
         end: LocalEnd,
         options: ConnectionOptions,
     ) -> Result<Self, (LocalEnd, EndReason)> {
-        let session = SctpSession::new(association, Role::Active, State::SynSent);
+        let mut session = SctpSession::new(now, association, Role::Active, State::SynSent);
+        set_tcp_options(&mut session, &options);
         let path = Path::unknown(&key);
         Self::ask(now, key, session, path, reservation, end, options)
     }
@@ -227,7 +240,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
         listener: ListenerId,
         refusals: Arc<Refusals>,
     ) -> Self {
-        let session = SctpSession::new(association, Role::Passive, State::Established);
+        let session = SctpSession::new(now, association, Role::Passive, State::Established);
         let path = Path::unknown(&key);
         Self::await_request(now, key, session, path, reservation, listener, refusals)
     }
@@ -289,6 +302,8 @@ impl<L: Associations> Connection<SctpSession<L>> {
     /// Completes what the peer has acknowledged: so many more chunks.
     pub(crate) fn acknowledge(&mut self, chunks: u64, context: &mut Context<'_, '_>) {
         self.tcp.session.acknowledge(chunks);
+        let is_owed = self.tcp.is_owed();
+        self.tcp.liveness.on_progress(context.now, is_owed);
         self.tcp.follow_acks();
         if !self.settle_acked(context) {
             self.settle(context);
@@ -363,7 +378,8 @@ impl<L: Associations> Transport for SctpSession<L> {
     }
 
     fn due(&self, _: Instant) -> Due {
-        match self.pending.is_some() || self.close_asked || !self.frame.is_empty() {
+        let is_due = self.pending.is_some() || self.close_asked || !self.frame.is_empty();
+        match is_due || self.liveness.keepalive_due || self.patience.is_some() {
             true => Due::Segment,
             false => Due::Nothing,
         }
@@ -374,11 +390,14 @@ impl<L: Associations> Transport for SctpSession<L> {
 
     fn take_as_full(&mut self, _: u16) {}
 
-    /// SCTP has heartbeats, which the host's administrator tunes.
-    fn set_keepalive(&mut self, _: Option<Keepalive>) {}
+    fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
+        self.liveness.keepalive = keepalive;
+    }
 
-    /// An association fails by the number of its retransmissions.
-    fn set_user_timeout(&mut self, _: Option<Duration>) {}
+    fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.liveness.user_timeout = timeout;
+        self.patience = timeout;
+    }
 
     /// It is the association's.
     fn set_traffic_class(&mut self, _: u8) {}
@@ -402,11 +421,16 @@ impl<L: Associations> Transport for SctpSession<L> {
     }
 
     fn timeout_but_next_turn(&self) -> Option<Instant> {
-        None
+        self.liveness_timeout()
     }
 
-    fn times_out_after(&self, _: Option<Instant>) -> bool {
-        true
+    fn handle_timeout(&mut self, now: Instant) {
+        self.handle_liveness(now);
+    }
+
+    fn times_out_after(&self, at: Option<Instant>) -> bool {
+        let own = self.liveness_timeout();
+        Instant::earliest([own, at]) == at
     }
 
     fn acks_next_turn(&self) -> bool {
@@ -415,7 +439,7 @@ impl<L: Associations> Transport for SctpSession<L> {
 
     fn give_back_frames(&mut self, _: &mut Vec<FrameId>) {}
 
-    fn facts(&self, _: Instant) -> TcpFacts {
+    fn facts(&self, now: Instant) -> TcpFacts {
         TcpFacts {
             state: self.state,
             rtt: None,
@@ -442,7 +466,7 @@ impl<L: Associations> Transport for SctpSession<L> {
             options: [false; 4],
             timer: None,
             last_sent: None,
-            last_received: Duration::ZERO,
+            last_received: now.since(self.liveness.last_received_at),
             counters: self.counters,
         }
     }

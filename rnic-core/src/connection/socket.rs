@@ -91,7 +91,7 @@ pub enum Ready {
 }
 
 /// The sockets of an engine.
-pub trait Sockets: Send {
+pub trait Sockets: Send + 'static {
     /// A connection's socket.
     type Socket: Socket;
 
@@ -102,9 +102,12 @@ pub trait Sockets: Send {
         remote: SocketAddr,
     ) -> Result<Self::Socket, EndReason>;
 
-    /// Reports from now on when a socket becomes [`Ready`], by this number, each time once. It is
-    /// called before the socket was used. What is ready already is reported too.
+    /// Reports from now on when a socket becomes [`Ready`], by this number, each time once. What is
+    /// ready already is reported too.
     fn watch(&mut self, socket: &Self::Socket, index: usize) -> Result<(), EndReason>;
+
+    /// Reports no more of a socket, which goes to another engine.
+    fn unwatch(&mut self, socket: &Self::Socket);
 
     /// Lets peers connect to a reserved port.
     fn listen(

@@ -95,6 +95,11 @@ pub trait Transport: fmt::Debug {
     /// Returns when its next timer is due, but for an ACK that the next turn sends.
     fn timeout_but_next_turn(&self) -> Option<Instant>;
 
+    /// Handles its timers that are due, where the engine has no other way to do so.
+    fn handle_timeout(&mut self, now: Instant) {
+        let _ = now;
+    }
+
     /// Returns whether no timer of it is due earlier than this time. `false` may be wrong.
     fn times_out_after(&self, at: Option<Instant>) -> bool;
 

@@ -1,12 +1,14 @@
 //! Connections that another engine of the device accepts.
 
-use crate::connection::{Connection, ConnectionOptions};
+use std::any::Any;
+
+use crate::connection::ConnectionOptions;
 use crate::ids::QpNumber;
 
 /// A connection on its way to another engine, where a queue pair accepts it.
 pub struct Adoption {
-    /// `None` if it has ended.
-    pub(super) connection: Option<Connection>,
+    /// A connection over the transport of the device. `None` if it has ended.
+    pub(super) connection: Option<Box<dyn Any + Send>>,
     pub(super) qp: QpNumber,
     pub(super) options: ConnectionOptions,
 }

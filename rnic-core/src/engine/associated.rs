@@ -67,6 +67,11 @@ impl<L: Associations> Carrier for SctpSession<L> {
         engine.below.sockets.unlisten(listener);
     }
 
+    /// Its association stays.
+    fn departs(_: &mut SessionEngine<L>, _: usize) -> bool {
+        false
+    }
+
     /// The way to the peer is that of the association.
     fn add_facts(engine: &SessionEngine<L>, index: usize, facts: &mut ConnectionFacts) {
         let association = engine.connections[index].association();

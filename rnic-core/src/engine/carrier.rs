@@ -1,19 +1,17 @@
 //! What an engine does in another way for each transport of its connections.
 
 use crate::connection::{
-    AddressPair, ConnectionFacts, ConnectionOptions, EndReason, Event, FlowKey, PortReservation,
-    Transport,
+    AddressPair, ConnectionFacts, ConnectionOptions, EndReason, FlowKey, PortReservation, Transport,
 };
-use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::ids::{ListenerId, QpNumber};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 
 use super::Engine;
-use super::adoption::Adoption;
 use super::look::Look;
 
 /// A transport with its engine's part.
-pub trait Carrier: Transport + Sized {
+pub trait Carrier: Transport + Sized + Send + 'static {
     /// Returns whether something that has arrived waits for a turn.
     fn is_waited_for(engine: &Engine<Self>) -> bool;
 
@@ -50,27 +48,16 @@ pub trait Carrier: Transport + Sized {
     /// Adds to the facts of the connection at an index what is known elsewhere.
     fn add_facts(_: &Engine<Self>, _: usize, _: &mut ConnectionFacts) {}
 
-    /// Moves a connection with its request to another engine of the device. Behind sockets there is
-    /// one engine.
-    fn accept_elsewhere(
-        engine: &mut Engine<Self>,
-        _: Instant,
-        _: &Guard<'_>,
-        _: u16,
-        _: RequestId,
-        qp: QpNumber,
-        _: ConnectionOptions,
-    ) {
-        let reason = EndReason::Reset;
-        engine.events.push_back(Event::Failed { qp, reason });
-    }
+    /// Prepares the connection at an index, whose request waits, for its move to another engine of
+    /// the device. Returns whether it can move.
+    fn departs(engine: &mut Engine<Self>, index: usize) -> bool;
 
-    /// Takes over a connection from another engine.
-    fn adopt(_: &mut Engine<Self>, _: Instant, _: &Guard<'_>, _: Adoption) {}
+    /// Is told that the connection at an index has come from another engine of the device.
+    fn arrived(_: &mut Engine<Self>, _: Instant, _: &Guard<'_>, _: usize) {}
 }
 
 /// A transport of the host's kernel, behind sockets, with its engine's part.
-pub trait KernelCarrier: Carrier<Below: Send> + Send {
+pub trait KernelCarrier: Carrier<Below: Send> {
     /// Handles what sockets have, as far as `look` says. Returns whether there was anything.
     fn handle_sockets(
         engine: &mut Engine<Self>,
@@ -101,7 +88,7 @@ impl<T: KernelCarrier> Engine<T> {
                 any = true;
                 self.counters.engine.timers_expired += 1;
                 self.with_connection(index, now, guard, |connection, context| {
-                    connection.handle_deadlines(context);
+                    connection.handle_socket_timer(context);
                 });
             }
         }

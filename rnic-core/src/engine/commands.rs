@@ -141,8 +141,8 @@ impl<T: Carrier> Engine<T> {
                 request,
                 qp,
                 options,
-            } => T::accept_elsewhere(self, now, guard, engine, request, qp, options),
-            Command::Adopt(adoption) => T::adopt(self, now, guard, *adoption),
+            } => self.accept_elsewhere(now, guard, engine, request, qp, options),
+            Command::Adopt(adoption) => self.adopt(now, guard, *adoption),
             Command::Reject {
                 request,
                 private_data,

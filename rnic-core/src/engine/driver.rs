@@ -39,13 +39,8 @@ pub struct Driver<T: Carrier = Tcp> {
 impl Driver {
     /// Makes an engine that takes its commands from `end`. `secret` must be unpredictable: sequence
     /// numbers and hashes depend on it. All engines of a device have the same one.
-    pub fn new(config: EngineConfig, secret: [u8; 32], mut end: EngineEnd) -> Self {
-        let place = end.place.take();
-        let mut driver = Self::over((), config, secret, end);
-        if let Some(place) = place {
-            driver.engine.take_place(place);
-        }
-        driver
+    pub fn new(config: EngineConfig, secret: [u8; 32], end: EngineEnd) -> Self {
+        Self::over((), config, secret, end)
     }
 
     /// Returns whether the engine has requests about next hops.
@@ -80,10 +75,19 @@ impl Driver {
 impl<T: Carrier> Driver<T> {
     /// Makes an engine over what its connections share below them. It takes its commands from
     /// `end`. `secret` must be unpredictable.
-    pub fn over(below: T::Below, config: EngineConfig, secret: [u8; 32], end: EngineEnd) -> Self {
+    pub fn over(
+        below: T::Below,
+        config: EngineConfig,
+        secret: [u8; 32],
+        mut end: EngineEnd,
+    ) -> Self {
+        let mut engine = Engine::over(below, config, secret);
+        if let Some(place) = end.place.take() {
+            engine.take_place(place);
+        }
         Self {
             memory: end.table.worker(),
-            engine: Engine::over(below, config, secret),
+            engine,
             end,
             without_timers: 0,
         }

@@ -1,19 +1,16 @@
-//! Connections in frames: how an engine begins them, moves them to another engine, and follows their
-//! routes.
+//! Connections in frames: how an engine begins them and follows their routes.
 
 use crate::connection::{
     AddressPair, Connection, ConnectionOptions, EndReason, Event, FlowKey, NextHop,
     PortReservation, Wants,
 };
-use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::ids::{ListenerId, QpNumber};
 use crate::memory::epoch::Guard;
 use crate::tcp::Tcp;
 use crate::time::Instant;
 
 use super::Engine;
-use super::adoption::Adoption;
 use super::carrier::Carrier;
-use super::command::Command;
 use super::owners::Handler;
 use super::queue_pairs::EndLocation;
 
@@ -54,20 +51,10 @@ impl Carrier for Tcp {
         }
     }
 
-    fn accept_elsewhere(
-        engine: &mut Engine,
-        now: Instant,
-        guard: &Guard<'_>,
-        to: u16,
-        request: RequestId,
-        qp: QpNumber,
-        options: ConnectionOptions,
-    ) {
-        engine.accept_elsewhere(now, guard, to, request, qp, options);
-    }
-
-    fn adopt(engine: &mut Engine, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
-        engine.adopt(now, guard, adoption);
+    /// A peer that has sent its MPA Request has acknowledged all that was sent to it, so no frame
+    /// of this engine is held for it. Others cannot move.
+    fn departs(engine: &mut Engine, index: usize) -> bool {
+        !engine.connections[index].holds_frames()
     }
 }
 
@@ -153,60 +140,5 @@ impl Engine {
             return None;
         }
         self.next_hops.find(now, connection.key().addresses())
-    }
-
-    fn accept_elsewhere(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        engine: u16,
-        request: RequestId,
-        qp: QpNumber,
-        options: ConnectionOptions,
-    ) {
-        let index = self.take_request(request);
-        // A peer that has sent its MPA Request has acknowledged all that was sent to it, so no
-        // frame of this engine is held for it. Others cannot move.
-        let (free, bound): (Vec<_>, Vec<_>) = index
-            .into_iter()
-            .partition(|index| !self.connections[*index].holds_frames());
-        for index in bound {
-            self.with_connection(index, now, guard, Connection::abort);
-        }
-        let connection = free.first().map(|index| self.detach(*index));
-        if let Some(place) = &self.place {
-            let key = connection.as_ref().map(Connection::key).copied();
-            let adoption = Adoption {
-                connection,
-                qp,
-                options,
-            };
-            place.give_away(engine, key, Command::Adopt(Box::new(adoption)));
-        }
-    }
-
-    /// Takes over a connection from another engine, and accepts it.
-    fn adopt(&mut self, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
-        let Adoption {
-            connection,
-            qp,
-            options,
-        } = adoption;
-        let request = connection.and_then(|connection| {
-            let request = connection.request()?;
-            let index = self.insert(connection);
-            self.schedule(index, Wants::TIMER);
-            self.add_request(request, index);
-            Some(request)
-        });
-        match request {
-            Some(request) => {
-                self.accept(now, guard, request, qp, options);
-            }
-            None => self.events.push_back(Event::Failed {
-                qp,
-                reason: EndReason::Reset,
-            }),
-        }
     }
 }

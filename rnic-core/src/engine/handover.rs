@@ -1,6 +1,7 @@
 //! Frames that belong to no connection of an engine, and those that come from another engine of the
 //! device.
 
+use crate::connection::Transport;
 use crate::counters::DropReason;
 use crate::ids::RequestId;
 use crate::memory::epoch::Guard;
@@ -13,14 +14,16 @@ use super::Engine;
 use super::owners::{EnginePlace, HandOver};
 use super::passive::Stranger;
 
-impl Engine {
+impl<T: Transport> Engine<T> {
     /// Makes this one of several engines of a device, before any other call. All must have the same
     /// secret: what one of them sends to a peer (a cookie, a timestamp) may come back to another.
     pub fn take_place(&mut self, place: EnginePlace) {
         self.next_request = RequestId::first_of(place.number()).0;
         self.place = Some(Box::new(place));
     }
+}
 
+impl Engine {
     /// Handles a frame that belongs to no connection here.
     pub(super) fn handle_stranger<F: TxFrames>(
         &mut self,

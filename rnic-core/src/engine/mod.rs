@@ -23,6 +23,7 @@ mod look;
 mod loopback;
 mod looped;
 mod mailbox;
+mod moving;
 mod net;
 mod next_hops;
 mod owners;

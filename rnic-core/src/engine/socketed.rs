@@ -1,7 +1,7 @@
 //! An engine over TCP sockets of the kernel.
 
 use crate::connection::{
-    Accepted, Connection, ConnectionOptions, EndReason, Event, FlowKey, KernelTcp, Owed,
+    Accepted, Connection, ConnectionOptions, EndReason, Event, FlowKey, KernelTcp, Listed, Owed,
     PortReservation, Ready, Socket, Sockets, Wants,
 };
 use crate::ids::{ListenerId, QpNumber};
@@ -70,11 +70,27 @@ impl<L: Sockets> Carrier for KernelTcp<L> {
         listener: ListenerId,
         reservation: &PortReservation,
     ) -> Result<(), EndReason> {
-        engine.below.sockets.listen(listener, reservation)
+        // One engine accepts for all: a connection goes to the one that has its queue pair.
+        match &engine.place {
+            Some(place) if place.number() > 0 => Ok(()),
+            _ => engine.below.sockets.listen(listener, reservation),
+        }
     }
 
     fn unlisten(engine: &mut SocketEngine<L>, listener: ListenerId) {
         engine.below.sockets.unlisten(listener);
+    }
+
+    fn departs(engine: &mut SocketEngine<L>, index: usize) -> bool {
+        let connection = &mut engine.connections[index];
+        *connection.listed() = Listed::default();
+        engine.below.sockets.unwatch(connection.socket());
+        true
+    }
+
+    fn arrived(engine: &mut SocketEngine<L>, now: Instant, guard: &Guard<'_>, index: usize) {
+        engine.watch(now, guard, index);
+        engine.note_readable(index);
     }
 }
 

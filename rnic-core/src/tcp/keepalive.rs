@@ -76,8 +76,7 @@ impl Tcp {
             self.abort();
             self.failure = Some(TcpFailure::TimedOut);
         } else {
-            liveness.probes = liveness.probes.saturating_add(1);
-            liveness.probed_at = now;
+            liveness.on_probe(now);
             liveness.keepalive_due = true;
         }
     }

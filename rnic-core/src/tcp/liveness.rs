@@ -11,22 +11,22 @@ use super::config::{Keepalive, TcpConfig};
 /// without further work.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Liveness {
+pub(crate) struct Liveness {
     /// When the last segment arrived that only the peer can have sent.
-    pub(super) last_received_at: Instant,
+    pub(crate) last_received_at: Instant,
     /// Since when the peer has acknowledged nothing, if anything is outstanding.
-    pub(super) unacked_since: Option<Instant>,
-    pub(super) keepalive_due: bool,
+    pub(crate) unacked_since: Option<Instant>,
+    pub(crate) keepalive_due: bool,
     /// Keepalive probes since the last segment, and the time of the last one.
-    pub(super) probes: u8,
-    pub(super) probed_at: Instant,
-    pub(super) user_timeout: Option<Duration>,
-    pub(super) keepalive: Option<Keepalive>,
-    pub(super) fin_wait: Duration,
+    pub(crate) probes: u8,
+    pub(crate) probed_at: Instant,
+    pub(crate) user_timeout: Option<Duration>,
+    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) fin_wait: Duration,
 }
 
 impl Liveness {
-    pub(super) fn new(now: Instant, config: &TcpConfig) -> Self {
+    pub(crate) fn new(now: Instant, config: &TcpConfig) -> Self {
         Self {
             keepalive: config.keepalive,
             user_timeout: config.user_timeout,
@@ -40,41 +40,47 @@ impl Liveness {
     }
 
     /// Records a segment that only the peer can have sent.
-    pub(super) fn on_segment(&mut self, now: Instant) {
+    pub(crate) fn on_segment(&mut self, now: Instant) {
         self.last_received_at = now;
         self.probes = 0;
         self.keepalive_due = false;
     }
 
     /// Records that data were sent.
-    pub(super) fn on_outstanding(&mut self, now: Instant) {
+    pub(crate) fn on_outstanding(&mut self, now: Instant) {
         self.unacked_since.get_or_insert(now);
     }
 
     /// Records an ACK of data; `more`: data are still outstanding.
-    pub(super) fn on_progress(&mut self, now: Instant, more: bool) {
+    pub(crate) fn on_progress(&mut self, now: Instant, more: bool) {
         self.unacked_since = more.then_some(now);
     }
 
     /// Returns whether a keepalive or user timeout is configured.
     #[inline]
-    pub(super) fn needs_timer(&self) -> bool {
+    pub(crate) fn needs_timer(&self) -> bool {
         self.keepalive.is_some() || self.user_timeout.is_some()
     }
 
     /// Returns whether the user timeout, not a count of retransmissions, ends the connection.
-    pub(super) fn has_user_timeout(&self) -> bool {
+    pub(crate) fn has_user_timeout(&self) -> bool {
         self.user_timeout.is_some()
     }
 
     /// Returns when the user timeout ends the connection.
-    pub(super) fn user_timeout_at(&self) -> Option<Instant> {
+    pub(crate) fn user_timeout_at(&self) -> Option<Instant> {
         Some(self.unacked_since? + self.user_timeout?)
+    }
+
+    /// Records that the peer is probed now.
+    pub(crate) fn on_probe(&mut self, now: Instant) {
+        self.probes = self.probes.saturating_add(1);
+        self.probed_at = now;
     }
 
     /// Returns when the next keepalive probe is due or, once one was sent, the user timeout if that
     /// is earlier.
-    pub(super) fn keepalive_at(&self) -> Option<Instant> {
+    pub(crate) fn keepalive_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
         let next = if self.probes == 0 {
             self.last_received_at + keepalive.idle
@@ -102,7 +108,7 @@ impl Liveness {
 
     /// Returns whether keepalive has failed: after the user timeout if there is one, otherwise
     /// after so many probes.
-    pub(super) fn has_given_up(&self, now: Instant) -> bool {
+    pub(crate) fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
             (Some(timeout), Some(keepalive)) => {
                 self.probes > 0 && now >= self.silence_ends(timeout, keepalive)

@@ -64,7 +64,7 @@ pub use self::state::State;
 
 use self::challenge::ChallengeLimit;
 use self::ecn::Ecn;
-use self::liveness::Liveness;
+pub(crate) use self::liveness::Liveness;
 use self::options::Negotiated;
 use self::pacing::Pacer;
 use self::recovery::Recovery;

@@ -9,9 +9,6 @@ pub mod simulation;
 
 pub use crate::in_memory::{self, VecFrames};
 
-/// Whether the hosts run over the sockets of a virtual [kernel].
-pub const OVER_SOCKETS: bool = cfg!(carrier_sockets);
-
 /// Returns how many of so many cases a test runs: all where `RNIC_DEEP` is set, as ci/test has it,
 /// and else an eighth, so that who changes a line need not wait.
 pub fn deep(all: u64) -> u64 {

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod liveness;
 mod peer;
 mod traffic;
 
@@ -20,13 +21,17 @@ pub(crate) type Sessions = simulation::Simulation<OverSctp>;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// Makes two hosts on a link that only delays.
-pub(crate) fn sessions() -> Sessions {
-    let link = Impairments {
+/// Makes a link that only delays.
+pub(crate) fn link() -> Impairments {
+    Impairments {
         delay: Duration::from_micros(50),
         ..Impairments::default()
-    };
-    Sessions::over(&EngineConfig::default(), link, 1)
+    }
+}
+
+/// Makes two hosts on it.
+pub(crate) fn sessions() -> Sessions {
+    Sessions::over(&EngineConfig::default(), link(), 1)
 }
 
 /// Connects a new pair of queue pairs with the defaults.

@@ -1,14 +1,17 @@
 use std::sync::Arc;
 
+use rnic_core::connection::ConnectionOptions;
 use rnic_core::in_memory;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::table::Access;
 
 use super::*;
+use crate::config::{DeviceConfig, Driving};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::qp::QpCaps;
 use crate::srq::SrqCaps;
+use crate::via::Via;
 
 /// A device that is driven when it is polled, and one that a thread drives.
 fn devices() -> (Device, Device) {
@@ -139,4 +142,46 @@ fn an_engine_that_does_not_run_is_asked_once() {
         }
         assert_eq!(asked.join().unwrap(), []);
     });
+}
+
+#[test]
+fn connections_are_listed_with_their_workers() {
+    let soon = Duration::from_secs(30);
+    let device = Device::open_with(&DeviceConfig {
+        via: Via::Kernel,
+        driving: Driving::Threads {
+            most: Some(2),
+            idle: Duration::from_millis(1),
+            pin: false,
+        },
+        ..DeviceConfig::new("lo")
+    });
+    let device = device.unwrap();
+    let (pd, cq) = (device.pd(), device.cq(16).unwrap());
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut qps: Vec<_> = (0..4)
+        .map(|_| pd.qp(&cq, &cq, QpCaps::default()).unwrap())
+        .collect();
+    for pair in qps.chunks_mut(2) {
+        let (address, options) = (listener.local_address(), ConnectionOptions::default);
+        pair[0].connect(address, None, options()).unwrap();
+        let request = listener.next_request(soon).unwrap().unwrap();
+        request.accept(&mut pair[1], options()).unwrap();
+        for qp in pair {
+            qp.wait_established(soon).unwrap();
+        }
+    }
+    let said = ask(&mut device.inner.inspector(), "connection", soon);
+    let mut said: Vec<_> = said
+        .iter()
+        .map(|one| match one {
+            Resource::Connection(one) => (one.qpn.unwrap(), one.worker.unwrap() as usize),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    said.sort();
+    let expected: Vec<_> = qps.iter().map(|qp| (qp.number().0, qp.worker())).collect();
+    assert_eq!(said, expected);
+    let workers: Vec<_> = qps.iter().map(crate::Qp::worker).collect();
+    assert_eq!(workers, [0, 1, 0, 1]);
 }

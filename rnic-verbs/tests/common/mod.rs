@@ -27,22 +27,24 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Connects a queue pair of the first device to one of the second.
+/// Connects a queue pair of the first device, with these options, to one of the second.
 pub(crate) fn connect(
     namespace: &Namespace,
     devices: &[Device; 2],
     client: &mut Qp,
     server: &mut Qp,
+    options: &ConnectionOptions,
 ) {
     let address: SocketAddr = ADDRESS.parse().unwrap();
     let listener = namespace.run(|| devices[1].listen(address)).unwrap();
-    let options = ConnectionOptions::default;
-    let connecting = namespace.run(|| client.connect(address, None, options()));
+    let connecting = namespace.run(|| client.connect(address, None, options.clone()));
     connecting.unwrap();
     let request = until(devices, "a request", || {
         listener.next_request(Duration::ZERO).unwrap()
     });
-    request.accept(server, options()).unwrap();
+    request
+        .accept(server, ConnectionOptions::default())
+        .unwrap();
     for qp in [client, server] {
         until(devices, "a connection", || {
             qp.next_event(Duration::ZERO).unwrap()

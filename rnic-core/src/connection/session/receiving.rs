@@ -16,6 +16,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
         octets: &[u8],
         context: &mut Context<'_, '_>,
     ) {
+        self.tcp.liveness.on_segment(context.now);
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.note_acked(self.tcp.session.acked());
         }

@@ -45,6 +45,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
                 octets,
                 urgent: built.urgent,
             };
+            self.tcp.liveness.on_outstanding(context.now);
             has_room = socket.send(&chunk) == Ok(true);
             if has_room {
                 self.tcp.submitted(built.kind);

@@ -42,10 +42,11 @@ impl<L: Associations> SessionEngine<L> {
         let acked = association.socket.acknowledged();
         let more = acked.saturating_sub(association.acked) as usize;
         association.acked += more as u64;
-        association.misses = match more {
-            0 => association.misses.saturating_add(1),
-            _ => 0,
-        };
+        if more > 0 {
+            (association.misses, association.heard_at) = (0, now);
+        } else {
+            association.misses = association.misses.saturating_add(1);
+        }
         let mut runs: Vec<((u16, u64), u64)> = Vec::new();
         let more = more.min(association.sent.len());
         for place in association.sent.drain(..more) {

@@ -103,6 +103,7 @@ impl<L: Associations> SessionEngine<L> {
                     protocol,
                     len,
                 }) => {
+                    association.heard_at = now;
                     // Requests that it answers complete first.
                     self.follow_acks_of(number, now, guard);
                     self.receive_chunk(number, stream, protocol, &buffer[..len], now, guard);

@@ -63,6 +63,7 @@ impl<L: Associations> SessionEngine<L> {
         };
         let connection = &mut connections[index];
         let association = below.associations.get_mut(connection.association())?;
+        association.is_shared &= connection.check_peer(association, &mut context);
         if !association.is_writable {
             return None;
         }

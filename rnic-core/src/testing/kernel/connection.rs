@@ -196,6 +196,11 @@ impl KernelConnection {
         };
     }
 
+    /// Has it be watched no more.
+    pub(super) fn unwatch(&mut self) {
+        self.watched = None;
+    }
+
     /// Returns what the socket can do that it could not do before. As Linux does, it may tell of
     /// more that it can do.
     pub(super) fn take_ready(&mut self, rng: &mut Rng) -> Option<Ready> {

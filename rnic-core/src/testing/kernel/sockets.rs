@@ -131,6 +131,10 @@ impl Sockets for VirtualSockets {
         Ok(())
     }
 
+    fn unwatch(&mut self, socket: &VirtualSocket) {
+        socket.with(|connection, _| connection.unwatch());
+    }
+
     fn listen(
         &mut self,
         listener: ListenerId,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::connection::{
     Accepted, Arrived, AssociationSocket, Associations, EndReason, OutgoingChunk, PortReservation,
@@ -47,6 +48,11 @@ impl VirtualAssociations {
     /// lost each time; or sends them again.
     pub fn hold_stream(&self, stream: Option<u16>) {
         lock(&self.0).held_stream = stream;
+    }
+
+    /// Returns how often peers were probed.
+    pub fn probes(&self) -> usize {
+        lock(&self.0).probes
     }
 
     /// Returns how many associations there are.
@@ -151,6 +157,18 @@ impl AssociationSocket for VirtualAssociation {
 
     fn max_chunk(&self) -> usize {
         self.with(|kernel, _| kernel.max_chunk)
+    }
+
+    fn heard(&mut self) -> u64 {
+        self.with(|kernel, number| kernel.associations[number].heard)
+    }
+
+    fn probe(&mut self) {
+        self.with(SctpKernel::probe);
+    }
+
+    fn outlast(&mut self, patience: Duration) {
+        self.with(|kernel, number| kernel.outlast(number, patience));
     }
 
     fn abort(&mut self) {

@@ -24,6 +24,10 @@ pub(super) enum Message {
     ShutdownAck,
     /// The association is no more, or there is none.
     Abort,
+    /// Are you there?
+    Heartbeat,
+    /// Yes.
+    HeartbeatAck,
 }
 
 /// A frame from one port to another.
@@ -73,6 +77,8 @@ impl Frame {
             Message::Shutdown => octets.push(5),
             Message::ShutdownAck => octets.push(6),
             Message::Abort => octets.push(7),
+            Message::Heartbeat => octets.push(8),
+            Message::HeartbeatAck => octets.push(9),
         }
         let sum = crc(&octets[MARK.len() + 4..]);
         octets[MARK.len()..MARK.len() + 4].copy_from_slice(&sum.to_be_bytes());
@@ -118,6 +124,8 @@ impl Frame {
             }
             5 => Message::Shutdown,
             6 => Message::ShutdownAck,
+            8 => Message::Heartbeat,
+            9 => Message::HeartbeatAck,
             _ => Message::Abort,
         };
         Some(Self {

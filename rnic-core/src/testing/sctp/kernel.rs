@@ -15,7 +15,7 @@ use crate::wire::session::INDICATION;
 
 use super::frame::{Frame, Message};
 
-/// When what was not answered is sent again, and how often until the association fails.
+/// When what was not answered is sent again, and how often at least until the association fails.
 const AGAIN: Duration = Duration::from_millis(20);
 const TRIES: u32 = 200;
 
@@ -80,6 +80,9 @@ pub(super) struct VirtualState {
     expected: u32,
     ahead: BTreeSet<u32>,
     owes_sack: bool,
+    /// How many frames have come from the peer.
+    pub(super) heard: u64,
+    tries: u32,
 }
 
 impl VirtualState {
@@ -141,6 +144,7 @@ pub(in crate::testing) struct SctpKernel {
     pub(super) streams: u16,
     pub(super) max_chunk: usize,
     pub(super) held_stream: Option<u16>,
+    pub(super) probes: usize,
     pub(super) associations: Slab<VirtualState>,
     listeners: BTreeMap<Option<ListenerId>, Listening>,
     outgoing: Vec<Frame>,
@@ -164,6 +168,7 @@ impl SctpKernel {
             streams: 16,
             max_chunk: 1432,
             held_stream: None,
+            probes: 0,
             associations: Slab::new(),
             listeners: BTreeMap::new(),
             outgoing: Vec::new(),
@@ -192,6 +197,8 @@ impl SctpKernel {
             expected: 0,
             ahead: BTreeSet::new(),
             owes_sack: false,
+            heard: 0,
+            tries: TRIES,
         })
     }
 
@@ -355,6 +362,7 @@ impl SctpKernel {
         };
         let streams = self.streams;
         let association = &mut self.associations[number];
+        association.heard += 1;
         match frame.message {
             Message::InitAck(indication, offered) => {
                 association.come_up(indication, streams.min(offered));
@@ -377,8 +385,22 @@ impl SctpKernel {
                 association.fail(TcpFailure::Refused);
             }
             Message::Abort => association.fail(TcpFailure::Reset),
-            Message::Init(..) => {}
+            Message::Heartbeat => self.send(number, Message::HeartbeatAck),
+            Message::HeartbeatAck | Message::Init(..) => {}
         }
+    }
+
+    pub(super) fn probe(&mut self, number: usize) {
+        self.probes += 1;
+        self.send(number, Message::Heartbeat);
+    }
+
+    /// Has an association try for this long at least.
+    pub(super) fn outlast(&mut self, number: usize, patience: Duration) {
+        let tries = patience.as_nanos().div_ceil(AGAIN.as_nanos()) + 2;
+        let tries = u32::try_from(tries).unwrap_or(u32::MAX);
+        let association = &mut self.associations[number];
+        association.tries = association.tries.max(tries);
     }
 
     fn handle_init(
@@ -471,7 +493,7 @@ impl VirtualState {
             }
             one.sent = Some(now);
             one.tries += 1;
-            gives_up |= one.tries > TRIES;
+            gives_up |= one.tries > self.tries;
             let is_held =
                 matches!(&one.message, Message::Data { stream, .. } if held == Some(*stream));
             if !is_held {
