@@ -2,6 +2,7 @@
 # Fetches packages of PyPI. Sourced with `set -euo pipefail` on.
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rnic
+unneeded=()
 
 # Prints the directory NAME-VERSION of the cache, which has these packages without what they depend
 # on, for Debian's Python, which every user may run. Fetches them with pip, and removes the patterns
@@ -19,7 +20,7 @@ pypi() { # NAME-VERSION PACKAGE==VERSION...
             echo "ci/${name%%-*}: pip cannot fetch $*: $(tail -n 1 "$work/log")" >&2
             exit 3
         fi
-        (cd "$work/found" && rm -rf ${unneeded[@]+"${unneeded[@]}"})
+        (cd "$work/found" && rm -rf "${unneeded[@]}")
         mkdir -p "$cache"
         # Another one may have been faster.
         mv -T "$work/found" "$place" 2>/dev/null || [[ -d $place ]]
