@@ -214,6 +214,15 @@ class Hosts:
         return self._fetched("mooncake", "contents")
 
     @functools.cached_property
+    def nixl(self):
+        """The directory of NIXL, which is fetched when a case first wants it. It brings a libibverbs
+        of another name, beside which ours comes first."""
+        directory = self._fetched("nixl", "contents")
+        for theirs in directory.glob("*.libs/libibverbs-*"):
+            (self.directory / "lib" / theirs.name).symlink_to("libibverbs.so.1")
+        return directory
+
+    @functools.cached_property
     def ceph(self):
         """The directory of Ceph, which is fetched when a case first wants it."""
         return self._fetched("ceph", "cluster")

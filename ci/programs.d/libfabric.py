@@ -1,10 +1,11 @@
-"""libfabric's verbs provider: messages (MSG), and datagrams that it makes of them
-(`verbs;ofi_rxm`). The transfers are checked."""
+"""libfabric's verbs provider: messages (MSG), datagrams that it makes of them (`verbs;ofi_rxm`),
+datagrams (UD), and reliable ones that it makes of those (`verbs;ofi_rxd`). The transfers are checked.
+It has UD only where the device calls itself RoCE."""
 
 from programs import Case, table
 
-def pingpong(name, provider, options, **how):
-    line = f"fi_pingpong -c -p '{provider}' {options}"
+def pingpong(name, provider, options, label="", **how):
+    line = f"{label}fi_pingpong -c -p '{provider}' {options}"
     return Case(f"fi_pingpong, {name}", f"{line} {{server}}", line, says=(r"^64 ",), **how)
 
 table(
@@ -12,4 +13,6 @@ table(
     Case("fi_info, verbs;ofi_rxm", "fi_info -p 'verbs;ofi_rxm'", says=(r"provider: verbs;ofi_rxm$",)),
     pingpong("MSG", "verbs", "-e msg", port=47592, kernel=True),
     pingpong("RDM", "verbs;ofi_rxm", "-e rdm", port=47592, kernel=True),
+    pingpong("DGRAM", "verbs", "-e dgram", "--as roce ", port=47592, kernel=True),
+    pingpong("RDM over DGRAM", "verbs;ofi_rxd", "-e rdm", "--as roce ", port=47592, kernel=True),
 )

@@ -14,6 +14,12 @@ use crate::system;
 /// How long the end of a process waits for its last segments to go out.
 const LONGEST: Duration = Duration::from_millis(500);
 
+/// How long it waits for the peers of queue pairs that keep to RC, and were destroyed or failed, to
+/// have the FIN, and how often it looks. The FIN acknowledges what was received, and nobody sends it
+/// again once the process is gone: a peer would take its last request for failed.
+const LONGEST_LEAVING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Registers that connections are ended when the process exits.
 pub(crate) fn register() {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
@@ -26,7 +32,8 @@ pub(crate) fn register() {
 
 /// Other threads may still run, and hold what they like: nothing is waited for but the engine.
 extern "C" fn at_exit() {
-    let until = Instant::now() + LONGEST;
+    let began = Instant::now();
+    let until = began + LONGEST;
     let devices: Vec<_> = adapters().iter().filter_map(|a| a.opened()).collect();
     if devices.is_empty() {
         return;
@@ -54,12 +61,21 @@ extern "C" fn at_exit() {
         });
         closing
     };
-    for device in devices {
-        // An engine that answers has carried out what it was told before.
-        while Instant::now() < until {
-            let answered = device.barrier(until - Instant::now());
-            if !matches!(answered, Ok(true)) || !closing() {
-                break;
+    for device in &devices {
+        let answers = loop {
+            // An engine that answers has carried out what it was told before.
+            let left = until.saturating_duration_since(Instant::now());
+            let answered = device.barrier(left.max(LOOK));
+            let answers = matches!(answered, Ok(true));
+            if !answers || left.is_zero() || !closing() {
+                break answers;
+            }
+        };
+        // The kernel goes on by itself where the connections are its sockets.
+        if answers && device.kernel().is_none() {
+            let is_leaving = || matches!(device.is_leaving(LONGEST), Ok(true));
+            while Instant::now() < began + LONGEST_LEAVING && is_leaving() {
+                std::thread::sleep(LOOK);
             }
         }
     }

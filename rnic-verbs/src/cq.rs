@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic_core::engine::{Command, WorkerGone};
-use rnic_core::ids::CqId;
+use rnic_core::ids::{CqId, QpNumber};
 use rnic_core::memory::ring::{Consumer, level::Level};
 use rnic_core::verbs::{
     cq::{Arming, CqError},
@@ -127,6 +127,16 @@ impl Lane {
         };
         let mut rings = std::iter::once(&self.ring).chain(&self.newer);
         rings.any(|ring| (0..).map_while(|ahead| ring.peek(ahead)).any(is_solicited))
+    }
+
+    /// Returns whether a completion of this queue pair that succeeded waits to be polled.
+    fn holds_success_of(&self, qp: QpNumber) -> bool {
+        let is_success = |completion: wr::Completion| {
+            let completion = Completion(completion);
+            completion.qp() == qp && completion.is_success()
+        };
+        let mut rings = std::iter::once(&self.ring).chain(&self.newer);
+        rings.any(|ring| (0..).map_while(|ahead| ring.peek(ahead)).any(is_success))
     }
 
     /// Returns the number of completions that were written to its rings, modulo 2^32.
@@ -264,6 +274,11 @@ impl Cq {
     pub fn written(&self) -> u32 {
         let lanes = self.lanes.iter().map(Lane::written);
         lanes.fold(0, u32::wrapping_add)
+    }
+
+    /// Returns whether a completion of this queue pair that succeeded waits to be polled.
+    pub fn holds_success_of(&self, qp: QpNumber) -> bool {
+        self.lanes.iter().any(|lane| lane.holds_success_of(qp))
     }
 
     /// Takes back what [`arm`](Self::arm) asked for, if completions wait to be polled, or solicited or

@@ -232,6 +232,18 @@ impl Device {
         Ok(true)
     }
 
+    /// Returns whether connections that were ended in order, or with the semantics of RC, wait for
+    /// their peers to acknowledge that. Nobody sends a FIN again once the process is gone. Returns
+    /// false, too, for workers that do not answer within `timeout`. Fails if a worker has ended.
+    pub fn is_leaving(&self, timeout: Duration) -> Result<bool, Error> {
+        for worker in 0..self.workers() {
+            if self.inner.ask(worker, timeout, Command::IsLeaving)? == Some(true) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Asks the kernel for the next hop on the way to a peer, as connecting does, and returns
     /// whether it is known. Until the peer or the router has answered, it is not; a later call
     /// finds it. Returns false, too, if the worker does not answer within `timeout`. Fails if the

@@ -161,6 +161,11 @@ impl<T: Carrier> Engine<T> {
                 // The host may have given up waiting.
                 let _ = reply.send(());
             }
+            Command::IsLeaving(reply) => {
+                let mut all = self.connections.iter();
+                // The host may have given up waiting.
+                let _ = reply.send(all.any(|(_, connection)| connection.is_leaving()));
+            }
             Command::Snapshot(reply) => {
                 // The host may have given up waiting.
                 let _ = reply.send(self.snapshot(now));

@@ -11,7 +11,8 @@
 //! | 8-11 | the sender's queue pair number |
 //! | 12-15 | the receiver's, as the sender knows it |
 //! | 16-19 | the PSN that the sender expects first; 0 with datagrams |
-//! | 20-23 | 0, not looked at |
+//! | 20 | 1 if it is known what the sender sends first, else 0 |
+//! | 21-23 | then the PSN of that |
 //! | 24-39 | the sender's GID |
 //!
 //! Numbers are in network byte order. Octets behind these are not looked at.
@@ -21,6 +22,9 @@ const LEN: usize = 40;
 
 const MAGIC: [u8; 4] = *b"RNRC";
 const VERSION: u8 = 1;
+
+/// PSNs have so many bits.
+const PSN: u32 = 0x00ff_ffff;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub struct Hello {
     pub peer: u32,
     /// The PSN that the sender expects first.
     pub rq_psn: u32,
+    /// The PSN that the sender sends first, once its program has said so.
+    pub sq_psn: Option<u32>,
     /// The sender's GID.
     pub gid: [u8; 16],
     /// What the sender does about receipts.
@@ -95,7 +101,7 @@ pub enum Refusal {
     NoQueuePair = 1,
     /// The queue pair has another peer, or is connected.
     OtherPeer = 2,
-    /// The queue pair will send with another PSN than the sender expects.
+    /// The queue pair sends, or expects, another PSN than the sender says.
     Psn = 3,
     /// The hello is none that this side knows.
     Unknown = 4,
@@ -113,6 +119,10 @@ impl Hello {
         octets[8..12].copy_from_slice(&self.own.to_be_bytes());
         octets[12..16].copy_from_slice(&self.peer.to_be_bytes());
         octets[16..20].copy_from_slice(&self.rq_psn.to_be_bytes());
+        if let Some(sq_psn) = self.sq_psn {
+            octets[20..24].copy_from_slice(&sq_psn.to_be_bytes());
+            octets[20] = 1;
+        }
         octets[24..40].copy_from_slice(&self.gid);
         octets
     }
@@ -139,6 +149,7 @@ impl Hello {
             own: number(8),
             peer: number(12),
             rq_psn: number(16),
+            sq_psn: (octets[20] == 1).then(|| number(20) & PSN),
             gid,
             receipts: Receipts::of(octets[7]),
         })
@@ -153,7 +164,7 @@ pub fn why(private_data: &[u8]) -> &'static str {
     match private_data[5] {
         1 => "it has no such queue pair",
         2 => "its queue pair has another peer, or a connection",
-        3 => "its queue pair sends with another PSN",
+        3 => "its queue pair sends or expects another PSN",
         4 => "it does not know this version",
         _ => "its reason is unknown",
     }

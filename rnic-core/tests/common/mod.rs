@@ -251,6 +251,7 @@ pub(crate) fn hello_of(receipts: Receipts) -> Vec<u8> {
         own: 1,
         peer: 2,
         rq_psn: 0,
+        sq_psn: None,
         gid: [0; 16],
         receipts,
     };

@@ -4,8 +4,8 @@
 //! those of an iWARP device there. The manual pages of librdmacm describe the functions.
 
 // From the ground up; each file imports only from those below it: sidr < claims, event, mapping,
-// verbs < address < attempt < id < given, next_hop, route < outcome, channel < request < deliver, table <
-// addrinfo, children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
+// verbs < address < attempt < id < given, next_hop, route < outcome, channel < ends, request < deliver,
+// table < addrinfo, children, devices, lifetime, options, qp < resolve < listen, connect < endpoint
 mod address;
 mod addrinfo;
 mod attempt;
@@ -16,6 +16,7 @@ mod connect;
 mod deliver;
 mod devices;
 mod endpoint;
+mod ends;
 mod event;
 mod given;
 mod id;

@@ -12,6 +12,7 @@ use tracing::debug;
 
 use crate::abi::RDMA_CM_EVENT_DEVICE_REMOVAL;
 use crate::adapter::Adapter;
+use crate::cm::ends::Ends;
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
 use crate::cm::outcome;
@@ -41,6 +42,7 @@ struct Table {
     adapter: usize,
     process: u32,
     connections: Mutex<HashMap<QpNumber, Arc<Id>>>,
+    ends: Ends,
     listeners: Mutex<Vec<Listening>>,
     /// Listeners that were destroyed and [linger](LINGER).
     lingering: Mutex<Vec<Lingering>>,
@@ -104,8 +106,9 @@ fn table(adapter: &'static Adapter) -> Result<Arc<Table>, Errno> {
 fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
     let table = known(adapter)?;
     table.ask_listeners();
+    let again = table.ends.tell_due(adapter, Instant::now());
     table.end_lingering_of_ended();
-    None
+    again
 }
 
 /// Hands an event of the engine to the id that it is for.
@@ -120,6 +123,10 @@ fn take(
     let is_gone = matches!(event, ConnectionEvent::Disconnected(EndReason::DeviceGone));
     let id = lock(&table.connections).get(&qp).cloned();
     let left = match id {
+        Some(id) if matches!(event, ConnectionEvent::Disconnected(_)) => {
+            table.ends.tell(adapter, qp, id, event);
+            None
+        }
         Some(id) => {
             outcome::tell(&id, event);
             None
@@ -144,6 +151,7 @@ impl Table {
             adapter: adapter.index,
             process: std::process::id(),
             connections: Mutex::default(),
+            ends: Ends::default(),
             listeners: Mutex::default(),
             lingering: Mutex::default(),
             asking: Mutex::default(),
@@ -239,6 +247,9 @@ fn leaving(qp: &Qp) {
             .cloned()
     };
     let Some(id) = find() else { return };
+    if let Some(table) = known(qp.adapter) {
+        table.ends.tell_now(qp.number());
+    }
     // Destroying it would cut short what is still to be sent.
     let most = match qp.lock() {
         inner if inner.send_room() < inner.caps().max_send_wr => LONGEST_END,
@@ -276,6 +287,7 @@ pub(super) fn remember_connection(
 pub(super) fn forget_connection(adapter: &Adapter, qp: QpNumber) {
     if let Some(table) = known(adapter) {
         lock(&table.connections).remove(&qp);
+        table.ends.forget(qp);
         table.end_lingering_of_ended();
     }
 }

@@ -15,7 +15,7 @@ use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
 use crate::interface::gid_of;
 use crate::modify::ibv_modify_qp;
-use crate::objects::Qp;
+use crate::objects::{Cq, Qp};
 use crate::pd::ibv_alloc_pd;
 use crate::qp::{create_numbered, create_unnumbered, ibv_destroy_qp};
 use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
@@ -230,6 +230,20 @@ pub(super) unsafe fn fail_queue_pair(qp: *mut ibv_qp) {
         // Fails only where there is no engine any more, which has completed everything.
         let _ = Qp::of(qp).lock().fail();
     }
+}
+
+/// Returns whether completions of a queue pair that succeeded wait to be polled.
+pub(super) fn holds_success(adapter: &Adapter, number: QpNumber) -> bool {
+    let holds = |qp: &Qp| {
+        // SAFETY: the queue pair is there, and so are the queues that it uses.
+        let queues = unsafe { [(*qp.pointer()).send_cq, (*qp.pointer()).recv_cq] };
+        queues.into_iter().any(|cq| {
+            // SAFETY: as before.
+            let cq = unsafe { Cq::of(cq) };
+            cq.lock().holds_success_of(number)
+        })
+    };
+    crate::qp::with_number(adapter, number, holds).unwrap_or(false)
 }
 
 /// Calls `work` with the queue pair of an id: its own, or else the one of the device that the

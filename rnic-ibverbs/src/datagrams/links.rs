@@ -304,6 +304,7 @@ impl Links {
             own: from,
             peer: destination.number,
             rq_psn: 0,
+            sq_psn: None,
             gid: gid_of(local.ip()),
             receipts: Receipts::Unknown,
         };

@@ -23,6 +23,10 @@ use crate::settings::{MAX_READS, Meeting, Settings, Stage};
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a side waits for its program to move the queue pair from RTR to RTS, before it connects
+/// without the PSN that it will send.
+const SOON: Duration = Duration::from_millis(10);
+
 /// When a silent peer is probed: nobody else tells that its host was started anew.
 const PROBES: Keepalive = Keepalive {
     idle: Duration::from_secs(5),
@@ -33,6 +37,9 @@ const PROBES: Keepalive = Keepalive {
 /// How long an attempt lasts. Longer than a request [waits](crate::rendezvous::waiting::PATIENCE):
 /// a side that gave up while the other one accepts would end its connection.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(90);
+
+/// How long an attempt lasts in RTR: the next one may be with the PSN that the other side waits for.
+const ATTEMPT_IN_RTR: Duration = Duration::from_secs(1);
 
 /// A time that never ends, where the program wants none.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
@@ -53,6 +60,7 @@ fn hello_of(qp: &Qp, settings: &Settings, meeting: &Meeting) -> Hello {
         own: meeting.own,
         peer: meeting.peer,
         rq_psn: settings.attr.rq_psn,
+        sq_psn: settings.may_send().then_some(settings.attr.sq_psn),
         gid: gid_of(meeting.local.ip()),
         receipts: match by_sockets {
             true => Receipts::Sent,
@@ -72,7 +80,10 @@ fn options(qp: &Qp, settings: &Settings, meeting: &Meeting) -> ConnectionOptions
         traffic_class: settings.attr.ah_attr.grh.traffic_class,
         keepalive: Some(PROBES),
         user_timeout: patience(settings),
-        connect_timeout: LONGEST_ATTEMPT,
+        connect_timeout: match settings.may_send() {
+            true => LONGEST_ATTEMPT,
+            false => ATTEMPT_IN_RTR,
+        },
         min_rnr_timer: min_rnr_timer(settings.attr.min_rnr_timer),
         rc: true,
         remote_access: remote_access(settings.attr.qp_access_flags),
@@ -119,7 +130,7 @@ fn patience(settings: &Settings) -> Option<Duration> {
 
 /// Begins: the program has named the other side.
 pub(super) fn begin(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
-    let Some(meeting) = &settings.meeting else {
+    let Some(meeting) = &mut settings.meeting else {
         return;
     };
     debug!(
@@ -134,7 +145,8 @@ pub(super) fn begin(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
         meeting.remote
     );
     if meeting.connects {
-        connect(qp, settings, waiting);
+        meeting.not_before = Instant::now() + SOON;
+        waiting.again_by(meeting.own, meeting.not_before);
     }
     look_again(qp, settings, waiting);
 }
@@ -153,7 +165,7 @@ fn look_again(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Accept,
-    /// It waits until the program has moved the queue pair, or its connection has failed.
+    /// It waits until either program has moved its queue pair, or its connection has failed.
     Keep,
     Reject(Refusal),
 }
@@ -175,12 +187,19 @@ fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
     match meeting.stage {
         // The other end is this one's own, which has begun to connect.
         Stage::Meeting if meeting.mirror.is_some() => Answer::Accept,
-        Stage::Apart if has_psn(settings, hello.rq_psn) => Answer::Accept,
-        Stage::Apart => Answer::Reject(Refusal::Psn),
+        Stage::Apart if !fits(settings, hello) => Answer::Reject(Refusal::Psn),
+        Stage::Apart if !settings.may_send() && hello.sq_psn.is_none() => Answer::Keep,
+        Stage::Apart => Answer::Accept,
         // The peer has begun anew: its former attempt has failed, or will.
         Stage::Meeting | Stage::Met | Stage::Left => Answer::Keep,
         Stage::Over => Answer::Reject(Refusal::OtherPeer),
     }
+}
+
+/// Returns whether the PSNs of a peer are those that the program expects, as far as both are known.
+fn fits(settings: &Settings, hello: &Hello) -> bool {
+    let sends = hello.sq_psn.is_none_or(|psn| psn == settings.attr.rq_psn);
+    sends && has_psn(settings, hello.rq_psn)
 }
 
 /// Returns whether the queue pair sends with the PSN that the other side expects, as far as the
@@ -280,7 +299,13 @@ pub(super) fn may_send(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
         Stage::Met | Stage::Over => {}
         // Requests may wait from now on.
         Stage::Apart | Stage::Meeting | Stage::Left => {
-            waiting.again_by(meeting.own, Instant::now())
+            waiting.again_by(meeting.own, Instant::now());
+            match (meeting.connects, meeting.stage) {
+                (true, Stage::Apart) => connect(qp, settings, waiting),
+                (true, _) => {}
+                // PSNs can be compared now.
+                (false, _) => look_again(qp, settings, waiting),
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn reject(request: ConnectRequest, hello: &Hello, refusal: Refusal) {
         own: hello.peer,
         peer: hello.own,
         rq_psn: 0,
+        sq_psn: None,
         gid: [0; 16],
         receipts: Receipts::Unknown,
     };

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::ptr::null_mut;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 
@@ -19,6 +19,8 @@ pub(crate) fn play(role: &str) -> bool {
             "rejected-client" => rejected_client(),
             "gone-server" => gone_server(),
             "gone-client" => gone_client(),
+            "last-word-server" => last_word_server(),
+            "last-word-client" => last_word_client(),
             "again-server" => again_server(),
             "again-client" => again_client(),
             _ => return false,
@@ -122,6 +124,49 @@ unsafe fn gone_client() {
     // Nobody listens, and the host says so at once.
     assert_eq!(refused(channel, &one), -libc::ECONNREFUSED);
     assert_eq!(refused(channel, &two), -libc::ECONNRESET);
+    rdma_destroy_event_channel(channel);
+}
+
+/// How long the end of a connection waits for the program to poll what came before it.
+const HELD: Duration = Duration::from_millis(100);
+
+/// Asks for a last word and the end. Does not poll: the end comes later, and loses nothing. Then
+/// polls, and the end comes behind that.
+unsafe fn last_word_server() {
+    let channel = rdma_create_event_channel();
+    let listening = listen_at(channel, &format!("{SERVER}:{PORT}"));
+    println!("\n{READY}");
+    for polls in [false, true] {
+        let id = accepted(channel);
+        let mut message = [0; 16];
+        receive(id, &mut message);
+        let asked = Instant::now();
+        send(id, b"leave");
+        let word = || completion(id, (*id).recv_cq, (*id).recv_cq_channel);
+        let before = polls.then(word);
+        next(channel, RDMA_CM_EVENT_DISCONNECTED);
+        assert!(polls || asked.elapsed() >= HELD, "the end did not wait");
+        assert_eq!(before.unwrap_or_else(word), (0, 3));
+        destroy(id);
+    }
+    ok(rdma_destroy_id(listening));
+    rdma_destroy_event_channel(channel);
+}
+
+unsafe fn last_word_client() {
+    let channel = rdma_create_event_channel();
+    for _ in 0..2 {
+        let id = resolved(channel, PORT);
+        let mut message = [0; 16];
+        receive(id, &mut message);
+        ok(rdma_connect(id, null_mut()));
+        next(channel, RDMA_CM_EVENT_ESTABLISHED);
+        completion(id, (*id).recv_cq, (*id).recv_cq_channel);
+        send(id, b"bye");
+        ok(rdma_disconnect(id));
+        next(channel, RDMA_CM_EVENT_DISCONNECTED);
+        destroy(id);
+    }
     rdma_destroy_event_channel(channel);
 }
 

@@ -111,6 +111,12 @@ fn a_listener_that_is_destroyed_refuses_at_once() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn the_end_comes_behind_what_was_received() {
+    play("lastword", "last-word-server", "last-word-client");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_peer_whose_connection_lives_waits_for_the_next_listener() {
     play("again", "again-server", "again-client");
 }

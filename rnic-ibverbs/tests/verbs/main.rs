@@ -17,6 +17,7 @@ mod hosts;
 mod itself;
 mod own_peer;
 mod pair;
+mod psns;
 mod sections;
 mod shared;
 mod shared_datagrams;
@@ -135,6 +136,18 @@ fn queue_pairs_meet_by_their_numbers_whoever_comes_first() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn strangers_do_not_come_between_two_queue_pairs() {
     play("strg", "strangers-server", "strangers");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_stranger_with_a_wrong_psn_gets_nothing() {
+    play("psn", "wrong-psns-server", "wrong-psns");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_queue_pair_in_rtr_receives() {
+    play("rtr", "receiver-server", "receiver");
 }
 
 #[test]

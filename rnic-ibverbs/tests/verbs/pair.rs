@@ -13,6 +13,7 @@ use crate::forks;
 use crate::hosts::{READY, SERVER};
 use crate::itself;
 use crate::own_peer;
+use crate::psns;
 use crate::sections;
 use crate::shared::{next_event, shared};
 use crate::shared_datagrams;
@@ -50,6 +51,10 @@ pub(crate) fn play(role: &str) {
             "strangers" => itself::strangers(false),
             "come-and-go-server" => itself::come_and_go(true),
             "come-and-go" => itself::come_and_go(false),
+            "wrong-psns-server" => psns::wrong(true),
+            "wrong-psns" => psns::wrong(false),
+            "receiver-server" => psns::receiver(true),
+            "receiver" => psns::receiver(false),
             "crowds-server" => itself::crowds(true),
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),

@@ -64,6 +64,28 @@ fn what_waits_fires_only_if_it_was_asked_for() {
 }
 
 #[test]
+fn a_success_waits_until_it_is_polled() {
+    let (mut near, mut far, _listener) = connected(Threads {
+        near: true,
+        far: true,
+    });
+    let (number, other) = (far.qp.number(), rnic_verbs::QpNumber(far.qp.number().0 + 1));
+    for _ in 0..2 {
+        far.qp.post_recv(0, &[]).unwrap();
+    }
+    assert!(!far.cq.holds_success_of(number));
+    near.qp.post_send(&SendRequest::send()).unwrap();
+    near.done();
+    assert!(far.cq.holds_success_of(number) && !far.cq.holds_success_of(other));
+    far.done();
+    assert!(!far.cq.holds_success_of(number));
+    // What is flushed is none.
+    far.qp.fail().unwrap();
+    assert!(far.cq.wait(SOON).unwrap());
+    assert!(!far.cq.holds_success_of(number));
+}
+
+#[test]
 fn waiting_ends_in_time() {
     for threads in [
         MIXED,

@@ -6,6 +6,7 @@ const HELLO: Hello = Hello {
     own: 0x0040_0001,
     peer: 0x00ff_ff02,
     rq_psn: 0x0012_3456,
+    sq_psn: None,
     gid: [7; 16],
     receipts: Receipts::Unknown,
 };
@@ -20,6 +21,15 @@ fn a_hello_is_read_as_it_was_written() {
         ..HELLO
     };
     assert_eq!(Hello::parse(&carrying.octets(None)), Some(carrying));
+    for (sq_psn, wanted) in [(0, [1, 0, 0, 0]), (0x00fe_dcba, [1, 0xfe, 0xdc, 0xba])] {
+        let sending = Hello {
+            sq_psn: Some(sq_psn),
+            ..HELLO
+        };
+        let octets = sending.octets(None);
+        assert_eq!(octets[20..24], wanted);
+        assert_eq!(Hello::parse(&octets), Some(sending));
+    }
     for (receipts, octet) in [(Receipts::Known, 1), (Receipts::Sent, 3)] {
         let octets = Hello { receipts, ..HELLO }.octets(None);
         assert_eq!(octets[7], octet);
@@ -36,7 +46,7 @@ fn a_hello_is_read_as_it_was_written() {
     assert_eq!(Hello::parse(&longer), Some(HELLO));
     assert_eq!(
         why(&HELLO.octets(Some(Refusal::Psn))),
-        "its queue pair sends with another PSN"
+        "its queue pair sends or expects another PSN"
     );
 }
 
