@@ -255,13 +255,19 @@ fn mangled_packets_are_dropped_and_nothing_panics() {
             assert_eq!(pair.to.take_counts().opened, 0);
         }
         for at in 0..sealed.len() {
-            let mut changed = sealed.clone();
+            // The same packet once more is no replay for it.
+            let mut pair = Pair::new(ALGORITHMS[5], mode, inner, outer);
+            let mut changed = pair.send(&segment(inner, None, 0, &[7; 100])).unwrap();
             changed[at] ^= 0x41;
+            if at >= sealed.len() - 100 {
+                let received = pair.receive(&changed);
+                assert_eq!(received, Err(DropReason::EspForged), "octet {at}");
+                continue;
+            }
+            // Some fields in front are not authenticated, as RFC 4303 has it.
             let frames = [(&changed, Checksums::Unnecessary)];
             pair.to.opener.open(frames.into_iter());
-            // Some fields in front are not authenticated, as RFC 4303 has it.
-            let opened = pair.to.take_counts().opened;
-            assert!(opened == 0 || at < sealed.len() - 100, "octet {at}");
+            pair.to.take_counts();
         }
     }
 }
