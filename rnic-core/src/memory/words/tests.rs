@@ -1,7 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::portable;
 use crate::ids::PdId;
 use crate::memory::program::{PAGE, ProgramMemory};
 use crate::memory::region::{HugePages, Region};
@@ -62,24 +61,6 @@ fn pieces_are_stored_in_whole_words_and_the_last_one_last() {
                 region.write(at, octets).unwrap();
             });
         }
-    }
-}
-
-#[test]
-fn the_portable_copy_stores_in_whole_words_and_the_last_one_last() {
-    let [region, _] = regions(PAGE);
-    for (len, offset) in (1..70).flat_map(|len| (0..8).map(move |offset| (len, offset))) {
-        check(&region, len, offset, |at, octets| {
-            let to = region.as_ptr().wrapping_add(at);
-            // SAFETY: the octets lie in the region.
-            unsafe { portable::store(to, octets) };
-        });
-        region.write(offset, &octets(len)).unwrap();
-        let mut back = vec![0; len];
-        // SAFETY: the octets lie in the region.
-        unsafe { portable::load(region.as_ptr().wrapping_add(offset), &mut back) };
-        assert_eq!(back, octets(len), "{len} octets at {offset}");
-        region.fill(0, PAGE, 0).unwrap();
     }
 }
 
