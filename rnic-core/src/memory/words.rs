@@ -11,5 +11,5 @@
 
 pub(super) use super::guarded::{load, store};
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests;
