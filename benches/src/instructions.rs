@@ -245,16 +245,28 @@ fn profile(file: &Path, batches: usize, fast_paths: &str) -> Result<HashMap<Stri
 fn tools() -> Result<String, Failure> {
     let [rustc, valgrind] =
         ["rustc", "valgrind"].map(|tool| output(Command::new(tool).arg("--version")));
-    let processor = if std::is_x86_feature_detected!("avx2") {
+    Ok(format!(
+        "{}, {}, {}",
+        rustc?.trim(),
+        valgrind?.trim(),
+        processor()
+    ))
+}
+
+/// Returns what of the processor decides which instructions are used.
+#[cfg(target_arch = "x86_64")]
+fn processor() -> &'static str {
+    if std::is_x86_feature_detected!("avx2") {
         "AVX2"
     } else {
         "no AVX2"
-    };
-    Ok(format!(
-        "{}, {}, {processor}",
-        rustc?.trim(),
-        valgrind?.trim()
-    ))
+    }
+}
+
+/// Returns what of the processor decides which instructions are used.
+#[cfg(target_arch = "aarch64")]
+fn processor() -> &'static str {
+    "aarch64"
 }
 
 fn output(command: &mut Command) -> Result<String, Failure> {

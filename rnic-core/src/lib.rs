@@ -4,6 +4,13 @@
 //! no system call, reads no clock and starts no thread. (Creating a [`memory`] region or ring is
 //! the one place that asks the kernel for something, and it happens before any traffic.)
 
+#[cfg(not(all(
+    target_pointer_width = "64",
+    target_endian = "little",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+compile_error!("rnic runs on x86-64 and on 64-bit Arm (aarch64), little-endian, and on no others");
+
 pub mod adaptation;
 pub mod connection;
 pub mod counters;

@@ -14,17 +14,12 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "aarch64")]
+#[path = "guarded/aarch64.rs"]
+mod code;
 #[cfg(target_arch = "x86_64")]
 #[path = "guarded/x86_64.rs"]
 mod code;
-#[cfg(target_arch = "x86_64")]
-mod handler;
-
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "guarded/absent.rs"]
-mod code;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "guarded/absent.rs"]
 mod handler;
 
 use std::ops::Range;
@@ -36,8 +31,7 @@ pub(super) use self::handler::{admit, install};
 #[error("the memory is unmapped, protected, or of a file that was truncated")]
 pub struct Fault;
 
-/// Copies `from` to memory that may be gone, in whole words and the last one last, as
-/// [`store`](super::words::store) does.
+/// Copies `from` to memory that may be gone, as [`store`] does.
 ///
 /// # Safety
 ///
@@ -45,10 +39,10 @@ pub struct Fault;
 pub(super) unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Fault> {
     let (guarded, head) = (guarded(to, from.len()), head(to));
     // SAFETY: the caller's promise. A fault is caught.
-    result(unsafe { code::copy(to, from.as_ptr(), from.len(), head, &guarded) })
+    result(unsafe { code::store(to, from.as_ptr(), from.len(), head, &guarded) })
 }
 
-/// Copies from memory that may be gone to the whole of `to`, as [`load`](super::words::load) does.
+/// Copies from memory that may be gone to the whole of `to`, as [`load`] does.
 ///
 /// # Safety
 ///
@@ -56,20 +50,35 @@ pub(super) unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Fault> {
 pub(super) unsafe fn read(from: *const u8, to: &mut [u8]) -> Result<(), Fault> {
     let (guarded, head) = (guarded(from, to.len()), head(from));
     // SAFETY: the caller's promise. A fault is caught. `to` is a unique reference.
-    result(unsafe { code::copy(to.as_mut_ptr(), from, to.len(), head, &guarded) })
+    result(unsafe { code::fetch(to.as_mut_ptr(), from, to.len(), head, &guarded) })
 }
 
-/// Copies octets, of which `head` lie in front of the first multiple of 8 on the side that others
-/// watch, in whole words and the last one last. They are there: a fault is not caught.
+/// Copies `from` to memory that others watch, in whole words, and the last one last. It is there: a
+/// fault is not caught.
 ///
 /// # Safety
 ///
-/// All octets can be accessed so.
-#[cfg(target_arch = "x86_64")]
+/// As many octets at `to` can be written. Others may access them meanwhile by copies and atomic
+/// accesses of their own.
 #[inline(always)]
-pub(super) unsafe fn copy_own(to: *mut u8, from: *const u8, len: usize, head: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { code::copy(to, from, len, head, &(0..0)) };
+pub(super) unsafe fn store(to: *mut u8, from: &[u8]) {
+    // SAFETY: the caller's promise. No reference is ever formed over what others watch, so `from`
+    // is elsewhere.
+    unsafe { code::store(to, from.as_ptr(), from.len(), head(to), &(0..0)) };
+}
+
+/// Copies from memory that others change to the whole of `to`, in whole words. It is there: a fault
+/// is not caught.
+///
+/// # Safety
+///
+/// As many octets at `from` can be read. Others may access them meanwhile by copies and atomic
+/// accesses of their own.
+#[inline(always)]
+pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
+    // SAFETY: the caller's promise. No reference is ever formed over what others change, so `to` is
+    // elsewhere.
+    unsafe { code::fetch(to.as_mut_ptr(), from, to.len(), head(from), &(0..0)) };
 }
 
 /// Replaces the aligned word at `at`, which may be gone, by what `change` makes of it. Returns what
@@ -95,7 +104,7 @@ pub(super) unsafe fn update(at: *mut u64, change: impl Fn(u64) -> u64) -> Result
 
 /// Returns the octets from an address up to the next multiple of 8.
 #[inline(always)]
-pub(super) fn head(at: *const u8) -> usize {
+fn head(at: *const u8) -> usize {
     at.addr().wrapping_neg() % size_of::<u64>()
 }
 

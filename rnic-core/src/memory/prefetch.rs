@@ -48,6 +48,16 @@ fn line(of: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(of.cast()) };
 }
 
-/// Does nothing on other processors.
-#[cfg(not(target_arch = "x86_64"))]
-fn line(_of: *const u8) {}
+#[cfg(target_arch = "aarch64")]
+#[inline]
+fn line(of: *const u8) {
+    // SAFETY: a prefetch is a hint: it reads nothing that the program sees, and an address that is
+    // none does no harm.
+    unsafe {
+        core::arch::asm!(
+            "prfm pldl1keep, [{of}]",
+            of = in(reg) of,
+            options(nostack, readonly, preserves_flags)
+        );
+    };
+}

@@ -162,8 +162,8 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// [`RegionError::Foreign`] says that the memory has holes or is protected, that Linux is older
-    /// than 5.14, or that there is no such handler for this processor (there is for x86-64).
+    /// [`RegionError::Foreign`] says that the memory has holes or is protected, or that Linux is
+    /// older than 5.14.
     ///
     /// # Safety
     ///

@@ -11,11 +11,14 @@ pub struct Layout {
     pub members: &'static [(&'static str, usize)],
 }
 
+/// Octets of a mutex of C, which processors have in several sizes.
+pub(super) const MUTEX: usize = size_of::<nix::libc::pthread_mutex_t>();
+
 /// Defines structures of C. The number behind each name is its size. Members that stand behind an
 /// `@ offset` are checked to lie there.
 macro_rules! c_structs {
-    ($( $(#[$attribute:meta])* $name:ident $size:literal {
-        $( $member:ident : $type:ty $(, @ $offset:literal)? ; )*
+    ($( $(#[$attribute:meta])* $name:ident $size:tt {
+        $( $member:ident : $type:ty $(, @ $offset:tt)? ; )*
     } )*) => {
         $(
             $(#[$attribute])*

@@ -6,6 +6,8 @@ use std::ffi::c_void;
 
 use nix::libc::{pthread_cond_t, pthread_mutex_t};
 
+use super::layout::MUTEX;
+
 /// What `abi_compat` of an `ibv_context` is that lies in a `verbs_context`.
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
@@ -49,7 +51,7 @@ c_structs! {
         fd: i32;
         refcnt: i32;
     }
-    ibv_cq 128 {
+    ibv_cq (88 + MUTEX) {
         context: *mut ibv_context;
         channel: *mut ibv_comp_channel;
         cq_context: *mut c_void;
@@ -63,7 +65,7 @@ c_structs! {
     ibv_poll_cq_attr 4 {
         comp_mask: u32;
     }
-    ibv_cq_ex 288 {
+    ibv_cq_ex (248 + MUTEX) {
         context: *mut ibv_context;
         channel: *mut ibv_comp_channel;
         cq_context: *mut c_void;
@@ -74,9 +76,9 @@ c_structs! {
         comp_events_completed: u32;
         async_events_completed: u32;
         comp_mask: u32;
-        status: u32, @ 132;
+        status: u32, @ (92 + MUTEX);
         wr_id: u64;
-        start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> i32>, @ 144;
+        start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> i32>, @ (104 + MUTEX);
         next_poll: Read<i32>;
         end_poll: Read<()>;
         read_opcode: Read<u32>;
@@ -95,7 +97,7 @@ c_structs! {
         read_tm_info: Absent;
         read_completion_wallclock_ns: Read<u64>;
     }
-    ibv_srq 128 {
+    ibv_srq (88 + MUTEX) {
         context: *mut ibv_context;
         srq_context: *mut c_void;
         pd: *mut ibv_pd;
@@ -104,7 +106,7 @@ c_structs! {
         cond: pthread_cond_t;
         events_completed: u32;
     }
-    ibv_qp 160 {
+    ibv_qp (120 + MUTEX) {
         context: *mut ibv_context;
         qp_context: *mut c_void;
         pd: *mut ibv_pd;
@@ -119,12 +121,12 @@ c_structs! {
         cond: pthread_cond_t;
         events_completed: u32;
     }
-    ibv_qp_ex 360 {
+    ibv_qp_ex (320 + MUTEX) {
         qp_base: ibv_qp;
         comp_mask: u64;
         wr_id: u64;
-        wr_flags: u32, @ 176;
-        wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>, @ 184;
+        wr_flags: u32, @ (136 + MUTEX);
+        wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>, @ (144 + MUTEX);
         wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>;
         wr_bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_mw, u32, *const ibv_mw_bind_info)>;
         wr_local_inv: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32)>;
@@ -145,7 +147,7 @@ c_structs! {
         wr_complete: Wr<i32>;
         wr_abort: Wr<()>;
         wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>;
-        wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>, @ 352;
+        wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>, @ (312 + MUTEX);
     }
     ibv_async_event 16 {
         // A pointer, or a port number.
@@ -321,14 +323,14 @@ c_structs! {
         _compat_detach_mcast: Absent;
         _compat_async_event: Absent;
     }
-    ibv_context 328 {
+    ibv_context (288 + MUTEX) {
         device: *mut ibv_device;
         ops: ibv_context_ops;
         cmd_fd: i32;
         async_fd: i32, @ 268;
         num_comp_vectors: i32;
         mutex: pthread_mutex_t;
-        abi_compat: *mut c_void, @ 320;
+        abi_compat: *mut c_void, @ (280 + MUTEX);
     }
 }
 

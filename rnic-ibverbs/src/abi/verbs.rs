@@ -4,13 +4,14 @@
 use std::ffi::c_void;
 
 use super::attributes::*;
+use super::layout::MUTEX;
 use super::objects::{
     Absent, ibv_context, ibv_cq, ibv_cq_ex, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_sge,
     ibv_srq, ibv_td,
 };
 
 c_structs! {
-    verbs_context 696 {
+    verbs_context (656 + MUTEX) {
         free_buf: Absent;
         alloc_buf: Absent;
         dm_export_dmabuf_fd: Absent;

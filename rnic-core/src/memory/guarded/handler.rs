@@ -9,10 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use nix::libc::{self, c_int, c_void, siginfo_t};
 
-use super::code::landing_pad;
-
-/// Octets of the smallest page. Some faults are told by page.
-const PAGE: usize = 4096;
+use super::code::{PAGE, expected, leave};
 
 /// What the program did about each signal before. Never freed, as a handler may use it at any time.
 static BEFORE_SEGV: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
@@ -99,17 +96,15 @@ fn action(signal: c_int, new: Option<&libc::sigaction>) -> io::Result<libc::siga
 extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the state of this thread, which it goes on with behind the handler.
     // Nobody else has it.
-    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let thread = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     // SAFETY: the kernel passes what it knows of the signal.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    let register = |name: c_int| registers[name as usize] as usize;
     // A signal that somebody sent has no address.
     let faulted = code > 0;
-    let first = register(libc::REG_R10) & !(PAGE - 1);
-    let expected = (first..register(libc::REG_R11)).contains(&address);
-    match landing_pad(register(libc::REG_RIP)) {
-        Some(pad) if faulted && expected => registers[libc::REG_RIP as usize] = pad as i64,
-        _ => pass_on(signal, info, context, faulted),
+    let expected = expected(thread);
+    let is_expected = (expected.start & !(PAGE - 1)..expected.end).contains(&address);
+    if !(faulted && is_expected && leave(thread)) {
+        pass_on(signal, info, context, faulted);
     }
 }
 

@@ -162,7 +162,7 @@ fn a_fault_elsewhere_ends_the_process() {
             let from = pages.at(PAGE);
             let guarded = guarded(to.as_ptr(), to.len());
             // SAFETY: it is not, and the process dies of it.
-            unsafe { code::copy(to.as_mut_ptr(), from, to.len(), 0, &guarded) };
+            unsafe { code::fetch(to.as_mut_ptr(), from, to.len(), 0, &guarded) };
         }
         Some(_) => {
             // Rust's own handler lets what was sent pass.

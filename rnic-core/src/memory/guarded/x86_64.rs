@@ -13,10 +13,15 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 use std::ops::Range;
 
+use nix::libc::{REG_R10, REG_R11, REG_RIP, c_int, ucontext_t};
+
 /// What a routine returns: it has done its work.
 pub(super) const DONE: u32 = 0;
 /// An exchange has found, and returned, another word than it was told.
 pub(super) const CHANGED: u32 = 2;
+
+/// Octets of the smallest page. Some faults are told by page.
+pub(super) const PAGE: usize = 4096;
 
 /// Octets from which wide registers pay.
 const WIDE: usize = 256;
@@ -287,9 +292,24 @@ unsafe extern "C" {
     ) -> u32;
 }
 
+/// Returns the addresses where the routine that a thread is in expects a fault.
+pub(super) fn expected(context: &ucontext_t) -> Range<usize> {
+    let register = |name: c_int| context.uc_mcontext.gregs[name as usize] as usize;
+    register(REG_R10)..register(REG_R11)
+}
+
+/// Has a thread that faulted in one of these routines go on at its landing pad. Returns whether it
+/// was in one.
+pub(super) fn leave(context: &mut ucontext_t) -> bool {
+    let next = &mut context.uc_mcontext.gregs[REG_RIP as usize];
+    let pad = landing_pad(*next as usize);
+    *next = pad.map_or(*next, |pad| pad as i64);
+    pad.is_some()
+}
+
 /// Returns where to go on behind a fault of the instruction at `at`, if it is one of these
 /// routines'.
-pub(super) fn landing_pad(at: usize) -> Option<usize> {
+fn landing_pad(at: usize) -> Option<usize> {
     let address = |label: *const u8| label.addr();
     let wide = address(&raw const rnic_core_guarded_wide);
     if (address(&raw const rnic_core_guarded_begin)..wide).contains(&at) {
@@ -323,6 +343,9 @@ pub(super) unsafe fn copy(
     // SAFETY: the caller's promise.
     unsafe { rnic_core_guarded_copy(to, from, len, head, start, end) }
 }
+
+/// Others see this processor's stores in order, so both ways are one.
+pub(super) use self::{copy as fetch, copy as store};
 
 #[inline(always)]
 fn is_wide(len: usize) -> bool {

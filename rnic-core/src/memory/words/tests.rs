@@ -1,20 +1,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::portable;
 use crate::ids::PdId;
 use crate::memory::program::{PAGE, ProgramMemory};
 use crate::memory::region::{HugePages, Region};
-use crate::memory::stores::{assert_whole_words, stores_to};
 use crate::memory::table::{Access, StagTable};
 use crate::wire::ddp::TaggedOffset;
 
-const PD: PdId = PdId(1);
+#[cfg(target_arch = "x86_64")]
+mod steps;
 
-/// Octets, none of which is 0.
-fn octets(len: usize) -> Vec<u8> {
-    (0..len).map(|n| (n % 255 + 1) as u8).collect()
-}
+const PD: PdId = PdId(1);
 
 /// Memory of rnic's own, and of the program.
 fn regions(len: usize) -> [Arc<Region>; 2] {
@@ -39,57 +35,6 @@ fn placing(region: &Arc<Region>, with: impl FnOnce(&dyn Fn(usize, &[u8]))) {
         let placement = guard.for_placement(stag, at, octets.len(), PD, right);
         placement.unwrap().write(octets).unwrap();
     });
-}
-
-/// Every length at every alignment: words are stored whole, in the order of their addresses, each
-/// once, and the last one alone.
-#[test]
-#[ignore = "slow: ci/test runs it"]
-fn pieces_are_stored_in_whole_words_and_the_last_one_last() {
-    let lengths: Vec<usize> = (1..=40)
-        .chain([63, 64, 65, 127, 200, 255, 256, 257])
-        .collect();
-    let lengths = || lengths.iter().copied().chain([300, 390, 1428, 1431]);
-    for region in regions(PAGE) {
-        placing(&region, |place| {
-            for (len, offset) in lengths().flat_map(|len| (0..8).map(move |offset| (len, offset))) {
-                check(&region, len, 56 + offset, |at, octets| place(at, octets));
-            }
-        });
-        // The application's own.
-        for (len, offset) in [(2, 2), (4, 4), (8, 8), (13, 3), (1000, 1)] {
-            check(&region, len, offset, |at, octets| {
-                region.write(at, octets).unwrap();
-            });
-        }
-    }
-}
-
-#[test]
-fn the_portable_copy_stores_in_whole_words_and_the_last_one_last() {
-    let [region, _] = regions(PAGE);
-    for (len, offset) in (1..70).flat_map(|len| (0..8).map(move |offset| (len, offset))) {
-        check(&region, len, offset, |at, octets| {
-            let to = region.as_ptr().wrapping_add(at);
-            // SAFETY: the octets lie in the region.
-            unsafe { portable::store(to, octets) };
-        });
-        region.write(offset, &octets(len)).unwrap();
-        let mut back = vec![0; len];
-        // SAFETY: the octets lie in the region.
-        unsafe { portable::load(region.as_ptr().wrapping_add(offset), &mut back) };
-        assert_eq!(back, octets(len), "{len} octets at {offset}");
-        region.fill(0, PAGE, 0).unwrap();
-    }
-}
-
-fn check(region: &Region, len: usize, offset: usize, store: impl FnOnce(usize, &[u8])) {
-    let data = octets(len);
-    let (stores, seen) = stores_to(region, offset + len + 64, || store(offset, &data));
-    let what = format!("{len} octets at {offset} of {region:?}: {stores:?}");
-    assert_eq!(seen[offset..][..len], data, "{what}");
-    let piece = offset..offset + len;
-    assert_whole_words(&stores, std::slice::from_ref(&piece), &what);
 }
 
 /// An element that somebody looks at as a word.
