@@ -64,8 +64,8 @@ pub enum Driving {
     /// Best where cores are free.
     Threads {
         /// The most threads, from 1 to 1024. There are never more than receive queues; over TCP
-        /// sockets of the kernel there are so many, and over SCTP there is one. `None` stands for
-        /// the number of CPUs.
+        /// sockets of the kernel there are so many, up to 64, and over SCTP there is one. `None`
+        /// stands for the number of CPUs.
         most: Option<u32>,
         /// How long a thread without work goes on polling before it sleeps.
         idle: Duration,

@@ -360,7 +360,8 @@ impl ConnectRequest {
         self.decided = true;
         debug!("{}: accepts {}", qp.number(), self.peer());
         qp.begin_connecting(self.local(), self.peer());
-        let (request, qp, engine) = (self.pending.request, qp.number(), qp.worker() as u16);
+        let (request, engine) = (self.pending.request, qp.worker() as u16);
+        let (qp, stream) = (qp.number(), qp.stream());
         let accept = if is_there {
             Command::Accept {
                 request,
@@ -372,6 +373,7 @@ impl ConnectRequest {
                 engine,
                 request,
                 qp,
+                stream,
                 options,
             }
         };

@@ -26,6 +26,10 @@ use crate::resource::DeviceResource;
 use crate::signals::without_signals;
 use crate::via::{KernelWay, Via};
 
+/// The most workers of a device by sockets, so that a host of many CPUs needs neither descriptors nor
+/// memory without measure.
+const MAX_SOCKET_WORKERS: u32 = 64;
+
 /// Inspections that may wait. rnicd sends no more.
 const MAX_INSPECTIONS: usize = 4;
 
@@ -88,14 +92,15 @@ fn open_by_sockets(
     let net = Arc::new(KernelNet::new(&interface, protocol, congestion));
     let (hosts, driver, ignored) = match protocol {
         Protocol::Tcp => {
-            let most = config.driving.most_workers();
+            let most = config.driving.most_workers().min(MAX_SOCKET_WORKERS);
             let (hosts, driver) = socket_workers(config, most, SocketWorker::new)?;
-            (hosts, driver, None)
+            let why = "each has a place for what every other one hands over";
+            (hosts, driver, too_many_workers(config.driving, most, why))
         }
         Protocol::Sctp => {
             let (hosts, driver) = socket_workers(config, 1, AssociationWorker::over_sctp)?;
             let why = "an association of SCTP has one, for all its queue pairs";
-            (hosts, driver, too_many_workers(config.driving, why))
+            (hosts, driver, too_many_workers(config.driving, 1, why))
         }
     };
     let kernel = KernelWay {
@@ -189,6 +194,7 @@ impl Opened {
         Ok(Self {
             interface: Interface::of(&share).ignoring(too_many_workers(
                 config.driving,
+                1,
                 "a port of rnicd has one queue",
             )),
             shares: vec![share],
@@ -244,13 +250,13 @@ impl Opened {
     }
 }
 
-/// Returns the complaint if more workers were asked for than there can be.
-fn too_many_workers(driving: Driving, why: &str) -> Option<String> {
+/// Returns the complaint if more workers were asked for than there are.
+fn too_many_workers(driving: Driving, count: u32, why: &str) -> Option<String> {
+    let plural = if count == 1 { "" } else { "s" };
     match driving {
         Driving::Threads {
-            most: Some(most @ 2..),
-            ..
-        } => Some(format!("1 worker, not {most}: {why}")),
+            most: Some(most), ..
+        } if most > count => Some(format!("{count} worker{plural}, not {most}: {why}")),
         _ => None,
     }
 }

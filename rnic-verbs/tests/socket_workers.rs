@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use rnic_verbs::{
     Access, ConnectionOptions, Cq, Device, DeviceConfig, Driving, Listener, Mr, Pd, Qp, QpCaps,
-    SendRequest, SrqCaps, Via,
+    QpState, SendRequest, SrqCaps, Via,
 };
 
 const WORKERS: usize = 3;
 const SOON: Duration = Duration::from_secs(60);
 
-fn open() -> Device {
+fn open(workers: usize, queue_pairs: u32) -> Device {
     let device = Device::open_with(&DeviceConfig {
         via: Via::Kernel,
+        queue_pairs,
         driving: Driving::Threads {
-            most: Some(WORKERS as u32),
+            most: Some(workers as u32),
             idle: Duration::from_millis(1),
             pin: false,
         },
         ..DeviceConfig::new("lo")
     });
     let device = device.unwrap();
-    assert_eq!(device.workers(), WORKERS);
+    assert_eq!(device.workers(), workers);
     assert_eq!(device.kernel().unwrap().ignored(), None);
     device
 }
@@ -43,7 +44,7 @@ struct Side {
 
 impl Side {
     fn new() -> Self {
-        let device = open();
+        let device = open(WORKERS, 16);
         let pd = device.pd();
         Self {
             cq: device.cq(64).unwrap(),
@@ -200,5 +201,33 @@ fn a_device_connects_to_its_own_listener() {
         ours.post_send(&SendRequest::send().inline(b"own").wr_id(2))
             .unwrap();
         assert_eq!(side.completions(2), [1, 2]);
+    }
+}
+
+/// A queue pair that is destroyed leaves what it has accepted to no other one, not even to one that
+/// gets its number at its worker.
+#[test]
+fn a_new_queue_pair_does_not_get_the_connection_of_one_before_it() {
+    let near = Side::new();
+    let device = open(2, 2);
+    let (pd, cq) = (device.pd(), device.cq(64).unwrap());
+    let make = || pd.qp(&cq, &cq, QpCaps::default());
+    let listener = listen(&device);
+    let _first = make().unwrap();
+    let mut second = make().unwrap();
+    for _ in 0..50 {
+        let mut ours = near.qp();
+        let options = ConnectionOptions::default;
+        ours.connect(listener.local_address(), None, options())
+            .unwrap();
+        let request = listener.next_request(SOON).unwrap().expect("a request");
+        // There is no number left: only the turn of the workers goes on.
+        assert!(make().is_err());
+        request.accept(&mut second, options()).unwrap();
+        drop(second);
+        second = make().unwrap();
+        assert_eq!(second.worker(), 1);
+        assert!(ours.wait_ended(SOON).unwrap().is_some());
+        assert_eq!(second.state(), QpState::Init);
     }
 }

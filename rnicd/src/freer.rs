@@ -15,7 +15,7 @@ const PIECE: i64 = 64 << 10;
 /// Frees all pages of a file. It takes the longer the more often somebody has mapped it.
 pub fn free(file: &OwnedFd) -> nix::Result<()> {
     let status = fstat(file)?;
-    // Its type is the processor's.
+    #[allow(clippy::useless_conversion, reason = "its type is the processor's")]
     let piece = PIECE.max(i64::from(status.st_blksize));
     let mut at = 0;
     while at < status.st_size {

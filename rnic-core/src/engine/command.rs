@@ -9,7 +9,7 @@ use crossbeam_channel::Sender;
 
 use crate::connection::{AddressPair, ConnectionOptions, PortReservation, Refusals};
 use crate::ddp::Endpoint;
-use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
+use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId, StreamId};
 use crate::memory::ring::{Consumer, Producer};
 use crate::memory::table::Access;
 use crate::verbs::{
@@ -191,6 +191,8 @@ pub enum Command {
         request: RequestId,
         /// The queue pair there, Idle.
         qp: QpNumber,
+        /// Its stream: another queue pair may have its number by then.
+        stream: StreamId,
         /// As for `Accept`.
         options: ConnectionOptions,
     },

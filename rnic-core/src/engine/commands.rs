@@ -140,8 +140,9 @@ impl<T: Carrier> Engine<T> {
                 engine,
                 request,
                 qp,
+                stream,
                 options,
-            } => self.accept_elsewhere(now, guard, engine, request, qp, options),
+            } => self.accept_elsewhere(now, guard, engine, request, (qp, stream), options),
             Command::Adopt(adoption) => self.adopt(now, guard, *adoption),
             Command::Reject {
                 request,
@@ -354,7 +355,13 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn reject(&mut self, now: Instant, guard: &Guard<'_>, request: RequestId, private_data: &[u8]) {
+    pub(super) fn reject(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        request: RequestId,
+        private_data: &[u8],
+    ) {
         if let Some(index) = self.take_request(request) {
             self.with_connection(index, now, guard, |connection, context| {
                 connection.reject(private_data, context);

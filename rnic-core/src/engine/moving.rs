@@ -1,7 +1,7 @@
 //! Connections that move to another engine of the device, where a queue pair accepts them.
 
 use crate::connection::{Connection, ConnectionOptions, EndReason, Event, Wants};
-use crate::ids::{QpNumber, RequestId};
+use crate::ids::{QpNumber, RequestId, StreamId};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 
@@ -18,7 +18,7 @@ impl<T: Carrier> Engine<T> {
         guard: &Guard<'_>,
         engine: u16,
         request: RequestId,
-        qp: QpNumber,
+        (qp, stream): (QpNumber, StreamId),
         options: ConnectionOptions,
     ) {
         let index = self.take_request(request);
@@ -34,6 +34,7 @@ impl<T: Carrier> Engine<T> {
             let adoption = Adoption {
                 connection: connection.map(|connection| connection as _),
                 qp,
+                stream,
                 options,
             };
             place.give_away(engine, key, Command::Adopt(Box::new(adoption)));
@@ -45,6 +46,7 @@ impl<T: Carrier> Engine<T> {
         let Adoption {
             connection,
             qp,
+            stream,
             options,
         } = adoption;
         let request = connection.and_then(|connection| {
@@ -56,10 +58,12 @@ impl<T: Carrier> Engine<T> {
             T::arrived(self, now, guard, index);
             Some(request)
         });
+        // The host may have destroyed the queue pair since, and made another one of its number.
+        let is_same = self.qps.stream(qp) == Some(stream);
         match request {
-            Some(request) => {
-                self.accept(now, guard, request, qp, options);
-            }
+            Some(request) if is_same => self.accept(now, guard, request, qp, options),
+            Some(request) => self.reject(now, guard, request, &[]),
+            None if !is_same => {}
             None => self.events.push_back(Event::Failed {
                 qp,
                 reason: EndReason::Reset,

@@ -34,7 +34,8 @@ struct End {
 }
 
 impl Ends {
-    /// Tells an id of an end, or keeps it until its time has come.
+    /// Tells an id of an end, or keeps it until its time has come. Who has disconnected himself waits
+    /// for it.
     pub(super) fn tell(
         &self,
         adapter: &Adapter,
@@ -42,7 +43,8 @@ impl Ends {
         id: Arc<Id>,
         event: ConnectionEvent,
     ) {
-        if !holds_success(adapter, qp) {
+        let is_asked_for = id.state().disconnected;
+        if is_asked_for || !holds_success(adapter, qp) {
             return outcome::tell(&id, event);
         }
         let until = Instant::now() + LONGEST;

@@ -123,7 +123,7 @@ fn take(
     let is_gone = matches!(event, ConnectionEvent::Disconnected(EndReason::DeviceGone));
     let id = lock(&table.connections).get(&qp).cloned();
     let left = match id {
-        Some(id) if matches!(event, ConnectionEvent::Disconnected(_)) => {
+        Some(id) if matches!(event, ConnectionEvent::Disconnected(_)) && !is_gone => {
             table.ends.tell(adapter, qp, id, event);
             None
         }

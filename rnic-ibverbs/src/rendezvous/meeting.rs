@@ -38,9 +38,6 @@ const PROBES: Keepalive = Keepalive {
 /// a side that gave up while the other one accepts would end its connection.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(90);
 
-/// How long an attempt lasts in RTR: the next one may be with the PSN that the other side waits for.
-const ATTEMPT_IN_RTR: Duration = Duration::from_secs(1);
-
 /// A time that never ends, where the program wants none.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
@@ -80,10 +77,7 @@ fn options(qp: &Qp, settings: &Settings, meeting: &Meeting) -> ConnectionOptions
         traffic_class: settings.attr.ah_attr.grh.traffic_class,
         keepalive: Some(PROBES),
         user_timeout: patience(settings),
-        connect_timeout: match settings.may_send() {
-            true => LONGEST_ATTEMPT,
-            false => ATTEMPT_IN_RTR,
-        },
+        connect_timeout: LONGEST_ATTEMPT,
         min_rnr_timer: min_rnr_timer(settings.attr.min_rnr_timer),
         rc: true,
         remote_access: remote_access(settings.attr.qp_access_flags),
@@ -165,7 +159,7 @@ fn look_again(qp: &Qp, settings: &mut Settings, waiting: &Waiting) {
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Accept,
-    /// It waits until either program has moved its queue pair, or its connection has failed.
+    /// It waits until the program has moved the queue pair, or its connection has failed.
     Keep,
     Reject(Refusal),
 }
@@ -188,7 +182,6 @@ fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
         // The other end is this one's own, which has begun to connect.
         Stage::Meeting if meeting.mirror.is_some() => Answer::Accept,
         Stage::Apart if !fits(settings, hello) => Answer::Reject(Refusal::Psn),
-        Stage::Apart if !settings.may_send() && hello.sq_psn.is_none() => Answer::Keep,
         Stage::Apart => Answer::Accept,
         // The peer has begun anew: its former attempt has failed, or will.
         Stage::Meeting | Stage::Met | Stage::Left => Answer::Keep,

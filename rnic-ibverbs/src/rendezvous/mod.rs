@@ -3,9 +3,10 @@
 //!
 //! Each side listens at the [port in its numbers](crate::numbers). Of two queue pairs, the one with
 //! the smaller GID and number connects. The other one accepts whom its program has named: the
-//! address, both numbers and the PSNs must be right. A side knows what it will send once it is in
-//! RTS. As long as neither is, no PSN can be compared, and no connection is needed: the request
-//! waits, as one does that comes before the program has named anybody. What fails is tried again as
+//! address and both numbers must be right, and the PSNs as far as they are known: a side says what it
+//! will send once it is in RTS, and waits for that a little before it connects. A wrong PSN is
+//! noticed at the latest when the sending side is in RTS. A request that comes before the program
+//! has named anybody waits. What fails is tried again as
 //! long as the program leaves the queue pair as it is: over InfiniBand, moving it to RTR does not
 //! tell whether anybody is there.
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::connection::{ConnectionOptions, Event, NextHop};
 use crate::counters::DropReason;
 use crate::engine::{Driver, EngineConfig, HostEnd, NextHopRequest, Peers, mailboxes};
-use crate::ids::{ListenerId, QpNumber, RequestId};
+use crate::ids::{ListenerId, QpNumber, RequestId, StreamId};
 use crate::memory::table::StagTable;
 use crate::testing::VecFrames;
 use crate::testing::raw_peer::{RawPeer, startup};
@@ -146,6 +146,7 @@ fn a_frame_does_not_overtake_its_connection() {
             engine: 1,
             request,
             qp: QpNumber(1),
+            stream: StreamId(1),
             options: ConnectionOptions::default(),
         };
         first.host.send(move_on).unwrap();
@@ -207,6 +208,7 @@ fn a_frame_of_a_connection_that_moves_is_dropped() {
         engine: 1,
         request,
         qp: QpNumber(1),
+        stream: StreamId(1),
         options: ConnectionOptions::default(),
     };
     first.host.send(move_on).unwrap();
