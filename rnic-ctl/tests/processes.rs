@@ -9,7 +9,7 @@ use std::process::{Command, Output, id};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rnic_xdp::testing::Namespace;
+use rnic_xdp::testing::{Namespace, copy_program};
 use serde_json::Value;
 
 use common::{Running, link, text};
@@ -183,7 +183,7 @@ fn users_see_their_own_processes_and_root_sees_all() {
     let directory = std::env::temp_dir().join(format!("rnic-processes-{}", id()));
     std::fs::create_dir_all(&directory).unwrap();
     let command = directory.join("rnic-ctl");
-    std::fs::copy(env!("CARGO_BIN_EXE_rnic-ctl"), &command).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_rnic-ctl"), &command);
     let as_user = |uid: u32, line: &str| {
         let mut command = Command::new(&command);
         command

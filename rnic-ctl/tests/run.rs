@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rnic_xdp::testing::Namespace;
+use rnic_xdp::testing::{Namespace, copy_program};
 use serde_json::Value;
 
 use common::{link, text};
@@ -28,7 +28,7 @@ impl Installed {
         fs::create_dir_all(&lib).unwrap();
         for command in [env!("CARGO_BIN_EXE_rnic"), env!("CARGO_BIN_EXE_rnic-ctl")] {
             let name = PathBuf::from(command);
-            fs::copy(command, bin.join(name.file_name().unwrap())).unwrap();
+            copy_program(command, bin.join(name.file_name().unwrap()));
         }
         if with_libraries {
             // No program of these tests loads them.
@@ -221,7 +221,7 @@ fn a_check_says_all_at_once() {
 
     // Of a program that gains rights the dynamic linker ignores the environment.
     let privileged = installed.directory.join("privileged");
-    fs::copy(&program, &privileged).unwrap();
+    copy_program(&program, &privileged);
     std::os::unix::fs::chown(&privileged, Some(65534), None).unwrap();
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).unwrap();
     let privileged = privileged.display().to_string();

@@ -227,7 +227,10 @@ fn a_new_queue_pair_does_not_get_the_connection_of_one_before_it() {
         drop(second);
         second = make().unwrap();
         assert_eq!(second.worker(), 1);
-        assert!(ours.wait_ended(SOON).unwrap().is_some());
+        // Else it is rejected.
+        if ours.wait_established(SOON).is_ok() {
+            assert!(ours.wait_ended(SOON).unwrap().is_some());
+        }
         assert_eq!(second.state(), QpState::Init);
     }
 }

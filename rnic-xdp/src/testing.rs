@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -134,4 +135,21 @@ fn output(mut command: Command) -> io::Result<String> {
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(format!("{command:?}: {}", stderr.trim())))
+}
+
+/// Copies a program to where other users may run it.
+///
+/// Another program copies it: if this one held it open for writing, a process that another thread
+/// starts just then would hold it too for a moment, and nobody could run it ("text file busy").
+///
+/// # Panics
+///
+/// If it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let copied = Command::new("cp").args([from, to]).status();
+    assert!(
+        copied.is_ok_and(|code| code.success()),
+        "{from:?} to {to:?}"
+    );
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rnic_manager::Administrator;
-use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, copy_program, veth_pair};
 use rnicd::serve::{Places, serve};
 
 use crate::common::text;
@@ -75,7 +75,7 @@ impl World {
         fs::write(directory.join("rnicd.toml"), config).unwrap();
         // Where other users may run it.
         let command = directory.join("rnic-ctl");
-        fs::copy(env!("CARGO_BIN_EXE_rnic-ctl"), &command).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_rnic-ctl"), &command);
         let mut mount = Command::new("mount");
         succeed(mount.args(["-t", "bpf", "bpf"]).arg(&bpf));
         let mut world = Self {

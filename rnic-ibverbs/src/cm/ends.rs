@@ -7,6 +7,7 @@
 //! of the kernel, which gives programs the time to poll. So an end waits here for what succeeded
 //! before it to be polled. A program that does not poll is told nevertheless.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,14 @@ impl Ends {
     /// Tells the end of a queue pair now, if it waits.
     pub(super) fn tell_now(&self, qp: QpNumber) {
         self.remove(qp).into_iter().for_each(End::tell);
+    }
+
+    /// Tells the ends of connections to a host now: it connects anew, and not every program takes two
+    /// connections of a peer.
+    pub(super) fn tell_of(&self, peer: IpAddr) {
+        let is_of = |end: &mut End| end.id.state().remote.is_some_and(|at| at.ip() == peer);
+        let ends: Vec<_> = lock(&self.0).extract_if(.., is_of).collect();
+        ends.into_iter().for_each(End::tell);
     }
 
     /// Forgets the end of a queue pair.

@@ -165,7 +165,10 @@ impl Table {
         for one in listeners {
             loop {
                 match one.listener.next_request(Duration::ZERO) {
-                    Ok(Some(asked)) => request::tell(&one.id, asked),
+                    Ok(Some(asked)) => {
+                        self.ends.tell_of(asked.peer().ip());
+                        request::tell(&one.id, asked);
+                    }
                     Ok(None) => break,
                     Err(why) => {
                         debug!("a listener has ended: {why}");

@@ -130,13 +130,13 @@ unsafe fn gone_client() {
 /// How long the end of a connection waits for the program to poll what came before it.
 const HELD: Duration = Duration::from_millis(100);
 
-/// Asks for a last word and the end. Does not poll: the end comes later, and loses nothing. Then
-/// polls, and the end comes behind that.
+/// Asks for a last word and the end. Polls, and the end comes behind that, and before the peer's next
+/// request. Then does not poll: the end comes later, and loses nothing.
 unsafe fn last_word_server() {
     let channel = rdma_create_event_channel();
     let listening = listen_at(channel, &format!("{SERVER}:{PORT}"));
     println!("\n{READY}");
-    for polls in [false, true] {
+    for polls in [true, false] {
         let id = accepted(channel);
         let mut message = [0; 16];
         receive(id, &mut message);

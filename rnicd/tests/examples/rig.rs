@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rnic_xdp::client::Manager;
-use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, copy_program, veth_pair};
 
 use crate::program::{Program, SOON};
 
@@ -133,7 +133,7 @@ impl Host {
         let program = self.directory.join(example);
         if !program.exists() {
             // Where cargo has put it, other users may not come.
-            fs::copy(built(example), &program).unwrap();
+            copy_program(built(example), &program);
         }
         let mut command = match self.rnicd {
             Some(_) => {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rnic_xdp::client::Manager;
-use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, copy_program, veth_pair};
 
 use crate::client::{Client, GROUP, Home};
 use crate::exchange::SOON;
@@ -48,7 +48,7 @@ impl Rig {
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
         // Where this program lies, other users may not come.
-        fs::copy(std::env::current_exe().unwrap(), directory.join("client")).unwrap();
+        copy_program(std::env::current_exe().unwrap(), directory.join("client"));
         mount(&directory.join(BPFFS));
         let mut rig = Self {
             rnicd: None,
