@@ -336,10 +336,11 @@ class Hosts:
             expect(time.monotonic() < deadline, f"{what}: not within {seconds} s:", process.said())
             time.sleep(0.05)
 
-    def wait_free(self, side, port):
-        """Waits until rnicd has taken back what the last case's server had."""
+    def wait_free(self, side, port, in_kernel):
+        """Waits until rnicd has taken back what the last case's server had, and its children, which may
+        end a moment later, have given up their socket of the kernel."""
         deadline = time.monotonic() + 30
-        while self.listens(side, port, False):
+        while self.listens(side, port, False) or in_kernel and self.listens(side, port, True):
             expect(time.monotonic() < deadline, f"port {port} of {side} does not become free")
             time.sleep(0.05)
 
@@ -407,7 +408,7 @@ class Hosts:
             server = None
             if case.server:
                 if case.port:
-                    self.wait_free(west, case.port)
+                    self.wait_free(west, case.port, case.kernel)
                 server = self.start("server", west, filled(case.server, west))
                 running.callback(server.stop)
                 if case.port:

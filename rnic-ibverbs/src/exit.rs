@@ -14,9 +14,9 @@ use crate::system;
 /// How long the end of a process waits for its last segments to go out.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// How long it waits in all until peers have the FINs of connections that were ended before, and how
-/// often it looks. The FIN acknowledges what was received, and nobody sends it
-/// again once the process is gone: a peer would take its last request for failed.
+/// How long it waits in all until the peers of queue pairs that keep to RC, and were destroyed or
+/// failed, have the FIN, and how often it looks. The FIN acknowledges what was received, and nobody
+/// sends it again once the process is gone: a peer would take its last request for failed.
 const LONGEST_LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
 

@@ -232,7 +232,7 @@ impl Device {
         Ok(true)
     }
 
-    /// Returns whether connections that were ended in order, or with the semantics of RC, wait for
+    /// Returns whether connections with the semantics of RC, which the application has left, wait for
     /// their peers to acknowledge that. Nobody sends a FIN again once the process is gone. Returns
     /// false, too, for workers that do not answer within `timeout`. Fails if a worker has ended.
     pub fn is_leaving(&self, timeout: Duration) -> Result<bool, Error> {

@@ -183,13 +183,14 @@ impl<T: Transport> Connection<T> {
         self.leave_stream(context);
     }
 
-    /// Returns whether the application has ended it, and the peer has not acknowledged the FIN.
+    /// Returns whether the application has left it, as programs leave connections with RC, and the
+    /// peer has not acknowledged the FIN.
     pub(crate) fn is_leaving(&self) -> bool {
         let is_heard = matches!(
             self.tcp.state(),
             State::FinWait2 | State::TimeWait | State::Closed
         );
-        matches!(self.phase, Phase::Closing) && !is_heard
+        self.has_left && matches!(self.phase, Phase::Closing) && !is_heard
     }
 
     /// Queues the receipt that has not left yet.

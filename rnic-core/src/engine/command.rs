@@ -222,8 +222,8 @@ pub enum Command {
     /// Is answered when all commands before it were carried out, and tells nothing else: it takes
     /// no longer where there are many connections.
     Barrier(Sender<()>),
-    /// Asks whether connections that the application has ended wait for their peers to acknowledge
-    /// that.
+    /// Asks whether connections with RC that the application has left wait for their peers to
+    /// acknowledge that.
     IsLeaving(Sender<bool>),
     /// Asks for a snapshot of the engine.
     Snapshot(Sender<Snapshot>),
