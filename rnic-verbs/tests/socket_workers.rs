@@ -1,5 +1,5 @@
-//! Devices of several workers over TCP sockets of the kernel: each connection is where its queue
-//! pair is, whoever has accepted it.
+//! Devices of several workers over TCP sockets of the kernel. The first worker accepts connections.
+//! Each then moves to the worker that has its queue pair.
 
 use std::net::SocketAddr;
 use std::time::Duration;
