@@ -72,6 +72,8 @@ class Case:
     # The port at which the server listens, and whether rnic or the kernel has it.
     port: int = 0
     kernel: bool = False
+    # What the server says, besides, before the client starts.
+    ready: str = ""
     # Whether the server goes on when the client has ended: it is stopped then.
     lasting: bool = False
     # The client's exit code.
@@ -154,6 +156,13 @@ class Process:
 
     def stop(self):
         stop(self._process, signal.SIGINT)
+        # A child of a server may live a moment longer, and has its interface and its ports.
+        deadline = time.monotonic() + 10
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.01)
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class Hosts:
@@ -336,11 +345,10 @@ class Hosts:
             expect(time.monotonic() < deadline, f"{what}: not within {seconds} s:", process.said())
             time.sleep(0.05)
 
-    def wait_free(self, side, port, in_kernel):
-        """Waits until rnicd has taken back what the last case's server had, and its children, which may
-        end a moment later, have given up their socket of the kernel."""
+    def wait_free(self, side, port):
+        """Waits until rnicd has taken back what the last case's server had."""
         deadline = time.monotonic() + 30
-        while self.listens(side, port, False) or in_kernel and self.listens(side, port, True):
+        while self.listens(side, port, False):
             expect(time.monotonic() < deadline, f"port {port} of {side} does not become free")
             time.sleep(0.05)
 
@@ -408,11 +416,13 @@ class Hosts:
             server = None
             if case.server:
                 if case.port:
-                    self.wait_free(west, case.port, case.kernel)
+                    self.wait_free(west, case.port)
                 server = self.start("server", west, filled(case.server, west))
                 running.callback(server.stop)
                 if case.port:
                     self.wait("the server listens", lambda: self.listens(west, case.port, case.kernel), server)
+                if case.ready:
+                    self.wait("the server is ready", lambda: re.search(case.ready, server.said()), server)
             client = self.start("client", east, filled(case.client, east))
             running.callback(client.stop)
             self._judge(case, client, server)

@@ -7,6 +7,8 @@ from programs import Case, table
 DEVICE = r"RDMA device: rnic_"
 # What the initiator tells over the socket when its queue pair is in RTS; the target's is, too.
 CONNECTED = r"rdma_endpoint.*Received RDMA ready ACK"
+# The target listens before that, and an initiator that finds no memory there dies of it.
+REGISTERED = r"registerMemoryRegion: "
 # Its texts are a matter of the level.
 START = "env MC_LOG_LEVEL=TRACE"
 
@@ -20,7 +22,7 @@ def benchmark(operation, port):
         f"{START} {program} {options} --mode=initiator --local_server_name={{client}} --segment_id={{server}}:{port} "
         f"--operation={operation} --duration=2 --threads=2 --batch_size=8",
         f"{START} {ports} {program} {options} --mode=target --local_server_name={{server}}",
-        port=port, kernel=True, lasting=True,
+        port=port, kernel=True, ready=REGISTERED, lasting=True,
         says=(DEVICE, r"Test completed: duration [\d.]+, batch count [1-9]"), server_says=(DEVICE, CONNECTED))
 
 
