@@ -1,9 +1,11 @@
 //! The end of the process: peers are told that their connections are over, as the kernel tells them
 //! where it has the connections.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::unistd::{Pid, gettid};
 use rnic_verbs::QpState;
 
 use crate::adapter::adapters;
@@ -20,6 +22,14 @@ const LONGEST: Duration = Duration::from_millis(500);
 const LONGEST_LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
 
+/// The thread that ends the process.
+static ENDING: OnceLock<Pid> = OnceLock::new();
+
+/// Returns whether another thread ends the process, or has.
+pub(crate) fn has_begun() -> bool {
+    ENDING.get().is_some_and(|&thread| thread != gettid())
+}
+
 /// Registers that connections are ended when the process exits.
 pub(crate) fn register() {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
@@ -32,6 +42,7 @@ pub(crate) fn register() {
 
 /// Other threads may still run, and hold what they like: nothing is waited for but the engine.
 extern "C" fn at_exit() {
+    ENDING.get_or_init(gettid);
     let began = Instant::now();
     let until = began + LONGEST;
     let devices: Vec<_> = adapters().iter().filter_map(|a| a.opened()).collect();

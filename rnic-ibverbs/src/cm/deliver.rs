@@ -4,6 +4,7 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 
 use crate::abi::*;
 use crate::cancellation::PutOff;
@@ -13,6 +14,7 @@ use crate::cm::id::{Id, Queue, Waiting};
 use crate::cm::request;
 use crate::cm::verbs;
 use crate::errno::{Errno, fail};
+use crate::exit;
 
 #[unsafe(export_name = "rnic_cm_rdma_get_cm_event")]
 pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
@@ -24,6 +26,11 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
     let next = match queue_of(channel) {
         Ok(queue) => next_of(&queue),
+        // The program has destroyed it on its way out, and this thread would end the process anew, by
+        // another code.
+        Err(Errno::EBADF) if exit::has_begun() => loop {
+            thread::park();
+        },
         Err(errno) => Err(errno),
     };
     match next {

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ pub(crate) fn play(role: &str) -> bool {
             "last-word-client" => last_word_client(),
             "again-server" => again_server(),
             "again-client" => again_client(),
+            "late-client" => late_client(),
             _ => return false,
         }
     }
@@ -214,4 +216,57 @@ unsafe fn again_client() {
         destroy(id);
     }
     rdma_destroy_event_channel(channel);
+}
+
+/// Where a thread is that comes back to a channel while the process ends.
+static LATE: AtomicU32 = AtomicU32::new(WAITS);
+const WAITS: u32 = 0;
+const ASKS: u32 = 1;
+const HAS_RETURNED: u32 = 2;
+
+/// Has the late thread ask. The process fails if that returns.
+extern "C" fn ask_late() {
+    LATE.store(ASKS, Ordering::Release);
+    thread::sleep(Duration::from_millis(100));
+    if LATE.load(Ordering::Acquire) == HAS_RETURNED {
+        std::process::abort();
+    }
+}
+
+/// Comes back to a channel that is gone: from a thread that goes on, and from one that the end of
+/// the process overtakes.
+unsafe fn late_client() {
+    // What is registered first is called last: behind what rnic does at exit.
+    ok(libc::atexit(ask_late));
+    let channel = rdma_create_event_channel();
+    let id = resolved(channel, PORT);
+    destroy(id);
+    rdma_destroy_event_channel(channel);
+    assert_eq!((*channel).fd, -1);
+    let mut event = null_mut();
+    fails(rdma_get_cm_event(channel, &mut event), libc::EBADF);
+    let mut id = null_mut();
+    fails(
+        rdma_create_id(channel, &mut id, null_mut(), RDMA_PS_TCP),
+        libc::EBADF,
+    );
+    // Once is enough. The next channels are two.
+    rdma_destroy_event_channel(channel);
+    let others = [rdma_create_event_channel(), rdma_create_event_channel()];
+    assert_ne!(others[0], others[1]);
+    let id = resolved(others[0], PORT);
+    destroy(id);
+    for other in others {
+        rdma_destroy_event_channel(other);
+    }
+    let channel = channel.expose_provenance();
+    thread::spawn(move || {
+        while LATE.load(Ordering::Acquire) != ASKS {
+            thread::yield_now();
+        }
+        let mut event = null_mut();
+        // SAFETY: a channel that was made.
+        unsafe { rdma_get_cm_event(std::ptr::with_exposed_provenance_mut(channel), &mut event) };
+        LATE.store(HAS_RETURNED, Ordering::Release);
+    });
 }

@@ -123,6 +123,12 @@ fn a_peer_whose_connection_lives_waits_for_the_next_listener() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_thread_may_come_back_to_a_channel_that_is_gone() {
+    play("late", roles::IDLE, "late-client");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_port_is_used_again_behind_an_orderly_end() {
     play("ports", "ports-server", "ports-client");
 }
