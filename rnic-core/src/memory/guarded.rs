@@ -26,6 +26,26 @@ use std::ops::Range;
 
 pub(super) use self::handler::{admit, install};
 
+/// What a routine returns: it has done its work.
+const DONE: u32 = 0;
+/// An exchange has found, and returned, another word than it was told.
+const CHANGED: u32 = 2;
+
+unsafe extern "C" {
+    /// Loads a word.
+    fn rnic_core_guarded_load(from: *const u64, word: *mut u64, first: usize, end: usize) -> u32;
+
+    /// Replaces a word by `new` in one step if it is `expected`, which is replaced by what was found
+    /// otherwise.
+    fn rnic_core_guarded_exchange(
+        at: *mut u64,
+        expected: *mut u64,
+        new: u64,
+        first: usize,
+        end: usize,
+    ) -> u32;
+}
+
 /// The memory is not there, or must not be accessed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is unmapped, protected, or of a file that was truncated")]
@@ -88,15 +108,15 @@ pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
 ///
 /// The octets at `at` are memory that the program has registered, or are gone.
 pub(super) unsafe fn update(at: *mut u64, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-    let guarded = guarded(at.cast(), size_of::<u64>());
+    let Range { start, end } = guarded(at.cast(), size_of::<u64>());
     let mut original = 0;
     // SAFETY: the caller's promise. A fault is caught.
-    result(unsafe { code::load_word(at, &mut original, &guarded) })?;
+    result(unsafe { rnic_core_guarded_load(at, &raw mut original, start, end) })?;
     loop {
         let new = change(original);
         // SAFETY: as above.
-        match unsafe { code::exchange_word(at, &mut original, new, &guarded) } {
-            code::CHANGED => continue,
+        match unsafe { rnic_core_guarded_exchange(at, &raw mut original, new, start, end) } {
+            CHANGED => continue,
             outcome => return result(outcome).map(|()| original),
         }
     }
@@ -114,7 +134,7 @@ fn guarded(at: *const u8, len: usize) -> Range<usize> {
 }
 
 fn result(outcome: u32) -> Result<(), Fault> {
-    if outcome == code::DONE {
+    if outcome == DONE {
         Ok(())
     } else {
         Err(Fault)

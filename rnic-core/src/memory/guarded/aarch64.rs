@@ -18,11 +18,6 @@ use std::ops::Range;
 
 use nix::libc::ucontext_t;
 
-/// What a routine returns: it has done its work.
-pub(super) const DONE: u32 = 0;
-/// An exchange has found, and returned, another word than it was told.
-pub(super) const CHANGED: u32 = 2;
-
 /// Octets of the largest page, by which some faults are told.
 pub(super) const PAGE: usize = 64 << 10;
 
@@ -209,14 +204,6 @@ unsafe extern "C" {
         first: usize,
         end: usize,
     ) -> u32;
-    fn rnic_core_guarded_load(from: *const u64, word: *mut u64, first: usize, end: usize) -> u32;
-    fn rnic_core_guarded_exchange(
-        at: *mut u64,
-        expected: *mut u64,
-        new: u64,
-        first: usize,
-        end: usize,
-    ) -> u32;
 }
 
 /// Returns the addresses where the routine that a thread is in expects a fault.
@@ -272,30 +259,4 @@ pub(super) unsafe fn fetch(
 ) -> u32 {
     // SAFETY: the caller's promise.
     unsafe { rnic_core_guarded_fetch(to, from, len, head, guarded.start, guarded.end) }
-}
-
-/// Loads a word. A fault is expected at the addresses `guarded`.
-///
-/// # Safety
-///
-/// What is not guarded can be accessed so.
-pub(super) unsafe fn load_word(from: *const u64, word: &mut u64, guarded: &Range<usize>) -> u32 {
-    // SAFETY: the caller's promise; `word` is a unique reference.
-    unsafe { rnic_core_guarded_load(from, word, guarded.start, guarded.end) }
-}
-
-/// Replaces a word by `new` in one step if it is `expected`, which is replaced by what was found
-/// otherwise. A fault is expected at the addresses `guarded`.
-///
-/// # Safety
-///
-/// What is not guarded can be accessed so.
-pub(super) unsafe fn exchange_word(
-    at: *mut u64,
-    expected: &mut u64,
-    new: u64,
-    guarded: &Range<usize>,
-) -> u32 {
-    // SAFETY: the caller's promise; `expected` is a unique reference.
-    unsafe { rnic_core_guarded_exchange(at, expected, new, guarded.start, guarded.end) }
 }
