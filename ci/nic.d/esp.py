@@ -86,6 +86,15 @@ class Protection:
         self.nics.east(f"set -e\n{to_east} {number}\n{to_west} {number}").checked()
         self.nics.west(to_east).checked()
 
+    def forget_policies(self):
+        """Takes all policies of the east away."""
+        self.nics.east("ip xfrm policy flush").checked()
+
+    def add_policies_again(self):
+        """Adds the policies of both sides as they were at first."""
+        self.nics.west("ip xfrm policy flush").checked()
+        self._policies()
+
     def add_again(self):
         """Takes the association that the east sends with away, and adds it as it was at first."""
         source, to, spi = self.states[-2]
@@ -252,11 +261,11 @@ def _(nics):
     expect(len(seen) > 1000, f"only {len(seen)} frames of ESP were captured")
 
 
-def begin_stream(nics, wire, seconds):
+def begin_stream(nics, wire, seconds, options=""):
     """Starts a stream of Writes that goes on for so long, and returns its two ends when it runs."""
     serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
     client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
-                                    f"-s 20000 -D {seconds} {WEST}", 150)
+                                    f"{options} -s 20000 -D {seconds} {WEST}", 150)
     nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
     return client, serving
 
@@ -326,3 +335,24 @@ def _(nics):
         expect(done.code != 0, "a plain connection came to be:", done.output)
         served = nics.end(serving)
         expect("RST" not in done.output and "refused" not in done.output, "the engine has answered:", done.output, served.output)
+
+
+@case("ESP: what is required goes protected, or not at all", kinds=("virtio",))
+def _(nics):
+    require = "--require-protection"
+    with Wire(nics) as wire:
+        serving = nics.serve("perf write-bw", "--via kernel")
+        done = nics.east(f"{nics.ctl} perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} {require} {WEST}", 30)
+        expect(done.code != 0 and "no policy" in done.output, "it connects without a policy:", done.output)
+        nics.end(serving)
+        expect(all(protocol != 6 for protocol, *_ in wire.packets()), "a segment went unprotected")
+    with Protection(nics) as protection, Wire(nics) as wire:
+        ends = begin_stream(nics, wire, 40, require)
+        protection.forget_policies()
+        # The west, whose policies are there, sends again what it has no answer to.
+        from_west = lambda: sum(1 for _, to, _ in wire.packets() if to == bytes(map(int, EAST.split("."))))
+        before = from_west()
+        nics.wait(lambda: from_west() > before + 3, "the west is not answered", 40)
+        protection.add_policies_again()
+        goes_on(nics, wire)
+        end_stream(wire, ends)

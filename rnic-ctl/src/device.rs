@@ -9,7 +9,7 @@ use rnic_core::engine::NetError;
 use rnic_core::in_memory;
 use rnic_verbs::{
     CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, Error, ModeChoice,
-    OpenError, Peers, Prefix, TcpConfig, Via,
+    OpenError, Peers, Prefix, TcpConfig, Via, if_id,
 };
 use rnic_xdp::cpus_near;
 
@@ -76,6 +76,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "NUMBER", value_parser = if_id)]
     pub ipsec_if_id: Option<NonZeroU32>,
 
+    /// Speak protected or not at all. Needs `--ipsec-if-id`
+    #[arg(long, requires = "ipsec_if_id", conflicts_with = "ignore_ipsec")]
+    pub require_protection: bool,
+
     /// Connect and listen unprotected even if an IPsec policy of this host demands protection
     #[arg(long)]
     pub ignore_ipsec: bool,
@@ -87,16 +91,6 @@ pub(crate) struct DeviceArgs {
     /// TCP's congestion control
     #[arg(long, value_enum, default_value_t, value_name = "ALGORITHM")]
     pub congestion: Congestion,
-}
-
-/// Reads the number of an xfrm interface, as `ip xfrm` takes it.
-fn if_id(text: &str) -> Result<NonZeroU32, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    let number = number.and_then(NonZeroU32::new);
-    number.ok_or_else(|| "a number from 1 to 0xffffffff is needed, such as 0x524e".into())
 }
 
 /// TCP's congestion control.
@@ -185,6 +179,7 @@ impl DeviceArgs {
         config.interface.mode = self.xdp_mode.into();
         config.interface.busy_poll = self.busy_poll;
         config.interface.ipsec_if_id = self.ipsec_if_id;
+        config.interface.require_protection = self.require_protection;
         Device::open_with(&config).map_err(|error| match error {
             OpenError::Threads(why) => Failure::operation("open a device", why),
             why if netdev.is_empty() => Failure::environment("open a device", why),

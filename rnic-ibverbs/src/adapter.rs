@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 
-use rnic_verbs::{Device, DeviceConfig, Driving, Via};
+use rnic_verbs::{Device, DeviceConfig, Driving, Ipsec, Via};
 use tracing::warn;
 
 use crate::abi::{IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096};
@@ -90,6 +90,11 @@ fn netdevs() -> Vec<String> {
     if let Err(why) = Via::of_environment() {
         // A program that goes on with another way would not be told of it.
         eprintln!("rnic: {}: {why}", Via::VARIABLE);
+        return Vec::new();
+    }
+    if let Err(why) = Ipsec::of_environment() {
+        // Nor would one that goes on unprotected.
+        eprintln!("rnic: {why}");
         return Vec::new();
     }
     let Ok(named) = std::env::var(NETDEV) else {
@@ -196,7 +201,11 @@ impl Adapter {
     fn open(&'static self, process: u32) -> Result<Opened, Errno> {
         keep_from_children();
         let failed = |why: &dyn std::fmt::Display| warn!("cannot open {}: {why}", self.netdev);
-        let device = quietly(|| Device::open_with(&self.config())).map_err(|why| {
+        let config = self.config().map_err(|why| {
+            failed(&why);
+            Errno::EINVAL
+        })?;
+        let device = quietly(|| Device::open_with(&config)).map_err(|why| {
             failed(&why);
             why.errno()
         })?;
@@ -236,13 +245,15 @@ impl Adapter {
         }
     }
 
-    fn config(&self) -> DeviceConfig {
-        DeviceConfig {
+    fn config(&self) -> Result<DeviceConfig, String> {
+        let mut config = DeviceConfig {
             driving: Driving::Standby,
             stags: STAGS,
             queue_pairs: QUEUE_PAIRS,
             ..DeviceConfig::new(&*self.netdev)
-        }
+        };
+        Ipsec::of_environment()?.apply(&mut config.interface);
+        Ok(config)
     }
 }
 

@@ -71,7 +71,7 @@ impl ToErrno for OpenError {
     fn errno(&self) -> Errno {
         match self {
             OpenError::Unprivileged { .. } => Errno::EPERM,
-            OpenError::Config { .. } => Errno::EINVAL,
+            OpenError::Config { .. } | OpenError::NoEspBySockets => Errno::EINVAL,
             OpenError::Threads(why) => why.errno(),
             OpenError::Memory(_) => Errno::ENOMEM,
             OpenError::Bell(why) | OpenError::Random(why) => {

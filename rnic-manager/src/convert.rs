@@ -79,8 +79,8 @@ impl From<NetError> for Refused {
                 holder,
                 ..Self::new(Reason::InUse, message)
             },
-            // Its number would mean nothing to clients of before.
-            NetError::NoPort(_) => Self::new(Reason::Other, message),
+            // Its number would mean nothing to clients of before. The other one is none of rnicd's.
+            NetError::NoPort(_) | NetError::Unprotected { .. } => Self::new(Reason::Other, message),
             NetError::NotLocal(..) => Self::new(Reason::NotLocal, message),
             NetError::NoRoute(..) => Self::new(Reason::NoRoute, message),
             NetError::Protected { address, policy } => Self {

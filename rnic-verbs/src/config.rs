@@ -127,12 +127,14 @@ impl DeviceConfig {
             busy_poll,
             tx_checksum,
             ipsec_if_id,
+            require_protection,
             ..
         } = self.interface;
         let is_default = mode == ModeChoice::default()
             && zero_copy != ZeroCopyChoice::Require
             && tx_checksum == TxChecksum::Auto;
-        queue.is_some() || busy_poll || ipsec_if_id.is_some() || !is_default
+        let is_protected = ipsec_if_id.is_some() || require_protection;
+        queue.is_some() || busy_poll || is_protected || !is_default
     }
 
     /// Checks the values that opening the interface does not check.

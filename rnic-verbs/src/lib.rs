@@ -107,7 +107,7 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, objects, offers, port, ports, resource, signals, state, via < binding, error < events,
+// address, async_event, ipsec, objects, offers, port, ports, resource, signals, state, via < binding, error < events,
 // open_error, private_data, request, ring, standby < config, driver, inspector < device <
 // async_events, connection_events, cq, open, pd < copier, srq < qp < listener, memory < window
 mod address;
@@ -124,6 +124,7 @@ mod error;
 mod events;
 mod inspector;
 mod interface;
+mod ipsec;
 mod listener;
 mod memory;
 mod objects;
@@ -157,6 +158,7 @@ pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
 pub use events::{ConnectionEvent, Ends, Established};
 pub use interface::Interface;
+pub use ipsec::{Ipsec, if_id};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
 pub use offers::{are_ports_ending, offered};

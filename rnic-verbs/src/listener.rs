@@ -45,6 +45,21 @@ impl Device {
         self.listen_at(addressed, &peers)
     }
 
+    /// Listens as [`listen_to`](Self::listen_to) does, and lets nothing pass the port, on all
+    /// addresses, that the host's IPsec policies do not protect. Unprotected SYNs are dropped. Fails
+    /// if the device protects nothing
+    /// ([`NetError::Unprotected`](rnic_core::engine::NetError::Unprotected)).
+    pub fn listen_protected(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
+        let reserve = || {
+            let (local, reservation) = self.inner.reserve(local, &peers)?;
+            let protected = self.inner.net.require_protection(local, None)?;
+            let both: PortReservation = Arc::new((reservation, protected));
+            Ok((local, both))
+        };
+        let failed = |why: &NetError| debug!("cannot listen on {local}: {why}");
+        self.listen_at(reserve().inspect_err(failed)?, &peers)
+    }
+
     /// Listens at another TCP port than at that of `local`, which a TCP socket has, and tells it to
     /// peers that ask the port mapper of this host for the listener at `local`, as
     /// [`find_listener`](Self::find_listener) does. Otherwise it does what
@@ -344,8 +359,8 @@ impl ConnectRequest {
 
     /// Accepts with an idle queue pair, whose receives should be posted by now. With any other
     /// queue pair it fails, and the peer is rejected. Of the options, `crc`, `ird`, `ord`,
-    /// `private_data`, `keepalive`, `user_timeout` and `remote_access` apply. [`Qp::wait_established`] returns the
-    /// outcome.
+    /// `private_data`, `keepalive`, `user_timeout` and `remote_access` apply.
+    /// [`Qp::wait_established`] returns the outcome.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.device, qp.inner()) {
             return Err(Error::OtherDevice("queue pair"));

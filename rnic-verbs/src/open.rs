@@ -12,7 +12,7 @@ use rnic_sockets::{
     AssociationWorker, KernelInterface, KernelNet, KernelSockets, Protocol, SocketWorker,
 };
 use rnic_xdp::client::Manager;
-use rnic_xdp::{Worker, XdpInterface, XdpNet, bell, cpus_near};
+use rnic_xdp::{InterfaceConfig, Worker, XdpInterface, XdpNet, bell, cpus_near};
 use tracing::debug;
 
 use crate::config::{DeviceConfig, Driving};
@@ -83,7 +83,16 @@ fn open_by_sockets(
     why: Option<String>,
     protocol: Protocol,
 ) -> Result<Device, OpenError> {
-    let netdev = Some(&*config.interface.netdev).filter(|name| !name.is_empty());
+    let InterfaceConfig {
+        netdev,
+        ipsec_if_id,
+        require_protection,
+        ..
+    } = &config.interface;
+    if ipsec_if_id.is_some() || *require_protection {
+        return Err(OpenError::NoEspBySockets);
+    }
+    let netdev = Some(&**netdev).filter(|name| !name.is_empty());
     let interface = KernelInterface::open(netdev)?;
     if protocol == Protocol::Sctp && !rnic_sockets::has_sctp() {
         return Err(OpenError::NoSctp);

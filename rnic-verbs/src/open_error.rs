@@ -32,6 +32,12 @@ pub enum OpenError {
         /// Why.
         refused: NotShared,
     },
+    /// rnic was to protect what it sends by ESP, and the way that was chosen has the kernel send it.
+    #[error(
+        "rnic's own ESP (`ipsec_if_id`, `require_protection`) is for an interface that the process has for itself: name one, \
+         and choose `via` xdp; what goes by sockets, the kernel protects as its policies say (docs/ipsec.md)"
+    )]
+    NoEspBySockets,
     /// SCTP was asked for.
     #[error("this kernel has no SCTP: load its module (`modprobe sctp`), or use TCP")]
     NoSctp,

@@ -223,6 +223,11 @@ impl Qp {
     /// ([`EndReason::InUse`](crate::EndReason::InUse)). Behind one that waits out its TIME-WAIT it
     /// begins a second after the peer's last segment, if the peer uses timestamps (RFC 6191), and
     /// fails otherwise.
+    ///
+    /// With [`require_protection`](ConnectionOptions::require_protection) it fails where no IPsec
+    /// policy of the host protects the connection
+    /// ([`NetError::Unprotected`](rnic_core::engine::NetError::Unprotected)). One with a listener of
+    /// this device leaves no process, and is not protected.
     pub fn connect(
         &mut self,
         remote: SocketAddr,
@@ -233,7 +238,10 @@ impl Qp {
         options.own_association |= local.is_some_and(|local| local.port() != 0);
         check_private_data(&options.private_data, options.mpa_revision)?;
         self.check_idle()?;
-        let addressed = self.port_for(remote, local);
+        let mut addressed = self.port_for(remote, local);
+        if options.require_protection {
+            addressed = addressed.and_then(|port| self.protect(port, remote));
+        }
         let (local, reservation) = addressed
             .inspect_err(|why| debug!("{}: cannot connect to {remote}: {why}", self.number))?;
         debug!(
@@ -248,6 +256,20 @@ impl Qp {
             options,
             reservation,
         })
+    }
+
+    /// Lets nothing unprotected pass a port that is reserved, unless the peer is of this device.
+    fn protect(
+        &self,
+        (local, reservation): (SocketAddr, PortReservation),
+        remote: SocketAddr,
+    ) -> Result<(SocketAddr, PortReservation), NetError> {
+        let device = self.inner();
+        if device.is_own(local, remote) {
+            return Ok((local, reservation));
+        }
+        let protected = device.net.require_protection(local, Some(remote))?;
+        Ok((local, Arc::new((reservation, protected))))
     }
 
     /// Returns the local address and port of a new connection, reserved.

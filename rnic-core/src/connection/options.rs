@@ -66,6 +66,9 @@ pub struct ConnectionOptions {
     /// association that there is from this device to the peer's address and port, if one is free,
     /// and the connection's local port is that of the association.
     pub own_association: bool,
+    /// Initiator: connect only where the host's IPsec policies protect the connection, and let
+    /// nothing unprotected pass it if they change. A responder says so to its listener.
+    pub require_protection: bool,
     /// What the peer may do to memory on this connection at all: remote read, write and atomic. A
     /// region must allow it, too. Anything else ends the connection with the Terminate of an access
     /// violation.
@@ -92,6 +95,7 @@ impl Default for ConnectionOptions {
             rc: false,
             min_rnr_timer: Duration::from_millis(10),
             own_association: false,
+            require_protection: false,
             remote_access: Access::REMOTE,
         }
     }

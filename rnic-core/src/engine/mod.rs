@@ -69,7 +69,7 @@ pub use self::look::Look;
 pub use self::mailbox::{
     EngineEnd, HostEnd, Sleeper, SplitTurn, Turn, WorkerGone, mailbox, mailboxes,
 };
-pub use self::net::{Found, InUse, Known, Net, NetError};
+pub use self::net::{Found, InUse, Known, Net, NetError, ProtectedPort};
 pub use self::next_hops::NextHopRequest;
 pub use self::owners::EnginePlace;
 pub use self::peers::{NoPrefix, Peers, Prefix};

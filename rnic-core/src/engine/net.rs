@@ -72,6 +72,17 @@ pub enum NetError {
         /// The policy, in the words of `ip xfrm policy`.
         policy: String,
     },
+    /// Protection is required, and nothing of this host protects what is sent and received.
+    #[error(
+        "{address} is not protected by this host, as the application requires: {reason} \
+         (docs/ipsec.md)"
+    )]
+    Unprotected {
+        /// The local address, or the peer's.
+        address: SocketAddr,
+        /// Why not.
+        reason: &'static str,
+    },
     /// Anything else.
     #[error("cannot use {address}: {reason}")]
     Other {
@@ -84,6 +95,9 @@ pub enum NetError {
 
 /// Makes a listener known as long as it exists.
 pub type Known = Box<dyn Any + Send + Sync>;
+
+/// Lets nothing unprotected pass a local port as long as it exists.
+pub type ProtectedPort = Box<dyn Any + Send + Sync>;
 
 /// Is told where a listener is.
 pub type Found = Box<dyn FnOnce(SocketAddr) + Send>;
@@ -135,6 +149,20 @@ pub trait Net: Send + Sync {
     fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
         let _ = (local, remote);
         Ok(())
+    }
+
+    /// Lets nothing pass a local port that is not protected by the host's IPsec policies, until what
+    /// is returned is dropped. Fails if what goes to `peer` is not protected now, or, for a listener,
+    /// if this network protects nothing at all.
+    fn require_protection(
+        &self,
+        local: SocketAddr,
+        peer: Option<SocketAddr>,
+    ) -> Result<ProtectedPort, NetError> {
+        Err(NetError::Unprotected {
+            address: peer.unwrap_or(local),
+            reason: "only an interface that the process has for itself, with `ipsec_if_id`, is",
+        })
     }
 
     /// Reserves a port to connect from. Without `local` it chooses the address that routes to

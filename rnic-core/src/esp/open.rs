@@ -14,6 +14,7 @@ use crate::wire::tcp;
 
 use super::cipher::Shape;
 use super::flow::Decisions;
+use super::required::RequiredPorts;
 use super::sa::{InboundSa, Mode, Sa, SaId};
 use super::selector::{Action, Demand, Template};
 
@@ -55,6 +56,7 @@ pub struct Opener {
     /// The addresses of this host: an end of a tunnel gets packets for others too.
     own: HashSet<IpAddr>,
     decisions: Decisions<Action>,
+    required: RequiredPorts,
     /// The frames of a batch, and what was in those that were opened. Both are used again.
     verdicts: Vec<Verdict>,
     buffer: Vec<u8>,
@@ -63,6 +65,13 @@ pub struct Opener {
 }
 
 impl Opener {
+    pub(super) fn new(required: RequiredPorts) -> Self {
+        Self {
+            required,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn set_demands(&mut self, demands: Vec<Demand>) {
         self.demands = demands;
         self.decisions.clear();
@@ -138,8 +147,8 @@ impl Opener {
             return Ok(Verdict::Plain);
         };
         match self.decide(local, remote) {
-            Action::Bypass => Ok(Verdict::Plain),
-            Action::Discard | Action::Protect(_) => Err(DropReason::Unprotected),
+            Action::Bypass if !self.required.contains(local.port()) => Ok(Verdict::Plain),
+            Action::Bypass | Action::Discard | Action::Protect(_) => Err(DropReason::Unprotected),
         }
     }
 

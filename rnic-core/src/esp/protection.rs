@@ -7,6 +7,7 @@ use crate::wire::icmp::TooBig;
 
 use super::change::{Change, Request};
 use super::open::Opener;
+use super::required::RequiredPorts;
 use super::seal::Sealer;
 
 /// What was counted of frames that are protected, or had to be.
@@ -32,6 +33,14 @@ pub struct Protection {
 }
 
 impl Protection {
+    /// Makes one without associations and policies, which heeds what is required of local ports.
+    pub fn new(required: RequiredPorts) -> Self {
+        Self {
+            opener: Opener::new(required.clone()),
+            sealer: Sealer::new(required),
+        }
+    }
+
     /// Heeds a change of the host's associations or policies.
     pub fn apply(&mut self, change: Change) {
         // rfc: 5044-89

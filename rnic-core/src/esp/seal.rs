@@ -17,6 +17,7 @@ use crate::wire::packet::addresses;
 use super::change::Request;
 use super::cipher::Shape;
 use super::flow::Decisions;
+use super::required::RequiredPorts;
 use super::sa::{Mode, OutboundSa, SaId};
 use super::selector::{Action, Demand, Template};
 
@@ -45,12 +46,20 @@ pub struct Sealer {
     /// Policies for what is sent, those with precedence first.
     demands: Vec<Demand>,
     choices: Decisions<Choice>,
+    required: RequiredPorts,
     requests: VecDeque<Request>,
     sealed: u64,
     unsealed: u64,
 }
 
 impl Sealer {
+    pub(super) fn new(required: RequiredPorts) -> Self {
+        Self {
+            required,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn set_demands(&mut self, demands: Vec<Demand>) {
         self.demands = demands;
         self.choices.clear();
@@ -161,7 +170,10 @@ impl Sealer {
     fn transmit<F: TxFrames>(&mut self, tx: &mut F, frame: FrameId, len: usize) {
         let ends = addresses(&tx.bytes(frame)[..len]);
         let choice = ends.map_or(Choice::Discard, |(local, remote)| {
-            self.choose(local, remote)
+            match self.choose(local, remote) {
+                Choice::Bypass if self.required.contains(local.port()) => Choice::Discard,
+                choice => choice,
+            }
         });
         let sealed = match choice {
             Choice::Bypass => return tx.transmit(frame, len),

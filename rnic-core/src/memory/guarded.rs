@@ -134,11 +134,7 @@ fn guarded(at: *const u8, len: usize) -> Range<usize> {
 }
 
 fn result(outcome: u32) -> Result<(), Fault> {
-    if outcome == DONE {
-        Ok(())
-    } else {
-        Err(Fault)
-    }
+    if outcome == DONE { Ok(()) } else { Err(Fault) }
 }
 
 #[cfg(test)]

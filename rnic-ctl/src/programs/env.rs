@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::devices::Devices;
 use super::libraries;
-use super::surroundings::{self, Label};
+use super::surroundings::{self, IpsecArgs, Label};
 use crate::failure::Outcome;
 use crate::out;
 
@@ -27,6 +27,9 @@ pub(crate) struct EnvArgs {
     /// What the devices call themselves, for programs that look. The default is iWARP
     #[arg(long = "as", value_name = "LABEL")]
     label: Option<Label>,
+
+    #[command(flatten)]
+    ipsec: IpsecArgs,
 }
 
 /// Runs the command.
@@ -34,7 +37,7 @@ pub(crate) fn run(args: &EnvArgs, json: bool) -> Outcome {
     let libraries = libraries::directory()?;
     let devices = Devices::choose(&args.netdev, args.via)?;
     devices.check()?;
-    let variables = surroundings::variables(&libraries, &devices, args.label);
+    let variables = surroundings::variables(&libraries, &devices, args.label, args.ipsec);
     let variables = variables.into_iter();
     let variables = variables.map(|(name, value)| (name, value.to_string_lossy().into_owned()));
     if json {

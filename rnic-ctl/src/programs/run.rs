@@ -9,7 +9,7 @@ use rnic_manager::make_node;
 use rnic_verbs::Via;
 
 use super::devices::Devices;
-use super::surroundings::{self, Label};
+use super::surroundings::{self, IpsecArgs, Label};
 use super::{check, executable, libraries};
 use crate::failure::{Failure, Kind, Outcome};
 
@@ -36,6 +36,9 @@ pub(super) struct RunArgs {
     /// environment, or else iWARP
     #[arg(long = "as", value_name = "LABEL")]
     label: Option<Label>,
+
+    #[command(flatten)]
+    ipsec: IpsecArgs,
 
     /// Do not run the program. Check all that it needs, and say how to mend what fails. The exit
     /// code is 1 if a check fails
@@ -67,7 +70,9 @@ pub(super) fn run(args: &RunArgs, json: bool) -> Outcome<ExitCode> {
     }
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    command.envs(surroundings::variables(&libraries, &devices, args.label));
+    command.envs(surroundings::variables(
+        &libraries, &devices, args.label, args.ipsec,
+    ));
     let why = command.exec();
     Err(Failure::of_program(
         Kind::NotExecutable,

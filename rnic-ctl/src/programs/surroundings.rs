@@ -1,10 +1,11 @@
 //! The variables by which a program finds our libraries, and these their interfaces.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::Path;
 
-use clap::ValueEnum;
-use rnic_verbs::Via;
+use clap::{Args, ValueEnum};
+use rnic_verbs::{Ipsec, Via, if_id};
 
 use super::devices::{Devices, VARIABLE};
 
@@ -31,17 +32,32 @@ impl Label {
     }
 }
 
+/// What protects the program's connections.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct IpsecArgs {
+    /// Protect by ESP what the IPsec policies demand that have this number (`if_id`), with the
+    /// associations that have it. The interface must be for the program alone. The default is
+    /// RNIC_IPSEC_IF_ID of the environment
+    #[arg(long, value_name = "NUMBER", value_parser = if_id)]
+    ipsec_if_id: Option<NonZeroU32>,
+
+    /// Speak protected or not at all: RNIC_REQUIRE_PROTECTION=1
+    #[arg(long)]
+    require_protection: bool,
+}
+
 /// Returns what devices call themselves, if that was chosen, here or in the environment.
 pub(super) fn label(chosen: Option<Label>) -> Option<Label> {
     let named = || std::env::var(LABEL).ok();
     chosen.or_else(|| Label::from_str(&named()?, false).ok())
 }
 
-/// Returns the variables with their values. A label that was not chosen is left to the environment.
+/// Returns the variables with their values. What was not chosen is left to the environment.
 pub(super) fn variables(
     libraries: &Path,
     devices: &Devices,
     label: Option<Label>,
+    ipsec: IpsecArgs,
 ) -> Vec<(&'static str, OsString)> {
     let path = std::env::var_os(PATH);
     let mut variables = vec![(PATH, prepended(libraries, path))];
@@ -52,6 +68,11 @@ pub(super) fn variables(
         variables.push((Via::VARIABLE, devices.via.to_string().into()));
     }
     variables.extend(label.map(|label| (LABEL, label.name().into())));
+    let number = ipsec.ipsec_if_id;
+    variables.extend(number.map(|number| (Ipsec::IF_ID, number.to_string().into())));
+    if ipsec.require_protection {
+        variables.push((Ipsec::REQUIRED, "1".into()));
+    }
     variables
 }
 

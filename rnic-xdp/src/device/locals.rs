@@ -83,20 +83,34 @@ impl Locals {
         self.check_policies(remote, |policies| policies.on_connection(local, remote))
     }
 
+    /// Fails unless rnic's own policies protect a connection both ways.
+    pub(crate) fn check_protected(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<(), NetError> {
+        let known = self.known_policies(remote)?;
+        match known.is_some_and(|known| known.protect(local, remote)) {
+            true => Ok(()),
+            false => Err(NetError::Unprotected {
+                address: remote,
+                reason: "no policy with the number of `ipsec_if_id` protects it both ways",
+            }),
+        }
+    }
+
     /// Fails if `find` finds a policy.
     fn check_policies(
         &self,
         address: SocketAddr,
         find: impl FnOnce(&KnownPolicies) -> Option<&Policy>,
     ) -> Result<(), NetError> {
-        let Some(policies) = self.policies.as_ref().filter(|_| !self.ignores_ipsec) else {
+        if self.ignores_ipsec {
+            return Ok(());
+        }
+        let Some(known) = self.known_policies(address)? else {
             return Ok(());
         };
-        let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = KnownPolicies::read(&mut policies, &mut routes, self.device, self.ipsec_if_id);
-        // If they cannot be read, one may apply.
-        let known = known.map_err(|error| other(address, error))?;
         match find(&known) {
             Some(policy) => Err(NetError::Protected {
                 address,
@@ -104,6 +118,19 @@ impl Locals {
             }),
             None => Ok(()),
         }
+    }
+
+    /// Returns the policies of the host now, unless its kernel has none. `address` is what they are
+    /// asked for.
+    fn known_policies(&self, address: SocketAddr) -> Result<Option<KnownPolicies>, NetError> {
+        let Some(policies) = &self.policies else {
+            return Ok(None);
+        };
+        let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = KnownPolicies::read(&mut policies, &mut routes, self.device, self.ipsec_if_id);
+        // If they cannot be read, one may apply.
+        known.map(Some).map_err(|error| other(address, error))
     }
 
     /// Binds a kernel socket, which reserves the port.

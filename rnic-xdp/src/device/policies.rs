@@ -52,6 +52,11 @@ impl KnownPolicies {
         found.filter(|_| !self.own.protect(local, remote))
     }
 
+    /// Returns whether rnic protects a connection both ways.
+    pub(crate) fn protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.own.protect(local, remote)
+    }
+
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there
     /// is one.
     pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::{Batch, Driver};
-use rnic_core::esp::{Change, Protection, Sealing};
+use rnic_core::esp::{Change, Protection, RequiredPorts, Sealing};
 use rnic_core::wire::icmp::TooBig;
 
 use super::interface::{ControlHandle, RxRing, TxSide};
 use super::routes::Update;
 
 /// Opens what a worker receives, and seals what it sends.
-#[derive(Default)]
 pub(crate) struct Protected {
     protection: Protection,
     /// The next hops of the links, without what protection adds.
@@ -19,6 +18,14 @@ pub(crate) struct Protected {
 }
 
 impl Protected {
+    /// Makes one without associations and policies.
+    pub(crate) fn new(required: RequiredPorts) -> Self {
+        Self {
+            protection: Protection::new(required),
+            hops: BTreeMap::new(),
+        }
+    }
+
     /// Heeds a change of the host's associations or policies.
     pub(crate) fn apply(&mut self, driver: &mut Driver, change: Change) {
         self.protection.apply(change);

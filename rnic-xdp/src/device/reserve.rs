@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use nix::libc;
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Found, Known, Net, NetError, Peers};
+use rnic_core::engine::{Found, Known, Net, NetError, Peers, ProtectedPort};
+use rnic_core::esp::RequiredPorts;
 use rnic_manager::PrivateFd;
 use tracing::debug;
 
@@ -37,6 +38,8 @@ pub struct XdpNet {
     link: Link,
     /// Made for the first listener or question. None if it cannot be made.
     mapper: OnceLock<Option<PortMapper>>,
+    /// The ports that speak protected or not at all, if anything is protected here.
+    required: Option<RequiredPorts>,
 }
 
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
@@ -95,6 +98,7 @@ impl XdpNet {
             numa_node: report.numa_node,
             link: device.link().clone(),
             mapper: OnceLock::new(),
+            required: device.required_ports().cloned(),
         })
     }
 
@@ -139,6 +143,15 @@ impl XdpNet {
             self.locals.netdev()
         );
         Ok((local, lease))
+    }
+
+    /// Fails if what goes between two ends is not protected now, and has to be.
+    fn check_required(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        let is_all = self.required.as_ref().is_some_and(RequiredPorts::is_all);
+        match is_all {
+            true => self.locals.check_protected(local, remote),
+            false => Ok(()),
+        }
     }
 
     /// Reserves a port to listen on, and steers it here.
@@ -203,7 +216,25 @@ impl Net for XdpNet {
 
     fn check(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
         self.locals.source_for(remote, Some(local))?;
-        self.locals.check_connection(local, remote)
+        self.locals.check_connection(local, remote)?;
+        self.check_required(local, remote)
+    }
+
+    fn require_protection(
+        &self,
+        local: SocketAddr,
+        peer: Option<SocketAddr>,
+    ) -> Result<ProtectedPort, NetError> {
+        let Some(required) = &self.required else {
+            return Err(NetError::Unprotected {
+                address: peer.unwrap_or(local),
+                reason: "the device has no `ipsec_if_id`, which names the policies that protect",
+            });
+        };
+        if let Some(peer) = peer {
+            self.locals.check_protected(local, peer)?;
+        }
+        Ok(Box::new(required.require(local.port())))
     }
 
     fn active(
@@ -219,6 +250,7 @@ impl Net for XdpNet {
         let domain = self.locals.domain(wanted)?;
         let (socket, local) = until_it_suits(|| self.locals.bind_in(&domain, wanted), suits)?;
         self.locals.check_connection(local, remote)?;
+        self.check_required(local, remote)?;
         let rule = self.placement.install_rule(&flow, remote, local);
         let (local, lease) = self.steer(socket, local, &vlans, &Peers::all(), rule)?;
         Ok((local, Arc::new(lease)))

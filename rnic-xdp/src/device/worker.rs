@@ -103,9 +103,10 @@ impl Worker {
             ..config
         };
         let control = interface.control().clone();
-        let is_protected = interface.device().is_some_and(OpenDevice::is_protected);
+        let required = interface.device().and_then(OpenDevice::required_ports);
+        let protected = required.map(|ports| Box::new(Protected::new(ports.clone())));
         let mut worker = Self {
-            protected: is_protected.then(Box::default),
+            protected,
             notices: control.join(interface.number(), bell.waker())?,
             control,
             driver: Driver::new(config, secret, end),

@@ -3,7 +3,8 @@
 use super::packets::{ALGORITHMS, Pair, between, ip, keys, segment, segment_of};
 use crate::counters::DropReason;
 use crate::esp::{
-    Action, BLOCK, Change, Demand, Mode, OutboundSa, Ports, Request, SaId, Selector, Template,
+    Action, BLOCK, Change, Demand, Mode, OutboundSa, Ports, Protection, Request, RequiredPorts,
+    SaId, Selector, Template,
 };
 
 use crate::wire::esp::EspHeader;
@@ -30,6 +31,46 @@ fn plain_frames_of_protected_ends_never_reach_the_engine() {
     assert_eq!(pair.receive(&sealed), Err(DropReason::EspUnknown));
     // What is no packet for us, the engine counts.
     assert!(pair.receive(&[0; 20]).is_ok());
+}
+
+/// Ends whose policies say nothing.
+#[test]
+fn what_is_required_goes_protected_or_not_at_all() {
+    let ports = RequiredPorts::none();
+    let mut pair = Pair::usual();
+    let plain = segment(HOSTS, None, 0, b"x");
+    let let_through = |pair: &mut Pair| {
+        pair.from = Protection::new(ports.clone());
+        pair.to = Protection::new(ports.clone());
+        (pair.send(&plain), pair.receive(&plain))
+    };
+    let as_it_is = (Some(plain.clone()), Ok(plain.clone()));
+    let refused = (None, Err(DropReason::Unprotected));
+    assert_eq!(let_through(&mut pair), as_it_is);
+    // Those of the sender, and of the receiver, which two listeners or connections may ask for.
+    let required = [7001, 7002, 7002].map(|port| ports.require(port));
+    assert_eq!(let_through(&mut pair), refused);
+    assert_eq!(pair.from.take_counts().unsealed, 1);
+    let [from, first, second] = required;
+    drop(first);
+    assert_eq!(let_through(&mut pair), refused);
+    drop(from);
+    assert_eq!(
+        let_through(&mut pair),
+        (Some(plain.clone()), Err(DropReason::Unprotected))
+    );
+    drop(second);
+    assert_eq!(let_through(&mut pair), as_it_is);
+
+    // A policy that lets packets through is none that protects.
+    pair.from = Protection::new(RequiredPorts::all());
+    let bypass = Demand {
+        outgoing: true,
+        selector: between(ip(HOSTS[0]), ip(HOSTS[1])),
+        action: Action::Bypass,
+    };
+    pair.from.apply(Change::Demands(vec![bypass]));
+    assert_eq!(pair.send(&plain), None);
 }
 
 #[test]

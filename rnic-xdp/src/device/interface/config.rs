@@ -59,6 +59,9 @@ pub struct InterfaceConfig {
     /// the associations that have it. The kernel uses neither unless a link of that number exists
     /// (`ip link add ... type xfrm`). Not for a device that rnicd shares.
     pub ipsec_if_id: Option<NonZeroU32>,
+    /// Speak protected or not at all, whatever the policies say: for a program that cannot ask for
+    /// it by itself. Needs `ipsec_if_id`.
+    pub require_protection: bool,
 }
 
 impl InterfaceConfig {
@@ -77,6 +80,7 @@ impl InterfaceConfig {
             multi_buffer: true,
             tx_checksum: TxChecksum::Auto,
             ipsec_if_id: None,
+            require_protection: false,
         }
     }
 
@@ -95,6 +99,13 @@ impl InterfaceConfig {
                 field,
                 value: value.to_string(),
                 rule: "a power of two from 32 to 1048576 is needed",
+            });
+        }
+        if self.require_protection && self.ipsec_if_id.is_none() {
+            return Err(OpenError::Config {
+                field: "require_protection",
+                value: "true".to_owned(),
+                rule: "`ipsec_if_id` is needed, which names the policies that protect (docs/ipsec.md)",
             });
         }
         if self.tx_checksum == TxChecksum::Kernel && self.zero_copy == ZeroCopyChoice::Require {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use rnic_core::esp::RequiredPorts;
+
 use super::busy_poll::{self, Deferral};
 use super::config::{InterfaceConfig, ZeroCopyChoice};
 use super::numa;
@@ -29,6 +31,8 @@ pub(crate) struct OpenDevice {
     layout: FrameLayout,
     config: InterfaceConfig,
     report: InterfaceReport,
+    /// The ports that speak protected or not at all, if anything is protected here.
+    required: Option<RequiredPorts>,
 }
 
 impl OpenDevice {
@@ -108,6 +112,10 @@ impl OpenDevice {
             layout,
             config: config.clone(),
             report,
+            required: config.ipsec_if_id.map(|_| match config.require_protection {
+                true => RequiredPorts::all(),
+                false => RequiredPorts::none(),
+            }),
         };
         Ok((device, opened))
     }
@@ -124,9 +132,10 @@ impl OpenDevice {
         &self.steering
     }
 
-    /// Returns whether its frames are protected where policies demand it.
-    pub(crate) fn is_protected(&self) -> bool {
-        self.config.ipsec_if_id.is_some()
+    /// Returns the ports that speak protected or not at all, if its frames are protected where
+    /// policies demand it.
+    pub(crate) fn required_ports(&self) -> Option<&RequiredPorts> {
+        self.required.as_ref()
     }
 
     /// Returns what protects its frames, if that is wanted.
