@@ -80,10 +80,11 @@ class Case:
     code: int = 0
     server_code: int = 0
     seconds: int = 30
-    # By frames. By sockets it runs too, unless it is `frames_only`; if a turn was chosen, in one way.
+    # By frames. By sockets it runs too, unless it is `frames_only`.
     ways: tuple = FRAMES
     frames_only: bool = False
-    turn: str = ""
+    # Ways in which others take their turn.
+    left_out: tuple = ()
     # A signal that ends the client after this many seconds.
     stopped_after: int = 0
     tags: tuple = field(default=())
@@ -96,9 +97,11 @@ class Case:
 
     def runs(self, way):
         """Returns whether the case is run in a way."""
+        if way in self.left_out:
+            return False
         if way in FRAMES:
             return way in self.ways
-        if self.frames_only or self.turn not in ("", way):
+        if self.frames_only:
             return False
         if way == KERNEL_HOST:
             return ONE_HOST in self.ways
@@ -107,13 +110,14 @@ class Case:
         return bool(self.server) and self.ways == FRAMES
 
 
-def take_turns(cases):
-    """Chooses for each case one of its ways by sockets: another one each day."""
+def take_turns(cases, among):
+    """Chooses for each case one of its ways among some: another one each day."""
     show = ["git", "-C", ROOT, "show", "--no-patch", "--format=%ct"]
     day = int(subprocess.run(show, check=True, capture_output=True, text=True).stdout) // 86400
     for number, case in enumerate(cases):
-        ways = [way for way in SOCKETS if case.runs(way)]
-        case.turn = ways[(day + number) % len(ways)] if ways else ""
+        ways = [way for way in among if case.runs(way)]
+        chosen = ways[(day + number) % len(ways)] if ways else None
+        case.left_out += tuple(way for way in ways if way != chosen)
 
 
 def table(*cases):

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use rnic_core::in_memory;
 use rnic_core::memory::table::TableError;
 use rnic_verbs::{
     Access, Completion, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error,
-    HugePages, InterfaceConfig, Mr, OpenError, Qp, QpCaps, Region, SendRequest, Via,
+    HugePages, InterfaceConfig, Mr, OpenError, Peers, Qp, QpCaps, Region, SendRequest, Via,
 };
 use rnic_xdp::cpus_near;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
@@ -448,5 +449,67 @@ fn sockets_of_the_kernel_have_as_many_workers_as_are_asked_for() {
         let device = Device::open_with(&config).unwrap();
         let ignored = device.kernel().unwrap().ignored();
         assert_eq!((device.workers(), ignored), (workers, None));
+    }
+}
+
+/// Returns why something is not protected.
+fn unprotected<T>(result: Result<T, Error>) -> &'static str {
+    match result {
+        Err(Error::Net(NetError::Unprotected { reason, .. })) => reason,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("nothing protects it"),
+    }
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn protection_that_is_required_and_not_there_is_an_error() {
+    let (east, west) = namespaces(1);
+    let plain = open(&west, "west", Driving::Inline);
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    let listen = || plain.listen_protected(address, Peers::all());
+    assert!(unprotected(west.run(listen)).contains("`ipsec_if_id`"));
+
+    let mut config = DeviceConfig::new("east");
+    config.interface.ipsec_if_id = NonZeroU32::new(0x524e);
+    let device = east.run(|| Device::open_with(&config)).unwrap();
+    let own = "10.77.0.1:7000".parse().unwrap();
+    east.run(|| device.listen_protected(own, Peers::all()))
+        .unwrap();
+    let mut end = End::new(&device);
+    let mut connect = || {
+        let options = ConnectionOptions {
+            require_protection: true,
+            ..ConnectionOptions::default()
+        };
+        east.run(|| end.qp.connect(address, None, options))
+    };
+    assert!(unprotected(connect()).contains("no policy"));
+    let policy = "xfrm policy add proto 6 if_id 0x524e";
+    let protect = |ends, direction| {
+        let template = "proto esp mode transport";
+        east.ip(&format!("{policy} {ends} dir {direction} tmpl {template}"))
+            .unwrap();
+    };
+    protect("src 10.77.0.1 dst 10.77.0.2", "out");
+    // What comes is not protected yet.
+    assert!(unprotected(connect()).contains("both ways"));
+    protect("src 10.77.0.2 dst 10.77.0.1", "in");
+    // It waits for an association.
+    connect().unwrap();
+}
+
+#[test]
+fn what_goes_by_sockets_is_not_for_esp_of_ours() {
+    for (if_id, required) in [(NonZeroU32::new(7), false), (None, true)] {
+        let mut config = DeviceConfig::new("lo");
+        config.via = Via::Kernel;
+        config.interface.ipsec_if_id = if_id;
+        config.interface.require_protection = required;
+        let error = Device::open_with(&config).err();
+        assert!(
+            matches!(error, Some(OpenError::NoEspBySockets)),
+            "{error:?}"
+        );
     }
 }
