@@ -141,6 +141,11 @@ functions! {
     euidaccess(; path, mode: c_int) -> c_int;
     faccessat(at: c_int; path, mode: c_int, flags: c_int) -> c_int;
 
+    getxattr(; path, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t;
+    lgetxattr(; path, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t;
+    listxattr(; path, list: *mut c_char, size: size_t) -> ssize_t;
+    llistxattr(; path, list: *mut c_char, size: size_t) -> ssize_t;
+
     readlink(; path, buffer: *mut c_char, size: size_t) -> ssize_t;
     __readlink_chk(; path, buffer: *mut c_char, size: size_t, room: size_t) -> ssize_t;
     readlinkat(at: c_int; path, buffer: *mut c_char, size: size_t) -> ssize_t;

@@ -114,15 +114,9 @@ fn tree(entries: &[Entry], kernels: &Path) -> Tree {
         };
         let hardware = format!("devices/{netdev}{FUNCTION}");
         let device = format!("{hardware}/infiniband/{name}");
-        tree.link(
-            format!("class/infiniband/{name}"),
-            format!("../../{device}"),
-        );
-        tree.link(format!("{device}/device"), "../..");
-        tree.link(
-            format!("{device}/subsystem"),
-            "../../../../class/infiniband",
-        );
+        tree.link(format!("class/infiniband/{name}"), &device);
+        tree.link(format!("{device}/device"), &hardware);
+        tree.link(format!("{device}/subsystem"), "class/infiniband");
         for (path, text) in &entry.files {
             tree.file(format!("{device}/{path}"), text);
         }

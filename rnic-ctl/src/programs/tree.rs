@@ -30,6 +30,7 @@ pub(super) struct Tree(BTreeMap<PathBuf, Node>);
 enum Node {
     Directory,
     File(String),
+    /// To another path in the directory.
     Link(PathBuf),
 }
 
@@ -46,6 +47,8 @@ impl Tree {
         self.add(path.into(), Node::File(text.into()));
     }
 
+    /// Adds a link to another path in the directory. It becomes an absolute one: programs that follow
+    /// links themselves would take a relative one for the kernel's.
     pub(super) fn link(&mut self, path: impl Into<PathBuf>, target: impl Into<PathBuf>) {
         self.add(path.into(), Node::Link(target.into()));
     }
@@ -73,7 +76,7 @@ impl Tree {
             }
             let beside = place.join(format!("sysfs-new-{:016x}", getrandom::u64()?));
             let done = self
-                .make(&beside)
+                .make(&beside, &directory)
                 .and_then(|()| fs::rename(&beside, &directory));
             if done.is_err() {
                 let _ = fs::remove_dir_all(&beside);
@@ -99,7 +102,8 @@ impl Tree {
         Err(io::Error::other("others have changed what is there"))
     }
 
-    fn make(&self, directory: &Path) -> io::Result<()> {
+    /// Makes the directory, which is going to be `named`.
+    fn make(&self, directory: &Path, named: &Path) -> io::Result<()> {
         fs::create_dir(directory)?;
         // Readable, whatever the umask of this process is.
         let all = Permissions::from_mode(0o755);
@@ -116,7 +120,7 @@ impl Tree {
                     fs::write(&path, text)?;
                     fs::set_permissions(&path, Permissions::from_mode(0o444))?;
                 }
-                Node::Link(target) => symlink(target, &path)?,
+                Node::Link(target) => symlink(named.join(target), &path)?,
             }
         }
         Ok(())
@@ -138,7 +142,10 @@ impl Tree {
                 Node::File(text) => {
                     metadata.is_file() && fs::read(&there).is_ok_and(|read| read == text.as_bytes())
                 }
-                Node::Link(target) => fs::read_link(&there).is_ok_and(|read| read == *target),
+                Node::Link(target) => {
+                    let target = directory.join(target);
+                    fs::read_link(&there).is_ok_and(|read| read == target)
+                }
             }
         });
         let holds = |path: &PathBuf| fs::read_dir(directory.join(path)).map(Iterator::count).ok();
@@ -165,7 +172,10 @@ pub(super) fn own(place: &Path) -> io::Result<()> {
     if !found.is_dir() {
         return refuse("it is no directory");
     }
-    if found.uid() != user.as_raw() || found.mode() & 0o022 != 0 {
+    if found.uid() != user.as_raw() {
+        return refuse("it is another user's");
+    }
+    if found.mode() & 0o022 != 0 {
         return refuse("others may write there");
     }
     let above = fs::metadata(place.parent().unwrap_or(Path::new("/")))?;
@@ -303,7 +313,7 @@ mod tests {
         own(&root.join("new")).unwrap();
         if geteuid().is_root() {
             std::os::unix::fs::chown(root.join("new"), Some(65534), None).unwrap();
-            assert_eq!(refused(&root.join("new")), "others may write there");
+            assert_eq!(refused(&root.join("new")), "it is another user's");
             std::os::unix::fs::chown(&root, Some(65534), None).unwrap();
             let why = "the directory above is another user's";
             assert_eq!(refused(&root.join("newer")), why);
