@@ -196,7 +196,7 @@ class Hosts:
     def _install(self):
         """Copies what users run: the directories above the project may be closed to them."""
         (self.directory / "lib").mkdir()
-        for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1"):
+        for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1", "lib/librnic_sysfs.so"):
             shutil.copy(BUILT / file, self.directory / file)
         self.files = self.directory / "files"
         self.files.mkdir()
@@ -205,7 +205,7 @@ class Hosts:
                 shutil.copy(file, self.files)
         self.place = self.directory / "place"
         self.place.mkdir()
-        self.place.chmod(0o777)
+        self.place.chmod(0o1777)
 
     @functools.cached_property
     def own(self):

@@ -23,6 +23,8 @@ def perftest(command):
 
 table(
     Case("ibv_devinfo under memcheck", f"{MEMCHECK} ibv_devinfo -v", says=(r"hca_id:\s+rnic_",), seconds=60),
+    Case("its device in sysfs under memcheck", f"--as roce {MEMCHECK} {{own}}/in_sysfs roce {{device}}", says=(r"^in_sysfs: right",),
+         seconds=60),
     both("rdma_client -s {server}", "rdma_server", port=7471, says=(r"rdma_client: end 0",), server_says=(r"rdma_server: end 0",)),
     both("ucmatose -s {server} -c 3 -C 20", "ucmatose -c 3 -C 20", UNDEFINED, port=7471, says=(r"data transfers complete",)),
     perftest("ib_write_bw -R -n 100 -s 20000"),

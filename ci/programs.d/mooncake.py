@@ -1,6 +1,6 @@
 """Mooncake's transfer engine, unmodified from PyPI. Its benchmark looks at no contents, its class for
-Python has them compared. The class takes TCP without a word where it does not find the device: so
-the target must say that it has connected a queue pair."""
+Python has them compared. The class looks for the device in sysfs, and takes TCP without a word where
+it does not find it: so the target must say that it has connected a queue pair."""
 
 from programs import Case, table
 
@@ -27,7 +27,7 @@ def benchmark(operation, port):
 
 
 def contents():
-    line = f"{START} PYTHONPATH={{mooncake}} {{mooncake}}/contents %s {{server}} %s {{device}}"
+    line = f"--as roce {START} PYTHONPATH={{mooncake}} {{mooncake}}/contents %s {{server}} %s {{device}}"
     right = r"^contents: right"
     return Case("Mooncake, TransferEngine of Python", line % ("initiator", "{client}"), line % ("target", "{server}"),
                 port=18700, kernel=True, says=(DEVICE, right), server_says=(DEVICE, CONNECTED, right))

@@ -23,6 +23,8 @@ table(
     pair("forking with a connection", "forking", port=7471),
     pair("forking first, a device for each child", "forking", "servers", "clients", port=7471, ways=(SHARED, ONE_HOST)),
     Case("loaded by dlopen", "{own}/loaded client {server} {device}", "{own}/loaded server {server} {device}", port=7471),
+    *(Case(f"its device in sysfs, {label}", f"{options} {{own}}/in_sysfs {label} {{device}}", says=(r"^in_sysfs: right",))
+      for label, options in (("roce", "--as roce"), ("iwarp", "--sysfs yes"))),
     # Compiled with the newest headers, whose inline functions and structures are not those of the
     # distribution.
     pair("compiled anew: cancelled while it posts and polls", "cancelled", place="newest", port=7481,

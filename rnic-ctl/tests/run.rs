@@ -32,7 +32,7 @@ impl Installed {
         }
         if with_libraries {
             // No program of these tests loads them.
-            for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+            for name in ["libibverbs.so.1", "librdmacm.so.1", "librnic_sysfs.so"] {
                 fs::write(lib.join(name), "").unwrap();
             }
         }
@@ -193,6 +193,66 @@ fn a_user_without_rights_needs_rnicd() {
     assert!(
         why.contains("rnicd") && why.contains("without CAP_NET_ADMIN"),
         "{why}"
+    );
+}
+
+/// A user without any right, over sockets of the kernel. `place` is where he may write.
+fn unprivileged(installed: &Installed, namespace: &Namespace, place: &str) -> Command {
+    let mut command = namespace.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args(["--bounding-set=-all"]);
+    command.arg(installed.directory.join("bin/rnic"));
+    command.args(["run", "--via", "kernel", "--netdev", "ours"]);
+    command.env("RNICD_SOCKET", "/nowhere");
+    command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", place);
+    command.env("LD_PRELOAD", "");
+    command
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_program_gets_files_of_its_devices() {
+    let (here, _there) = link("run", "theirs");
+    let installed = Installed::new(true);
+    // What is preloaded is an empty file here, which the dynamic linker passes over.
+    let script = installed.script(
+        "echo $LD_PRELOAD\ncd ${RNIC_SYSFS:-/proc}/class/infiniband 2>/dev/null || exit 9\n\
+         echo *\ncat rnic_ours/node_type rnic_ours/ports/1/gid_attrs/ndevs/0",
+    );
+    let place = installed.directory.join("place");
+    fs::create_dir(&place).unwrap();
+    std::os::unix::fs::chown(&place, Some(65534), None).unwrap();
+    let place = place.display().to_string();
+    let run = |options: &[&str], place: &str| {
+        let mut command = unprivileged(&installed, &here, place);
+        command.args(options).arg(&script).output().unwrap()
+    };
+    let said = run(&["--as", "roce"], &place);
+    let preloaded = format!("{}/librnic_sysfs.so", installed.libraries());
+    let expected = format!("{preloaded}\nrnic_ours\n1: CA\nours\n");
+    assert_eq!(text(&said.stdout), expected, "{said:?}");
+    let said = run(&["--sysfs", "yes"], &place);
+    assert!(text(&said.stdout).contains("4: RNIC\n"), "{said:?}");
+    for options in [&["--as", "roce", "--sysfs", "no"][..], &["--as", "iwarp"]] {
+        let said = run(options, &place);
+        let seen = (said.status.code(), text(&said.stdout));
+        assert_eq!(seen, (Some(9), "\n".to_owned()), "{options:?}");
+    }
+    // Without any place to write to, it runs without them.
+    let said = run(&["--as", "roce"], "/proc");
+    let seen = (said.status.code(), text(&said.stdout));
+    assert_eq!(seen, (Some(9), "\n".to_owned()), "{said:?}");
+    let said = run(&["--as", "roce", "--check"], "/proc");
+    let stdout = text(&said.stdout);
+    assert!(
+        stdout.contains("no place for its files (/proc/rnic-65534"),
+        "{stdout}"
+    );
+    let said = run(&["--as", "roce", "--check"], &place);
+    let stdout = text(&said.stdout);
+    assert!(
+        stdout.contains(&format!("{place}/rnic-65534/sysfs-")),
+        "{stdout}"
     );
 }
 

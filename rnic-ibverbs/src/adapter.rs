@@ -124,7 +124,7 @@ fn netdevs() -> Vec<String> {
 }
 
 impl Adapter {
-    fn new((index, netdev): (usize, String)) -> Self {
+    pub(crate) fn new((index, netdev): (usize, String)) -> Self {
         let name = if netdev.is_empty() { ANY } else { &netdev };
         Self {
             index,

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::sys::socket::SockaddrStorage;
 
 use crate::system::interface_mtu;
 
@@ -23,6 +24,9 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
+    /// So many entries of the table of GIDs are there in any case.
+    pub(crate) const FIRST_GIDS: usize = 4;
+
     /// Reads an interface. Without a name it is all of the host together.
     pub(crate) fn read(netdev: &str) -> Self {
         let mut read = Self {
@@ -80,8 +84,8 @@ impl Interface {
     /// any case: guides tell people to choose 1 or 3, where adapters have the GID of RoCE v2 and an
     /// IPv4 address.
     pub(crate) fn at_gid_index(&self, index: usize) -> Option<IpAddr> {
-        const FIRST: usize = 4;
-        let first = self.addresses.first().filter(|_| index < FIRST);
+        let first = self.addresses.first();
+        let first = first.filter(|_| index < Self::FIRST_GIDS);
         self.addresses.get(index).or(first).copied()
     }
 
@@ -93,6 +97,17 @@ impl Interface {
         }
         interface_mtu(netdev)
     }
+}
+
+/// Returns the name of the interface that has an address.
+pub(crate) fn holder(ip: IpAddr) -> Option<String> {
+    let mut all = getifaddrs().ok()?;
+    let has = |address: &SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| Some(IpAddr::V6(address.as_sockaddr_in6()?.ip()))) == Some(ip)
+    };
+    let found = all.find(|entry| entry.address.as_ref().is_some_and(has));
+    found.map(|entry| entry.interface_name)
 }
 
 /// Returns the GID of an address.
@@ -121,6 +136,13 @@ pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_has_a_holder() {
+        let holder = |ip: [u8; 4]| holder(IpAddr::from(ip));
+        assert_eq!(holder([127, 0, 0, 1]).as_deref(), Some("lo"));
+        assert_eq!(holder([192, 0, 2, 250]), None);
+    }
 
     #[test]
     fn a_link_local_address_is_of_its_links() {

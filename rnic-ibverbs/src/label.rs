@@ -12,10 +12,12 @@ use crate::abi::*;
 /// Names the label.
 const VARIABLE: &str = "RNIC_DEVICE";
 
-/// The label of all devices of this process.
+/// What the devices of a process call themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Label {
+pub enum Label {
+    /// What they are.
     Iwarp,
+    /// What some programs want.
     Roce,
 }
 

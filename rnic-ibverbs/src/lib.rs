@@ -49,7 +49,7 @@
 // abi, errno < system < cancellation, dispatch, interface, process, section < event_queue <
 // label, numbers, settings, states < adapter < connections, context < datagrams < objects < channel,
 // registry < asynchronous, exit, mr, pd < ah, rendezvous, watch < cq, mw < cq_ex, post < qp_ex < qp <
-// modify, srq < query < operations, children < device. On them stand cm and rsocket.
+// modify, srq < query < operations, children, entry < device. On them stand cm and rsocket.
 pub mod abi;
 mod absent;
 mod adapter;
@@ -65,6 +65,7 @@ mod cq_ex;
 mod datagrams;
 mod device;
 mod dispatch;
+mod entry;
 mod errno;
 mod event_queue;
 mod exit;
@@ -97,3 +98,6 @@ mod watch;
 
 mod cm;
 mod rsocket;
+
+pub use entry::{Entry, entries};
+pub use label::Label;

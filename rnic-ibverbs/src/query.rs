@@ -25,10 +25,13 @@ const MAX_QUEUES: i32 = 1 << 16;
 const VENDOR: u32 = 0x00ff_ffff;
 
 /// The only port.
-const PORT: u8 = 1;
+pub(crate) const PORT: u8 = 1;
 
 /// The only partition: all members, of the default one.
-const PKEY: u16 = 0xffff;
+pub(crate) const PKEY: u16 = 0xffff;
+
+/// The version of the firmware. Whatever the device calls itself, this tells what it is.
+pub(crate) const FIRMWARE: &str = concat!("rnic ", env!("CARGO_PKG_VERSION"));
 
 /// Octets of the port's attributes that programs know which call the exported function.
 const SHORT_PORT_ATTR: usize = offset_of!(ibv_port_attr, port_cap_flags2);
@@ -41,9 +44,7 @@ pub(crate) fn guid(adapter: &Adapter) -> u64 {
 
 fn device_attr(adapter: &Adapter) -> ibv_device_attr {
     let mut attr = ibv_device_attr::zeros();
-    // Whatever the device calls itself, this tells what it is.
-    let version = concat!("rnic ", env!("CARGO_PKG_VERSION")).as_bytes();
-    attr.fw_ver[..version.len()].copy_from_slice(version);
+    attr.fw_ver[..FIRMWARE.len()].copy_from_slice(FIRMWARE.as_bytes());
     let guid = guid(adapter);
     ibv_device_attr {
         node_guid: guid,
@@ -132,7 +133,7 @@ unsafe fn copy_part<T>(all: &T, to: *mut T, size: usize) {
     write_bytes(to.cast::<u8>().add(known), 0, size - known);
 }
 
-fn port_attr(adapter: &Adapter) -> ibv_port_attr {
+pub(crate) fn port_attr(adapter: &Adapter) -> ibv_port_attr {
     let interface = adapter.interface();
     let (active_width, active_speed) = speed(&adapter.netdev);
     let (state, phys_state) = match interface.is_active {

@@ -485,11 +485,10 @@ fn protection_that_is_required_and_not_there_is_an_error() {
         east.run(|| end.qp.connect(address, None, options))
     };
     assert!(unprotected(connect()).contains("no policy"));
-    let policy = "xfrm policy add proto 6 if_id 0x524e";
     let protect = |ends, direction| {
-        let template = "proto esp mode transport";
-        east.ip(&format!("{policy} {ends} dir {direction} tmpl {template}"))
-            .unwrap();
+        let (number, template) = ("if_id 0x524e", "proto esp mode transport");
+        let policy = format!("{ends} proto 6 dir {direction} {number} tmpl {template}");
+        east.ip(&format!("xfrm policy add {policy}")).unwrap();
     };
     protect("src 10.77.0.1 dst 10.77.0.2", "out");
     // What comes is not protected yet.

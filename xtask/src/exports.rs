@@ -18,7 +18,7 @@ pub(crate) fn listed(script: &Path) -> Result<Symbols, Failure> {
 }
 
 /// Returns the symbols of the text of a version script: a node begins with `VERSION {`, and a
-/// symbol of it is a line that ends in a semicolon.
+/// symbol of it is a line that ends in a semicolon. A node without a version begins with `{`.
 pub(crate) fn listed_in(text: &str) -> Symbols {
     let mut version = "";
     let mut symbols = Symbols::new();
@@ -52,12 +52,17 @@ pub(crate) fn exported(library: &Path) -> Result<Symbols, Failure> {
 }
 
 /// Returns what nm says is exported by default: `ADDRESS TYPE NAME@@VERSION`. A symbol that only
-/// older programs use has `@` alone; that of a version itself has the type `A`.
+/// older programs use has `@` alone; that of a version itself has the type `A`. A library without
+/// versions has `NAME`, and the version is empty.
 fn exported_in(text: &str) -> Symbols {
     let symbol = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         let kind = words.next()?;
-        let (name, version) = words.next()?.split_once("@@")?;
+        let name = words.next()?;
+        let (name, version) = match name.contains('@') {
+            true => name.split_once("@@")?,
+            false => (name, ""),
+        };
         (kind != "A").then(|| (name.to_owned(), version.to_owned()))
     };
     text.lines().filter_map(symbol).collect()
@@ -80,11 +85,14 @@ mod tests {
             listed_in(script),
             symbols([("first", "V_1.0"), ("second_2", "V_1.1")])
         );
+        let script = "{\n    global:\n        plain;\n    local:\n        *;\n};\n";
+        assert_eq!(listed_in(script), symbols([("plain", "")]));
     }
 
     #[test]
     fn only_the_default_version_of_a_symbol_is_exported_by_default() {
-        let said = "0000000000000000 A V_1.0@@V_1.0\n0000000000001139 T first@@V_1.1\n0000000000001140 T first@V_1.0\n0000000000001141 T local\n";
-        assert_eq!(exported_in(said), symbols([("first", "V_1.1")]));
+        let said = "0000000000000000 A V_1.0@@V_1.0\n0000000000001139 T first@@V_1.1\n0000000000001140 T first@V_1.0\n0000000000001141 T plain\n";
+        let expected = symbols([("first", "V_1.1"), ("plain", "")]);
+        assert_eq!(exported_in(said), expected);
     }
 }

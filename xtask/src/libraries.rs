@@ -3,7 +3,8 @@
 //! The shared libraries that cargo makes have one version for all symbols, or none. So cargo makes
 //! an archive, and the linker exports from it what `rnic-ibverbs/symbols/*.map` list, each symbol
 //! under its version. A symbol that is listed and missing is an error, as is one that the archive
-//! needs and no library has.
+//! needs and no library has. So it is with the library of `rnic-sysfs`, whose symbols have no
+//! version.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -32,12 +33,16 @@ const COMMON: [&str; 8] = [
     "-Wl,--no-undefined-version",
 ];
 
-/// Links both libraries from the archive that cargo has built.
+/// What programs preload.
+const PRELOADED: &str = "librnic_sysfs.so";
+
+/// Links the libraries from the archives that cargo has built.
 pub(crate) fn link(build: &Build) -> Result<(), Failure> {
     let linker = Linker::new(build)?;
     fs::create_dir_all(&linker.output)?;
     let ibverbs = linker.link_ibverbs(&build.output().join("librnic_ibverbs.a"))?;
-    linker.link_rdmacm(build.architecture(), &ibverbs)
+    linker.link_rdmacm(build.architecture(), &ibverbs)?;
+    linker.link_preloaded(&build.output().join("librnic_sysfs.a"))
 }
 
 /// Returns the path of the version script of a library.
@@ -61,6 +66,7 @@ struct Linker {
     /// The version scripts.
     ibverbs: PathBuf,
     rdmacm: PathBuf,
+    preloaded: PathBuf,
 }
 
 impl Linker {
@@ -81,6 +87,7 @@ impl Linker {
             output: build.output().join("lib"),
             ibverbs: script(build, "libibverbs"),
             rdmacm: script(build, "librdmacm"),
+            preloaded: build.root.join("rnic-sysfs/exports.map"),
         })
     }
 
@@ -95,12 +102,7 @@ impl Linker {
         exports.push_str("};\n");
         let symbols = listed_in(&exports);
         let script = self.write("libibverbs.map", &exports)?;
-        // Without it the linker takes no member out of the archive.
-        let undefined: String = symbols
-            .iter()
-            .map(|(name, _)| format!("--undefined={name}\n"))
-            .collect();
-        let options = self.write("libibverbs.options", &undefined)?;
+        let options = self.options("libibverbs.options", &symbols)?;
         let mut arguments = vec![
             "-Wl,--gc-sections".into(),
             "-Wl,-Bsymbolic-functions".into(),
@@ -120,6 +122,30 @@ impl Linker {
         let arguments = vec!["-nostdlib".into(), code.into(), ibverbs.into()];
         self.link("librdmacm.so.1", &self.rdmacm, &symbols, arguments)?;
         Ok(())
+    }
+
+    /// Links what programs preload. Its first function is called when it is loaded.
+    fn link_preloaded(&self, archive: &Path) -> Result<(), Failure> {
+        let symbols = listed(&self.preloaded)?;
+        let arguments = vec![
+            "-Wl,--gc-sections".into(),
+            "-Wl,-init,rnic_sysfs_start".into(),
+            joined("-Wl,@", &self.options("librnic_sysfs.options", &symbols)?),
+            archive.into(),
+            "-lgcc_s".into(),
+            "-lc".into(),
+        ];
+        self.link(PRELOADED, &self.preloaded, &symbols, arguments)?;
+        Ok(())
+    }
+
+    /// Writes options without which the linker takes no member out of an archive.
+    fn options(&self, name: &str, symbols: &Symbols) -> Result<PathBuf, Failure> {
+        let names = symbols.iter();
+        let undefined: String = names
+            .map(|(name, _)| format!("--undefined={name}\n"))
+            .collect();
+        self.write(name, &undefined)
     }
 
     /// Links a library, and checks that it exports these symbols and no others.

@@ -17,7 +17,8 @@ Usage: cargo xtask COMMAND [OPTIONS]
 
 Commands:
   build      Build the commands, and the C libraries in lib/ beside them
-  libraries  Build the C libraries alone: lib/libibverbs.so.1 and lib/librdmacm.so.1
+  libraries  Build the C libraries alone: lib/libibverbs.so.1, lib/librdmacm.so.1 and
+             lib/librnic_sysfs.so
   compare    Compare what the C libraries export with the libraries of this system's rdma-core
 
 Options:
@@ -124,7 +125,10 @@ fn run(command: &mut Command) -> Result<(), Failure> {
 }
 
 /// The packages of what is installed.
-const COMMANDS: [&str; 6] = ["-p", "rnicd", "-p", "rnic-ctl", "-p", "rnic-ibverbs"];
+const COMMANDS: [&str; 4] = ["-p", "rnicd", "-p", "rnic-ctl"];
+
+/// Those of the libraries.
+const LIBRARIES: [&str; 4] = ["-p", "rnic-ibverbs", "-p", "rnic-sysfs"];
 
 /// Returns the packages that cargo is to build. Cargo builds what packages depend on with the
 /// features that these packages ask for, and anew for each selection of packages. ci/test, which
@@ -141,12 +145,12 @@ fn carry_out(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure>
     match command.as_str() {
         "build" => {
             let build = Build::parse(arguments)?;
-            build.cargo(selection(&COMMANDS))?;
+            build.cargo(selection(&[COMMANDS, LIBRARIES].concat()))?;
             libraries::link(&build)
         }
         "libraries" => {
             let build = Build::parse(arguments)?;
-            build.cargo(selection(&["-p", "rnic-ibverbs"]))?;
+            build.cargo(selection(&LIBRARIES))?;
             libraries::link(&build)
         }
         "compare" => compare::compare(&Build::parse(arguments)?),

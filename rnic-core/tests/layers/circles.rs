@@ -16,6 +16,7 @@ fn roots() -> Vec<PathBuf> {
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",
+        "rnic-sysfs",
         "rnicd",
         "rnic-ctl",
         "benches",

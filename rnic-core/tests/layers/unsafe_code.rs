@@ -6,12 +6,15 @@ use crate::source::Token;
 use crate::words::{files_with, outside};
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
-const UNSAFE: [&str; 10] = [
+const UNSAFE: [&str; 13] = [
     "rnic-core/src/memory",
     "rnic-core/src/wire/crc/lanes",
     "rnic-core/src/wire/crc/wide",
     "rnic-manager/src/peer",
     "rnic-sockets/src/sys",
+    "rnic-sysfs/src/next",
+    "rnic-sysfs/src/symbols",
+    "rnic-sysfs/src/tree",
     "rnic-xdp/src/device/icmp/filter",
     "rnic-xdp/src/device/queue_choice/ioctl",
     "rnic-xdp/src/device/interface",

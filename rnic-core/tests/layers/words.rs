@@ -120,6 +120,7 @@ pub(super) fn files_with(is_such: impl Fn(&[Token<'_>]) -> bool) -> Vec<PathBuf>
         "rnic-xdp",
         "rnic-verbs",
         "rnic-ibverbs",
+        "rnic-sysfs",
         "rnicd",
         "rnic-ctl",
     ];

@@ -2,7 +2,7 @@
 //! them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rnic_manager::{NODE, has_node};
@@ -13,6 +13,7 @@ use super::devices::Devices;
 use super::executable::{Loading, is_privileged, loading};
 use super::libraries;
 use super::surroundings::Label;
+use super::sysfs::{self, Sysfs};
 use crate::doctor::{Findings, has_failures, render, to_json};
 use crate::failure::{Failure, Outcome};
 use crate::out;
@@ -95,11 +96,15 @@ pub(super) fn report(
     path: &Path,
     devices: &Outcome<Devices>,
     label: Option<Label>,
+    sysfs: Option<Sysfs>,
     json: bool,
 ) -> Outcome<ExitCode> {
     let mut first = vec![own_libraries()];
     first.extend(program(path));
     first.extend((label == Some(Label::Roce)).then(node));
+    let made = devices.as_ref().ok();
+    let made = made.and_then(|devices| sysfs::made(sysfs, label, devices));
+    first.extend(made.map(|made| in_sysfs(path, made)));
     first.extend(kernel_devices());
     if let Err(failure) = devices {
         first.push(of_failure("interface", failure));
@@ -179,6 +184,30 @@ fn node() -> Fact {
     };
     Fact {
         name: "device file",
+        verdict,
+        found,
+        remedy,
+    }
+}
+
+/// Tells whether the program sees the devices in sysfs.
+fn in_sysfs(program: &Path, made: Result<PathBuf, String>) -> Fact {
+    let without = "programs that look for devices there find none";
+    let (verdict, found, remedy) = match made {
+        Ok(_) if matches!(loading(program), Ok(Loading::Static)) => (
+            Verdict::Warn,
+            format!("a static program loads no library; {without}"),
+            None,
+        ),
+        Ok(tree) => (Verdict::Ok, tree.display().to_string(), None),
+        Err(why) => (
+            Verdict::Warn,
+            format!("{why}; {without}"),
+            Some("have TMPDIR name a directory of your own".to_owned()),
+        ),
+    };
+    Fact {
+        name: "sysfs",
         verdict,
         found,
         remedy,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::devices::Devices;
 use super::libraries;
 use super::surroundings::{self, IpsecArgs, Label};
+use super::sysfs::{self, Sysfs};
 use crate::failure::Outcome;
 use crate::out;
 
@@ -30,6 +31,11 @@ pub(crate) struct EnvArgs {
 
     #[command(flatten)]
     ipsec: IpsecArgs,
+
+    /// Whether programs see the devices in /sys/class/infiniband. The default is `yes` for devices
+    /// that call themselves RoCE, or else `no`
+    #[arg(long, value_name = "WHETHER")]
+    sysfs: Option<Sysfs>,
 }
 
 /// Runs the command.
@@ -37,8 +43,10 @@ pub(crate) fn run(args: &EnvArgs, json: bool) -> Outcome {
     let libraries = libraries::directory()?;
     let devices = Devices::choose(&args.netdev, args.via)?;
     devices.check()?;
-    let variables = surroundings::variables(&libraries, &devices, args.label, args.ipsec);
-    let variables = variables.into_iter();
+    let label = surroundings::label(args.label);
+    let sysfs = sysfs::made(args.sysfs, label, &devices).and_then(Result::ok);
+    let variables = surroundings::variables(&libraries, &devices, args.label, sysfs.as_deref());
+    let variables = variables.into_iter().chain(args.ipsec.variables());
     let variables = variables.map(|(name, value)| (name, value.to_string_lossy().into_owned()));
     if json {
         let report = variables.map(|(name, value)| (name.to_owned(), Value::from(value)));

@@ -1,11 +1,14 @@
-//! Where our libibverbs.so.1 and librdmacm.so.1 are: beside this command, as a build leaves them,
-//! or where the Debian package has them.
+//! Where our libibverbs.so.1 and librdmacm.so.1 are, and the library that programs preload: beside
+//! this command, as a build leaves them, or where the Debian package has them.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
 
-const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// What shows programs our devices in sysfs.
+pub(super) const PRELOADED: &str = "librnic_sysfs.so";
+
+const NAMES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", PRELOADED];
 
 /// Returns the directory of the libraries that belong to this command.
 pub(super) fn directory() -> Outcome<PathBuf> {
@@ -16,7 +19,7 @@ pub(super) fn directory() -> Outcome<PathBuf> {
         let places = places.map(|place| place.display().to_string());
         let why = format!(
             "{} are not in {}; the Debian package has them, and `cargo xtask libraries` builds them",
-            NAMES.join(" and "),
+            NAMES.join(", "),
             places.join(" or in "),
         );
         Failure::environment("find the libraries of rnic", why)
@@ -42,20 +45,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_must_be_there() {
+    fn all_must_be_there() {
         let root = std::env::temp_dir().join(format!("rnic-libraries-{}", std::process::id()));
         let places = places(&root.join("bin"));
         assert!(places[0].ends_with("bin/lib"));
         assert!(places[1].starts_with(root.join("lib")) && places[1].ends_with("rnic"));
         fs::create_dir_all(&places[0]).unwrap();
         fs::create_dir_all(&places[1]).unwrap();
-        fs::write(places[0].join(NAMES[0]), "").unwrap();
-        let with_one = find(&places).cloned();
+        for name in &NAMES[1..] {
+            fs::write(places[0].join(name), "").unwrap();
+        }
+        let without_one = find(&places).cloned();
         for name in NAMES {
             fs::write(places[1].join(name), "").unwrap();
         }
-        let with_both = find(&places).cloned();
+        let with_all = find(&places).cloned();
         fs::remove_dir_all(&root).unwrap();
-        assert_eq!((with_one, with_both.as_ref()), (None, Some(&places[1])));
+        assert_eq!((without_one, with_all.as_ref()), (None, Some(&places[1])));
     }
 }

@@ -3,7 +3,7 @@
 //! They load libibverbs.so.1 and librdmacm.so.1. What their environment says decides which they
 //! find, and which interfaces those make RDMA devices of.
 
-// libraries, executable, devices < surroundings < check, env < run
+// libraries, executable, devices < surroundings, tree < sysfs < check, env < run
 mod check;
 mod devices;
 pub(crate) mod env;
@@ -11,6 +11,8 @@ mod executable;
 mod libraries;
 mod run;
 mod surroundings;
+mod sysfs;
+mod tree;
 
 use std::process::ExitCode;
 

@@ -10,6 +10,7 @@ use rnic_verbs::Via;
 
 use super::devices::Devices;
 use super::surroundings::{self, IpsecArgs, Label};
+use super::sysfs::{self, Sysfs};
 use super::{check, executable, libraries};
 use crate::failure::{Failure, Kind, Outcome};
 
@@ -40,6 +41,12 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     ipsec: IpsecArgs,
 
+    /// Whether the program sees the devices in /sys/class/infiniband, where the kernel has none: by
+    /// a library that is preloaded (LD_PRELOAD). The default is `yes` for devices that call
+    /// themselves RoCE, or else `no`
+    #[arg(long, value_name = "WHETHER")]
+    sysfs: Option<Sysfs>,
+
     /// Do not run the program. Check all that it needs, and say how to mend what fails. The exit
     /// code is 1 if a check fails
     #[arg(long)]
@@ -57,22 +64,24 @@ pub(super) fn run(args: &RunArgs, json: bool) -> Outcome<ExitCode> {
     };
     let program = executable::find(name)?;
     let devices = Devices::choose(&args.netdev, args.via);
+    let label = surroundings::label(args.label);
     if args.check {
-        return check::report(&program, &devices, surroundings::label(args.label), json);
+        return check::report(&program, &devices, label, args.sysfs, json);
     }
     let libraries = libraries::directory()?;
     let devices = devices?;
     devices.check()?;
     check::pass(&program, &check::program(&program))?;
-    if surroundings::label(args.label) == Some(Label::Roce) {
+    if label == Some(Label::Roce) {
         // Only some programs look for it, and only root can make it: `--check` tells.
         let _ = make_node();
     }
+    // Without it some programs do not find the devices, and all others run: `--check` tells.
+    let sysfs = sysfs::made(args.sysfs, label, &devices).and_then(Result::ok);
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    command.envs(surroundings::variables(
-        &libraries, &devices, args.label, args.ipsec,
-    ));
+    let variables = surroundings::variables(&libraries, &devices, args.label, sysfs.as_deref());
+    command.envs(variables.into_iter().chain(args.ipsec.variables()));
     let why = command.exec();
     Err(Failure::of_program(
         Kind::NotExecutable,

@@ -1,15 +1,23 @@
 //! The variables by which a program finds our libraries, and these their interfaces.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use rnic_verbs::{Ipsec, Via, if_id};
 
 use super::devices::{Devices, VARIABLE};
+use super::libraries::PRELOADED;
 
 const PATH: &str = "LD_LIBRARY_PATH";
+
+/// Names libraries that are loaded before all others.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Names to our preloaded library the directory that it shows in the place of sysfs.
+const SYSFS: &str = "RNIC_SYSFS";
 
 /// The variable that tells our libraries what devices call themselves.
 const LABEL: &str = "RNIC_DEVICE";
@@ -24,6 +32,14 @@ pub(super) enum Label {
 }
 
 impl Label {
+    /// Returns the same for the libraries.
+    pub(super) fn of_libraries(self) -> rnic_ibverbs::Label {
+        match self {
+            Self::Iwarp => rnic_ibverbs::Label::Iwarp,
+            Self::Roce => rnic_ibverbs::Label::Roce,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Iwarp => "iwarp",
@@ -46,18 +62,32 @@ pub(super) struct IpsecArgs {
     require_protection: bool,
 }
 
+impl IpsecArgs {
+    /// Returns the variables with their values. What was not chosen is left to the environment.
+    pub(super) fn variables(self) -> impl Iterator<Item = (&'static str, OsString)> {
+        let number = self
+            .ipsec_if_id
+            .map(|number| (Ipsec::IF_ID, number.to_string().into()));
+        let required = self
+            .require_protection
+            .then(|| (Ipsec::REQUIRED, "1".into()));
+        number.into_iter().chain(required)
+    }
+}
+
 /// Returns what devices call themselves, if that was chosen, here or in the environment.
 pub(super) fn label(chosen: Option<Label>) -> Option<Label> {
     let named = || std::env::var(LABEL).ok();
     chosen.or_else(|| Label::from_str(&named()?, false).ok())
 }
 
-/// Returns the variables with their values. What was not chosen is left to the environment.
+/// Returns the variables with their values. A label that was not chosen is left to the environment.
+/// `sysfs` is the directory that programs are to see in the place of sysfs, if they are.
 pub(super) fn variables(
     libraries: &Path,
     devices: &Devices,
     label: Option<Label>,
-    ipsec: IpsecArgs,
+    sysfs: Option<&Path>,
 ) -> Vec<(&'static str, OsString)> {
     let path = std::env::var_os(PATH);
     let mut variables = vec![(PATH, prepended(libraries, path))];
@@ -68,12 +98,33 @@ pub(super) fn variables(
         variables.push((Via::VARIABLE, devices.via.to_string().into()));
     }
     variables.extend(label.map(|label| (LABEL, label.name().into())));
-    let number = ipsec.ipsec_if_id;
-    variables.extend(number.map(|number| (Ipsec::IF_ID, number.to_string().into())));
-    if ipsec.require_protection {
-        variables.push((Ipsec::REQUIRED, "1".into()));
+    if let Some(sysfs) = sysfs {
+        let preloaded = preloaded(libraries, std::env::var_os(PRELOAD));
+        variables.extend([(PRELOAD, preloaded), (SYSFS, sysfs.into())]);
     }
     variables
+}
+
+/// Puts our library behind those that are preloaded already: some, such as that of the address
+/// sanitizer, must be the first.
+fn preloaded(libraries: &Path, others: Option<OsString>) -> OsString {
+    let separates = |octet: &u8| matches!(octet, b':' | b' ');
+    let library = libraries.join(PRELOADED);
+    // What the list cannot name is found in LD_LIBRARY_PATH.
+    let library = match library.as_os_str().as_bytes().iter().any(separates) {
+        true => OsStr::new(PRELOADED),
+        false => library.as_os_str(),
+    };
+    let mut all = others.unwrap_or_default();
+    let mut names = all.as_bytes().split(separates);
+    if names.any(|name| name == library.as_bytes()) {
+        return all;
+    }
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(library);
+    all
 }
 
 /// Puts a directory ahead of a list. An empty list is none: an empty element would stand for the
@@ -97,5 +148,18 @@ mod tests {
         assert_eq!(prepended(ours, None), "/ours");
         assert_eq!(prepended(ours, Some("".into())), "/ours");
         assert_eq!(prepended(ours, Some("/a:/b".into())), "/ours:/a:/b");
+    }
+
+    #[test]
+    fn our_library_is_preloaded_once_and_last() {
+        let place = Path::new("/ours");
+        let ours = "/ours/librnic_sysfs.so";
+        assert_eq!(preloaded(place, None), ours);
+        assert_eq!(preloaded(place, Some("".into())), ours);
+        let both = format!("/a.so b.so:{ours}");
+        assert_eq!(preloaded(place, Some("/a.so b.so".into())), *both);
+        assert_eq!(preloaded(place, Some((&both).into())), *both);
+        let odd = Path::new("/our own");
+        assert_eq!(preloaded(odd, Some("a.so".into())), "a.so:librnic_sysfs.so");
     }
 }
