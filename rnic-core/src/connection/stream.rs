@@ -27,7 +27,6 @@ use crate::time::Instant;
 use crate::wire::ddp::{DdpSegment, QueueNumber};
 use crate::wire::mpa::Fpdu;
 
-use super::EndReason;
 use super::context::{Context, Upcoming};
 use super::facts::MpaFacts;
 use super::terminate::StreamError;
@@ -385,10 +384,7 @@ impl Stream {
             self.acked = done;
         } else if let Some(terminate) = user.rdmap.received() {
             context.counters.rdma.terminates_received += 1;
-            let reason = EndReason::TerminateReceived {
-                control: terminate.control,
-                quoted: terminate.quoted(),
-            };
+            let reason = departure::reason_of(terminate, self.rc);
             self.end(reason, context);
         }
     }

@@ -10,6 +10,13 @@ use crate::wire::rdmap::TerminateControl;
 
 use super::EndReason;
 
+/// What a side says that gives up during the start-up: RFC 6581's local catastrophic error.
+pub(super) const GIVEN_UP: TerminateControl = TerminateControl {
+    layer: 2,
+    error_type: 0,
+    code: 0x05,
+};
+
 /// An error that ends a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LayerError {
@@ -201,7 +208,7 @@ fn cause(error: &LayerError) -> TerminateCause {
         LayerError::Rdmap(error) => return error.cause(),
         LayerError::Mpa(MpaError::Crc { .. }) => (LLP, 0, 0x02),
         LayerError::Mpa(MpaError::Boundary | MpaError::Marker { .. }) => (LLP, 0, 0x03),
-        LayerError::Mpa(MpaError::GivenUp) => (LLP, 0, 0x05),
+        LayerError::Mpa(MpaError::GivenUp) => return TerminateCause::new(GIVEN_UP),
         // rfc: 6581-16, 6581-19 too small an IRD of the initiator: Terminate 2/0/6
         LayerError::Mpa(MpaError::InsufficientIrd { .. }) => (LLP, 0, 0x06),
         // rfc: 6581-33 no RTR message in common: Terminate 2/0/7

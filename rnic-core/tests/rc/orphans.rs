@@ -7,10 +7,18 @@ use rnic_core::tcp::Keepalive;
 use rnic_core::testing::simulation::{QpSettings, Simulation, TestQp};
 use rnic_core::verbs::status::WcStatus::{self, RetryExceeded, Success, WrFlushed};
 use rnic_core::verbs::wr::WcOpcode::{Recv, Send};
-use rnic_core::wire::ddp::{DdpHeader, Stag};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
+use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
 use crate::common::*;
 use crate::scene::*;
+
+/// What a side says that gives up during the start-up (RFC 6581 section 9.3).
+const GIVEN_UP: TerminateControl = TerminateControl {
+    layer: 2,
+    error_type: 0,
+    code: 5,
+};
 
 /// How a raw peer leaves.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +208,46 @@ fn the_acknowledgment_of_a_reset_counts_although_the_reset_is_not_believed() {
     sim.raw[raw.peer].abort();
     sim.run_now();
     assert_orphaned(&sim, 0, &mut raw.qp, &EndReason::Reset);
+}
+
+/// A program that resets or destroys a queue pair while that connects is no error of its peer.
+#[test]
+fn a_peer_that_gives_up_before_the_connection_is_there_has_left() {
+    for rc in [true, false] {
+        let options = ConnectionOptions {
+            rc,
+            ..crate::scene::rc()
+        };
+        let mut sim = rc_hosts();
+        let mut raw = accept_raw(&mut sim, &options);
+        sim.hosts[0].post_recv(&mut raw.qp, empty_recv(50));
+        let region = sim.hosts[0].share(&[0; 8], all_rights());
+        sim.hosts[0].post_send(&mut raw.qp, send(1, &region, 8));
+        let mut said = [0; 4];
+        Terminate {
+            control: GIVEN_UP,
+            ddp_segment_length: None,
+            ddp_header: None,
+            rdma_header: None,
+        }
+        .emit(&mut said);
+        let header = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 1, true);
+        sim.raw[raw.peer].send_ddp(DdpHeader::Untagged(header), &said);
+        sim.run_now();
+        if rc {
+            assert_orphaned(&sim, 0, &mut raw.qp, &EndReason::Peer);
+            give_up(&mut sim, 0, &raw.qp);
+            assert_eq!(outcomes(&mut raw.qp), [retried(1), flushed_receive(50)]);
+        } else {
+            assert_eq!(
+                outcomes(&mut raw.qp),
+                [flushed_send(1), flushed_receive(50)]
+            );
+            let reason = sim.hosts[0].end_of(raw.qp.number);
+            let told = matches!(reason, Some(EndReason::TerminateReceived { .. }));
+            assert!(told, "{reason:?}");
+        }
+    }
 }
 
 /// What the other ends of connections do is as without RC.

@@ -144,6 +144,26 @@ fn a_peer_that_leaves_is_no_fatal_event() {
     }
 }
 
+/// Nor if it leaves before the connection is there.
+#[test]
+fn a_peer_that_gives_up_while_it_connects_is_no_fatal_event() {
+    for (options, fatal) in [(rc(), false), (ConnectionOptions::default(), true)] {
+        let (near_device, far_device, address) = devices(INLINE);
+        let listener = far_device.listen(address).unwrap();
+        let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+        let mut events = far_device.async_events().unwrap();
+        near.qp.connect(address, None, options.clone()).unwrap();
+        settle(&[&near_device, &far_device]);
+        let request = listener.next_request(Duration::ZERO).unwrap().unwrap();
+        near.qp.fail().unwrap();
+        request.accept(&mut far.qp, options).unwrap();
+        settle(&[&far_device, &near_device]);
+        let event = events.next(Duration::ZERO).unwrap();
+        assert_eq!(event.is_some(), fatal, "{event:?}");
+        assert_eq!(far.qp.state().is_over(), fatal);
+    }
+}
+
 #[test]
 fn an_orphaned_queue_pair_can_be_disconnected_failed_and_dropped() {
     let orphan = || {
