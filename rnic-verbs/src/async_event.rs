@@ -6,6 +6,10 @@ use rnic_core::connection::EndReason;
 use rnic_core::ids::{CqId, QpNumber, SrqId};
 use rnic_core::verbs::srq::SrqEvent;
 
+/// Layer and type of what a side says whose own request has failed (RFC 5040 section 4.8): RDMAP,
+/// local catastrophic error.
+const LOCAL_CATASTROPHE: (u8, u8) = (0, 0);
+
 /// An asynchronous event. The names are those of ibverbs where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
@@ -134,11 +138,19 @@ impl AsyncEvent {
         matches!(self, Self::PortError | Self::PortActive)
     }
 
-    /// Returns the event for the end of a connection. `None` if the connection ended in order.
-    pub(crate) fn of_end(qp: QpNumber, reason: &EndReason) -> Option<Self> {
+    /// Returns the event for the end of a connection. `None` if the connection ended in order. With
+    /// the semantics of RC there is none either if a request has failed here or at the peer:
+    /// InfiniBand tells that by its completion alone.
+    pub(crate) fn of_end(qp: QpNumber, reason: &EndReason, rc: bool) -> Option<Self> {
         // Layer and error type of RFC 5040 figure 9: RDMAP is 0, DDP is 1.
         match reason {
             EndReason::Local | EndReason::Peer => None,
+            EndReason::TerminateReceived { .. } if rc => None,
+            EndReason::TerminateSent { control, .. }
+                if rc && (control.layer, control.error_type) == LOCAL_CATASTROPHE =>
+            {
+                None
+            }
             EndReason::TerminateSent { control, .. } => {
                 Some(match (control.layer, control.error_type) {
                     (0 | 1, 1) => Self::QpAccessError { qp },
@@ -241,22 +253,26 @@ mod tests {
             },
             quoted: None,
         };
-        for (reason, name) in [
-            (EndReason::Local, None),
-            (EndReason::Peer, None),
-            (EndReason::CutOff, Some("QP_FATAL")),
-            (EndReason::Reset, Some("QP_FATAL")),
-            (EndReason::TimedOut, Some("QP_FATAL")),
-            (received, Some("QP_FATAL")),
-            (sent(0, 0), Some("QP_FATAL")),
-            (sent(2, 0), Some("QP_FATAL")),
-            (sent(0, 1), Some("QP_ACCESS_ERR")),
-            (sent(1, 1), Some("QP_ACCESS_ERR")),
-            (sent(0, 2), Some("QP_REQ_ERR")),
-            (sent(1, 2), Some("QP_REQ_ERR")),
+        let (fatal, access, request) =
+            (Some("QP_FATAL"), Some("QP_ACCESS_ERR"), Some("QP_REQ_ERR"));
+        for (reason, name, with_rc) in [
+            (EndReason::Local, None, None),
+            (EndReason::Peer, None, None),
+            (EndReason::CutOff, fatal, fatal),
+            (EndReason::Reset, fatal, fatal),
+            (EndReason::TimedOut, fatal, fatal),
+            (received, fatal, None),
+            (sent(0, 0), fatal, None),
+            (sent(2, 0), fatal, fatal),
+            (sent(0, 1), access, access),
+            (sent(1, 1), access, access),
+            (sent(0, 2), request, request),
+            (sent(1, 2), request, request),
         ] {
-            let event = AsyncEvent::of_end(qp, &reason);
-            assert_eq!(event.map(|event| event.name()), name, "{reason:?}");
+            for (rc, name) in [(false, name), (true, with_rc)] {
+                let event = AsyncEvent::of_end(qp, &reason, rc);
+                assert_eq!(event.map(|event| event.name()), name, "{reason:?}, {rc}");
+            }
         }
     }
 }

@@ -98,8 +98,10 @@ pub(crate) struct QpBox {
     /// Its connection, or the last one.
     pub(crate) ends: Option<Ends>,
     pub(crate) events: VecDeque<ConnectionEvent>,
+    /// Its connection has the semantics of RC.
+    pub(crate) rc: bool,
     /// The peer has left, with the semantics of RC.
-    peer_left: bool,
+    pub(crate) peer_left: bool,
     /// How often its send queue was stopped, and whether the engine has yet to say that it has
     /// drained.
     stops: u32,
@@ -114,6 +116,7 @@ impl QpBox {
             made_of: Arc::new(made_of),
             ends: None,
             events: VecDeque::new(),
+            rc: false,
             peer_left: false,
             stops: 0,
             is_draining: false,
@@ -232,8 +235,10 @@ impl Boxes {
             Event::Failed { qp, reason } => self.deliver_to(qp, ConnectionEvent::Failed(reason)),
             Event::Disconnected { qp, reason } => {
                 // RC has no event for a peer that leaves: the next request tells.
-                let left = self.qps.get(&qp).is_some_and(|mailbox| mailbox.peer_left);
-                if let Some(event) = AsyncEvent::of_end(qp, &reason).filter(|_| !left) {
+                let mailbox = self.qps.get(&qp);
+                let left = mailbox.is_some_and(|mailbox| mailbox.peer_left);
+                let rc = mailbox.is_some_and(|mailbox| mailbox.rc);
+                if let Some(event) = AsyncEvent::of_end(qp, &reason, rc).filter(|_| !left) {
                     self.tell(event);
                 }
                 self.deliver_to(qp, ConnectionEvent::Disconnected(reason));

@@ -374,7 +374,7 @@ impl ConnectRequest {
         };
         self.decided = true;
         debug!("{}: accepts {}", qp.number(), self.peer());
-        qp.begin_connecting(self.local(), self.peer());
+        qp.begin_connecting(self.local(), self.peer(), options.rc);
         let (request, engine) = (self.pending.request, qp.worker() as u16);
         let (qp, stream) = (qp.number(), qp.stream());
         let accept = if is_there {

@@ -248,7 +248,7 @@ impl Qp {
             "{}: connects from {local} to {remote}, MPA revision {}",
             self.number, options.mpa_revision
         );
-        self.begin_connecting(local, remote);
+        self.begin_connecting(local, remote, options.rc);
         self.command(Command::Connect {
             qp: self.number,
             local,
@@ -526,9 +526,11 @@ impl Qp {
     }
 
     /// Moves it to Connecting, and drops the events of an earlier attempt.
-    pub(crate) fn begin_connecting(&self, local: SocketAddr, remote: SocketAddr) {
+    pub(crate) fn begin_connecting(&self, local: SocketAddr, remote: SocketAddr, rc: bool) {
         if let Some(mailbox) = self.inner().router.boxes().qps.get_mut(&self.number) {
             mailbox.events.clear();
+            mailbox.rc = rc;
+            mailbox.peer_left = false;
             mailbox.ends = Some(Ends {
                 local,
                 remote,

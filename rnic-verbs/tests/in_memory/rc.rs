@@ -7,7 +7,7 @@ use rnic_verbs::{
     Error, PostError, Qp, QpCaps, QpState, SendRequest, Srq, SrqCaps, WcOpcode, WcStatus,
 };
 
-use crate::fixture::{INLINE, Side, devices, settle};
+use crate::fixture::{INLINE, Side, devices, register, settle};
 
 fn rc() -> ConnectionOptions {
     ConnectionOptions {
@@ -141,6 +141,29 @@ fn a_peer_that_leaves_is_no_fatal_event() {
         let is_fatal = told.contains(&AsyncEvent::QpFatal { qp });
         assert_eq!(is_fatal, fatal, "{told:?}");
         assert_eq!(scene.qp.state(), QpState::Error);
+    }
+}
+
+/// Its completion tells it: a program may deregister memory and then destroy the queue pair. Nor is
+/// there an event at the peer.
+#[test]
+fn a_request_that_fails_is_no_fatal_event() {
+    for (options, fatal) in [(rc(), false), (ConnectionOptions::default(), true)] {
+        let mut scene = Scene::new(&options);
+        let mut near_events = scene.devices[0].async_events().unwrap();
+        let gone = register(&scene.near.pd, 4096);
+        let pieces = [gone.sge(0, 64)];
+        drop(gone);
+        let send = SendRequest::send().memory(&pieces);
+        scene.near.qp.post_send(&send).unwrap();
+        scene.settle();
+        let failed = taken(&mut scene.near).map(|done| done.status());
+        assert_eq!(failed, Some(WcStatus::LocalProtectionError));
+        for events in [&mut near_events, &mut scene.events] {
+            let told = std::iter::from_fn(|| events.next(Duration::ZERO).unwrap());
+            let told: Vec<_> = told.map(|event| event.name()).collect();
+            assert_eq!(told.contains(&"QP_FATAL"), fatal, "{told:?}");
+        }
     }
 }
 
