@@ -302,6 +302,14 @@ unsafe fn late_client() {
     rdma_destroy_event_channel(channel);
     let others = [rdma_create_event_channel(), rdma_create_event_channel()];
     assert_ne!(others[0], others[1]);
+    // The first one is not given out again yet, and is in the end.
+    assert!(!others.contains(&channel));
+    let is_it = |_| {
+        let new = rdma_create_event_channel();
+        rdma_destroy_event_channel(new);
+        new == channel
+    };
+    assert!((0..1000).any(is_it));
     let id = resolved(others[0], PORT);
     destroy(id);
     for other in others {
