@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use rnic_core::engine::NetError;
 use rnic_core::in_memory;
 use rnic_verbs::{
-    CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, Error, ModeChoice,
-    OpenError, Peers, Prefix, TcpConfig, Via, if_id,
+    CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, Error, Ipsec,
+    ModeChoice, OpenError, Peers, Prefix, TcpConfig, Via, if_id,
 };
 use rnic_xdp::cpus_near;
 
@@ -160,6 +160,7 @@ impl DeviceArgs {
         let named = self.via.or(self.sctp.then_some(Via::Sctp));
         let via = named.map_or_else(of_environment, Ok);
         let via = via.map_err(|why| Failure::usage(format_args!("read {}", Via::VARIABLE), why))?;
+        Ipsec::of_environment().map_err(|why| Failure::usage("read the environment", why))?;
         let netdev = match (&self.netdev, via) {
             (Some(netdev), _) => netdev,
             (None, via) if via.may_take_sockets() => "",
@@ -178,8 +179,10 @@ impl DeviceArgs {
         config.interface.queue = self.queue;
         config.interface.mode = self.xdp_mode.into();
         config.interface.busy_poll = self.busy_poll;
-        config.interface.ipsec_if_id = self.ipsec_if_id;
-        config.interface.require_protection = self.require_protection;
+        // What was not chosen is left to the environment.
+        let chosen = self.ipsec_if_id;
+        config.interface.ipsec_if_id = chosen.or(config.interface.ipsec_if_id);
+        config.interface.require_protection |= self.require_protection;
         Device::open_with(&config).map_err(|error| match error {
             OpenError::Threads(why) => Failure::operation("open a device", why),
             why if netdev.is_empty() => Failure::environment("open a device", why),

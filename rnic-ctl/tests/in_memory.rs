@@ -453,3 +453,21 @@ fn a_log_that_nobody_reads_is_no_reason_to_stop() {
     assert!(output.status.success(), "{}", output.status);
     assert!(stdout(&output).contains("#iterations"));
 }
+
+#[test]
+fn the_environment_can_require_protection() {
+    let run = |required| {
+        let mut command = rnic_ctl("perf write-bw --via kernel 127.0.0.1");
+        command.env("RNIC_REQUIRE_PROTECTION", required);
+        let output = command.output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    // Nobody listens there.
+    assert_eq!(run("0").0, Some(1));
+    let (code, why) = run("1");
+    assert_eq!(code, Some(3), "{why}");
+    assert!(why.contains("rnic's own ESP"), "{why}");
+    let (code, why) = run("perhaps");
+    assert_eq!(code, Some(2), "{why}");
+    assert!(why.contains("RNIC_REQUIRE_PROTECTION: 0 or 1"), "{why}");
+}

@@ -233,8 +233,13 @@ fn a_program_gets_files_of_its_devices() {
     assert_eq!(text(&said.stdout), expected, "{said:?}");
     let said = run(&["--sysfs", "yes"], &place);
     assert!(text(&said.stdout).contains("4: RNIC\n"), "{said:?}");
+    // Nor do programs see those of an `rnic run` around this one.
+    let around = installed.directory.join("around");
+    fs::create_dir_all(around.join("class/infiniband")).unwrap();
     for options in [&["--as", "roce", "--sysfs", "no"][..], &["--as", "iwarp"]] {
-        let said = run(options, &place);
+        let mut command = unprivileged(&installed, &here, &place);
+        command.env("RNIC_SYSFS", &around);
+        let said = command.args(options).arg(&script).output().unwrap();
         let seen = (said.status.code(), text(&said.stdout));
         assert_eq!(seen, (Some(9), "\n".to_owned()), "{options:?}");
     }

@@ -86,13 +86,20 @@ fn rnicd() -> PathBuf {
     DeviceConfig::new("").manager.unwrap_or_default()
 }
 
+/// Returns what the environment said of IPsec when the program looked for devices first. A program
+/// that cleans its environment afterwards is to be protected nevertheless.
+fn ipsec() -> &'static Result<Ipsec, String> {
+    static IPSEC: OnceLock<Result<Ipsec, String>> = OnceLock::new();
+    IPSEC.get_or_init(Ipsec::of_environment)
+}
+
 fn netdevs() -> Vec<String> {
     if let Err(why) = Via::of_environment() {
         // A program that goes on with another way would not be told of it.
         eprintln!("rnic: {}: {why}", Via::VARIABLE);
         return Vec::new();
     }
-    if let Err(why) = Ipsec::of_environment() {
+    if let Err(why) = ipsec() {
         // Nor would one that goes on unprotected.
         eprintln!("rnic: {why}");
         return Vec::new();
@@ -252,7 +259,7 @@ impl Adapter {
             queue_pairs: QUEUE_PAIRS,
             ..DeviceConfig::new(&*self.netdev)
         };
-        Ipsec::of_environment()?.apply(&mut config.interface);
+        ipsec().clone()?.apply(&mut config.interface);
         Ok(config)
     }
 }

@@ -11,6 +11,7 @@ use rnic_xdp::steering::ModeChoice;
 use rnic_xdp::{InterfaceConfig, TxChecksum, ZeroCopyChoice};
 use tracing::warn;
 
+use crate::ipsec::Ipsec;
 use crate::open_error::OpenError;
 use crate::via::Via;
 
@@ -24,7 +25,8 @@ const MAX_WORKERS: u32 = 1024;
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The interface, how it is attached to, and its frames. Over TCP sockets of the kernel its
-    /// name may be empty: then connections take any interface, and any address of the host.
+    /// name may be empty: then connections take any interface, and any address of the host. What
+    /// it says of IPsec is by default what the [environment](Ipsec) says.
     pub interface: InterfaceConfig,
     /// What is to carry the connections. The default is `RNIC_VIA` of the environment, or else the
     /// best way that is there.
@@ -89,8 +91,14 @@ impl DeviceConfig {
     /// Makes the default configuration for an interface: driven inline, with 4096 STags and 1024
     /// queue pairs.
     pub fn new(netdev: impl Into<String>) -> Self {
+        let mut interface = InterfaceConfig::new(netdev);
+        let ipsec = Ipsec::of_environment().unwrap_or_else(|why| {
+            warn!("{why}");
+            Ipsec::refused()
+        });
+        ipsec.apply(&mut interface);
         Self {
-            interface: InterfaceConfig::new(netdev),
+            interface,
             via: Via::of_environment().unwrap_or_else(|why| {
                 warn!("{}: {why}", Via::VARIABLE);
                 Via::Best

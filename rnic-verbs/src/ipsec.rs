@@ -44,6 +44,15 @@ impl Ipsec {
         Ok(Self { if_id, required })
     }
 
+    /// Returns what asks for protection that no device has, so that none is opened: where the
+    /// environment cannot be read, it may have asked for it.
+    pub(crate) fn refused() -> Self {
+        Self {
+            if_id: None,
+            required: true,
+        }
+    }
+
     /// Sets it for an interface.
     pub fn apply(self, interface: &mut InterfaceConfig) {
         interface.ipsec_if_id = self.if_id;

@@ -258,18 +258,21 @@ impl Qp {
         })
     }
 
-    /// Lets nothing unprotected pass a port that is reserved, unless the peer is of this device.
+    /// Lets nothing unprotected pass a port that is reserved. A peer of this device need not be
+    /// protected: nothing passes the port then, unless its listener goes at this moment.
     fn protect(
         &self,
         (local, reservation): (SocketAddr, PortReservation),
         remote: SocketAddr,
     ) -> Result<(SocketAddr, PortReservation), NetError> {
         let device = self.inner();
-        if device.is_own(local, remote) {
-            return Ok((local, reservation));
+        let is_own = device.is_own(local, remote);
+        let peer = (!is_own).then_some(remote);
+        match device.net.require_protection(local, peer) {
+            Ok(protected) => Ok((local, Arc::new((reservation, protected)))),
+            Err(_) if is_own => Ok((local, reservation)),
+            Err(why) => Err(why),
         }
-        let protected = device.net.require_protection(local, Some(remote))?;
-        Ok((local, Arc::new((reservation, protected))))
     }
 
     /// Returns the local address and port of a new connection, reserved.

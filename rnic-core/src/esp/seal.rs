@@ -160,9 +160,18 @@ impl Sealer {
         })
     }
 
+    /// Returns what becomes of what is sent between two ends, which may have to be protected even
+    /// where no policy says so.
+    fn choose_for(&mut self, local: SocketAddr, remote: SocketAddr) -> Choice {
+        match self.choose(local, remote) {
+            Choice::Bypass if self.required.contains(local.port()) => Choice::Discard,
+            choice => choice,
+        }
+    }
+
     /// Returns whether what is sent between two ends goes as it is.
     pub(super) fn sends_plain(&mut self, local: SocketAddr, remote: SocketAddr) -> bool {
-        self.choose(local, remote) == Choice::Bypass
+        self.choose_for(local, remote) == Choice::Bypass
     }
 
     /// Sends a frame, sealed if it has to be. One that cannot be sealed is not sent: TCP sends it
@@ -170,10 +179,7 @@ impl Sealer {
     fn transmit<F: TxFrames>(&mut self, tx: &mut F, frame: FrameId, len: usize) {
         let ends = addresses(&tx.bytes(frame)[..len]);
         let choice = ends.map_or(Choice::Discard, |(local, remote)| {
-            match self.choose(local, remote) {
-                Choice::Bypass if self.required.contains(local.port()) => Choice::Discard,
-                choice => choice,
-            }
+            self.choose_for(local, remote)
         });
         let sealed = match choice {
             Choice::Bypass => return tx.transmit(frame, len),

@@ -66,7 +66,7 @@ const LOGS: &[&str] = &[
 
 /// The files that know what carries the frames of a device: in rnic-verbs only those that open it.
 /// rnicd gives out the devices. What of rnic-ctl speaks with rnicd alone is not among them.
-const PORTS: [&str; 15] = [
+const PORTS: [&str; 16] = [
     "rnic-ctl/src/capture",
     "rnic-ctl/src/device",
     "rnic-ctl/src/doctor",
@@ -76,6 +76,7 @@ const PORTS: [&str; 15] = [
     "rnic-ctl/src/programs",
     "rnic-ctl/src/steering",
     "rnic-verbs/src/config",
+    "rnic-verbs/src/ipsec",
     "rnic-verbs/src/lib",
     "rnic-verbs/src/offers",
     "rnic-verbs/src/open",

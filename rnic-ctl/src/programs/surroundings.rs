@@ -98,9 +98,14 @@ pub(super) fn variables(
         variables.push((Via::VARIABLE, devices.via.to_string().into()));
     }
     variables.extend(label.map(|label| (LABEL, label.name().into())));
-    if let Some(sysfs) = sysfs {
-        let preloaded = preloaded(libraries, std::env::var_os(PRELOAD));
-        variables.extend([(PRELOAD, preloaded), (SYSFS, sysfs.into())]);
+    match sysfs {
+        Some(sysfs) => {
+            let preloaded = preloaded(libraries, std::env::var_os(PRELOAD));
+            variables.extend([(PRELOAD, preloaded), (SYSFS, sysfs.into())]);
+        }
+        // An `rnic run` around this one may have preloaded it, for other devices.
+        None if std::env::var_os(SYSFS).is_some() => variables.push((SYSFS, OsString::new())),
+        None => (),
     }
     variables
 }

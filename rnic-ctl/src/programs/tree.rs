@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -117,7 +117,7 @@ impl Tree {
                     fs::set_permissions(&path, all.clone())?;
                 }
                 Node::File(text) => {
-                    fs::write(&path, text)?;
+                    File::create_new(&path)?.write_all(text.as_bytes())?;
                     fs::set_permissions(&path, Permissions::from_mode(0o444))?;
                 }
                 Node::Link(target) => symlink(named.join(target), &path)?,
@@ -164,8 +164,10 @@ pub(super) fn own(place: &Path) -> io::Result<()> {
         0o700
     };
     match DirBuilder::new().mode(mode).create(place) {
+        // Whatever the umask of this process is.
+        Ok(()) => fs::set_permissions(place, Permissions::from_mode(mode))?,
         Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
-        _ => (),
+        Err(_) => (),
     }
     let refuse = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     let found = fs::symlink_metadata(place)?;

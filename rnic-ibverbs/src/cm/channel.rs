@@ -1,6 +1,7 @@
 //! Event channels.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn, reason = "C ABI: entry points")]
 
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -35,7 +36,11 @@ struct Unused(*mut ProgramChannel);
 // under its lock.
 unsafe impl Send for Unused {}
 
-static UNUSED: Mutex<Vec<Unused>> = Mutex::new(Vec::new());
+static UNUSED: Mutex<VecDeque<Unused>> = Mutex::new(VecDeque::new());
+
+/// So many channels stay unused behind their end before the oldest is given out again: a thread that
+/// comes back late is not to wait for another one's events.
+const RESTING: usize = 64;
 
 /// Forgets the parent's channels in a child.
 extern "C" fn renew_unused() {
@@ -48,7 +53,11 @@ pub(super) fn make() -> Result<(*mut rdma_event_channel, Queue), Errno> {
     static NAMED: AtomicBool = AtomicBool::new(false);
     in_children(&NAMED, renew_unused);
     let queue = Arc::new(EventQueue::new()?);
-    let unused = lock(&UNUSED).pop();
+    let unused = {
+        let mut unused = lock(&UNUSED);
+        let is_enough = unused.len() > RESTING;
+        is_enough.then(|| unused.pop_front()).flatten()
+    };
     let channel = unused.map_or_else(new, |unused| unused.0);
     // SAFETY: its memory is never freed, and nobody else is given this channel.
     unsafe {
@@ -103,6 +112,6 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     let queue = lock(&(*made).queue).take();
     if queue.is_some() {
         (*made).public.fd = GONE;
-        lock(&UNUSED).push(Unused(made));
+        lock(&UNUSED).push_back(Unused(made));
     }
 }

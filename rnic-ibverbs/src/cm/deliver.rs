@@ -4,7 +4,8 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
+
+use nix::libc;
 
 use crate::abi::*;
 use crate::cancellation::PutOff;
@@ -27,9 +28,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     let next = match queue_of(channel) {
         Ok(queue) => next_of(&queue),
         // The program has destroyed it on its way out, and this thread would end the process anew, by
-        // another code.
+        // another code. An exit handler may cancel it, and wait for that.
         Err(Errno::EBADF) if exit::has_begun() => loop {
-            thread::park();
+            libc::pause();
         },
         Err(errno) => Err(errno),
     };

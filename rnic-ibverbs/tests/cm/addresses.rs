@@ -20,6 +20,7 @@ pub(crate) fn play(role: &str) -> bool {
             "ports-client" => ports_client(),
             "scope-server" => scope_server(),
             "scope-client" => scope_client(),
+            "cleaned-client" => cleaned_client(),
             _ => return false,
         }
     }
@@ -175,6 +176,18 @@ unsafe fn scope_client() {
         -libc::ECONNRESET
     );
     rdma_destroy_qp(id);
+    ok(rdma_destroy_id(id));
+    rdma_destroy_event_channel(channel);
+}
+
+/// Cleans its environment once it has looked for devices, and asks for no less protection then.
+unsafe fn cleaned_client() {
+    let channel = rdma_create_event_channel();
+    std::env::remove_var("RNIC_REQUIRE_PROTECTION");
+    let mut id = null_mut();
+    ok(rdma_create_id(channel, &mut id, null_mut(), RDMA_PS_TCP));
+    ok(rdma_bind_addr(id, Address::new("[::]:0").pointer()));
+    fails(rdma_listen(id, 1), libc::EINVAL);
     ok(rdma_destroy_id(id));
     rdma_destroy_event_channel(channel);
 }

@@ -1,10 +1,11 @@
 //! How connections and listeners end.
 
+use std::ffi::c_void;
 use std::net::{SocketAddr, TcpListener};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc;
 
@@ -224,13 +225,60 @@ const WAITS: u32 = 0;
 const ASKS: u32 = 1;
 const HAS_RETURNED: u32 = 2;
 
-/// Has the late thread ask. The process fails if that returns.
+/// The late thread.
+static LATE_THREAD: AtomicU64 = AtomicU64::new(0);
+
+// The libc crate has functions that do not unwind, or none.
+unsafe extern "C" {
+    #[link_name = "pthread_create"]
+    fn create_thread(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> i32;
+    fn pthread_cancel(thread: libc::pthread_t) -> i32;
+    fn pthread_timedjoin_np(
+        thread: libc::pthread_t,
+        result: *mut *mut c_void,
+        until: *const libc::timespec,
+    ) -> i32;
+}
+
+/// Has the late thread ask. The process fails if that returns, and if the thread does not end when
+/// it is cancelled, for which an exit handler may wait.
 extern "C" fn ask_late() {
     LATE.store(ASKS, Ordering::Release);
     thread::sleep(Duration::from_millis(100));
     if LATE.load(Ordering::Acquire) == HAS_RETURNED {
         std::process::abort();
     }
+    let thread = LATE_THREAD.load(Ordering::Acquire);
+    let until = SystemTime::now() + Duration::from_secs(10);
+    let until = until.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let until = libc::timespec {
+        tv_sec: until.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    // SAFETY: the thread was created, and nobody else joins it.
+    let joined = unsafe {
+        pthread_cancel(thread);
+        pthread_timedjoin_np(thread, null_mut(), &until)
+    };
+    if joined != 0 {
+        std::process::abort();
+    }
+}
+
+/// Comes back to a channel that is gone when the process ends.
+unsafe extern "C-unwind" fn late(channel: *mut c_void) -> *mut c_void {
+    while LATE.load(Ordering::Acquire) != ASKS {
+        thread::yield_now();
+    }
+    let mut event = null_mut();
+    rdma_get_cm_event(channel.cast(), &mut event);
+    LATE.store(HAS_RETURNED, Ordering::Release);
+    null_mut()
 }
 
 /// Comes back to a channel that is gone: from a thread that goes on, and from one that the end of
@@ -254,19 +302,20 @@ unsafe fn late_client() {
     rdma_destroy_event_channel(channel);
     let others = [rdma_create_event_channel(), rdma_create_event_channel()];
     assert_ne!(others[0], others[1]);
+    // The first one is not given out again yet, and is in the end.
+    assert!(!others.contains(&channel));
+    let is_it = |_| {
+        let new = rdma_create_event_channel();
+        rdma_destroy_event_channel(new);
+        new == channel
+    };
+    assert!((0..1000).any(is_it));
     let id = resolved(others[0], PORT);
     destroy(id);
     for other in others {
         rdma_destroy_event_channel(other);
     }
-    let channel = channel.expose_provenance();
-    thread::spawn(move || {
-        while LATE.load(Ordering::Acquire) != ASKS {
-            thread::yield_now();
-        }
-        let mut event = null_mut();
-        // SAFETY: a channel that was made.
-        unsafe { rdma_get_cm_event(std::ptr::with_exposed_provenance_mut(channel), &mut event) };
-        LATE.store(HAS_RETURNED, Ordering::Release);
-    });
+    let mut thread = 0;
+    ok(create_thread(&mut thread, null(), late, channel.cast()));
+    LATE_THREAD.store(thread, Ordering::Release);
 }

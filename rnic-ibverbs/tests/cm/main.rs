@@ -146,3 +146,12 @@ fn link_local_addresses_have_their_link_on_the_device_of_all_interfaces() {
     let any = [hosts::ANY_BY_SOCKETS; 2];
     hosts::play_on("scopeany", any, "scope-server", "scope-client");
 }
+
+/// Sockets of the kernel protect nothing by our ESP.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn a_program_that_cleans_its_environment_is_protected_nevertheless() {
+    let required = [("RNIC_VIA", "kernel"), ("RNIC_REQUIRE_PROTECTION", "1")];
+    let devices = [&required[..1], &required];
+    hosts::play_on("cleaned", devices, roles::IDLE, "cleaned-client");
+}

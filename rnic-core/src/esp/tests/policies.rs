@@ -270,4 +270,7 @@ fn no_router_has_seen_a_segment_that_is_sealed() {
     // Neither where the association is missing now.
     pair.from.apply(Change::Gone(pair.sa.id));
     assert!(!pair.from.heeds(&too_big(HOSTS[1])));
+    // Nor where the policy is, and protection is required.
+    pair.from = Protection::new(RequiredPorts::all());
+    assert!(!pair.from.heeds(&too_big(HOSTS[1])));
 }
