@@ -69,12 +69,16 @@ pub(crate) struct Pending {
     pub(crate) ird: u16,
     pub(crate) ord: u16,
     pub(crate) mpa_revision: u8,
+    /// Nothing unprotected passes the listener's port.
+    pub(crate) is_protected: bool,
 }
 
 /// What has come to a listener.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerBox {
     pub(crate) requests: VecDeque<Pending>,
+    /// Nothing unprotected passes its port.
+    pub(crate) is_protected: bool,
     /// Why no more come.
     pub(crate) ended: Option<EndReason>,
 }
@@ -186,6 +190,7 @@ impl Boxes {
                     ird,
                     ord,
                     mpa_revision,
+                    is_protected: mailbox.is_protected,
                 });
             }
             Event::RequestGone { request } => {

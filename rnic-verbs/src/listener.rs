@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
-use crate::events::{Boxes, Pending};
+use crate::events::{Boxes, ListenerBox, Pending};
 use crate::private_data::check_private_data;
 use crate::qp::Qp;
 
@@ -42,7 +42,7 @@ impl Device {
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
         let addressed = self.inner.reserve(local, &peers);
         let addressed = addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
-        self.listen_at(addressed, &peers)
+        self.listen_at(addressed, &peers, false)
     }
 
     /// Listens as [`listen_to`](Self::listen_to) does, and lets nothing pass the port, on all
@@ -57,7 +57,7 @@ impl Device {
             Ok((local, both))
         };
         let failed = |why: &NetError| debug!("cannot listen on {local}: {why}");
-        self.listen_at(reserve().inspect_err(failed)?, &peers)
+        self.listen_at(reserve().inspect_err(failed)?, &peers, true)
     }
 
     /// Listens at another TCP port than at that of `local`, which a TCP socket has, and tells it to
@@ -75,7 +75,7 @@ impl Device {
         debug!("who asks the port mapper for {local} is sent to {mapped}");
         let ports = &self.inner.ports;
         ports.keep(mapped, peers.clone(), &reservation);
-        let mut listener = self.listen_at((mapped, reservation), &peers)?;
+        let mut listener = self.listen_at((mapped, reservation), &peers, false)?;
         listener.known = Some(known);
         Ok(listener)
     }
@@ -85,13 +85,14 @@ impl Device {
         &self,
         (local, reservation): (SocketAddr, PortReservation),
         peers: &Peers,
+        is_protected: bool,
     ) -> Result<Listener, Error> {
         let id = ListenerId(self.inner.new_listener());
-        self.inner
-            .router
-            .boxes()
-            .listeners
-            .insert(id, Default::default());
+        let mailbox = ListenerBox {
+            is_protected,
+            ..ListenerBox::default()
+        };
+        self.inner.router.boxes().listeners.insert(id, mailbox);
         self.inner.objects.lock().listeners.insert(id, local);
         // Dropping this removes the mailbox again if a later step fails.
         let listener = Listener {
@@ -358,7 +359,8 @@ impl ConnectRequest {
     }
 
     /// Accepts with an idle queue pair, whose receives should be posted by now. With any other
-    /// queue pair it fails, and the peer is rejected. Of the options, `crc`, `ird`, `ord`,
+    /// queue pair it fails, and the peer is rejected; so it does with `require_protection`, unless
+    /// its listener is one of [`Device::listen_protected`]. Of the options, `crc`, `ird`, `ord`,
     /// `private_data`, `keepalive`, `user_timeout` and `remote_access` apply.
     /// [`Qp::wait_established`] returns the outcome.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
@@ -366,6 +368,12 @@ impl ConnectRequest {
             return Err(Error::OtherDevice("queue pair"));
         }
         check_private_data(&options.private_data, self.pending.mpa_revision)?;
+        if options.require_protection && !self.pending.is_protected {
+            return Err(Error::Net(NetError::Unprotected {
+                address: self.local(),
+                reason: "its listener takes unprotected connections too (`listen_protected`)",
+            }));
+        }
         qp.check_idle()?;
         // A queue pair with a shared receive queue cannot move.
         let is_there = match self.device.moves_connections() {

@@ -2,12 +2,39 @@
 
 use std::time::Duration;
 
+use rnic_core::engine::NetError;
 use rnic_verbs::{
     ConnectError, ConnectionOptions, EndReason, Error, Peers, Prefix, QpCaps, QpState, SendRequest,
     WcStatus,
 };
 
 use crate::fixture::{MIXED, SOON, Side, connected, devices};
+
+/// A responder says to its listener that it must be protected; saying so to a request would be too
+/// late.
+#[test]
+fn a_plain_listener_accepts_nothing_that_must_be_protected() {
+    let (near_device, far_device, address) = devices(MIXED);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    let connecting = ConnectionOptions::default();
+    near.qp.connect(address, None, connecting).unwrap();
+    let request = listener.next_request(SOON).unwrap().unwrap();
+    let options = ConnectionOptions {
+        require_protection: true,
+        ..ConnectionOptions::default()
+    };
+    let accepted = request.accept(&mut far.qp, options);
+    let Err(Error::Net(NetError::Unprotected { reason, .. })) = accepted else {
+        panic!("{accepted:?}");
+    };
+    assert!(reason.contains("`listen_protected`"), "{reason}");
+    let rejected = near.qp.wait_established(SOON);
+    assert!(
+        matches!(rejected, Err(ConnectError::Rejected { .. })),
+        "{rejected:?}"
+    );
+}
 
 #[test]
 fn a_rejected_client_hears_why() {

@@ -3,6 +3,7 @@
 
 mod automatic_ports;
 pub(crate) mod clock;
+mod directory;
 mod domains;
 pub(crate) mod drivers;
 pub(crate) mod error;

@@ -4,11 +4,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::RandomState;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread::sleep;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rnic_core::esp::BLOCK;
 
+use crate::device::directory::make_private;
 use crate::device::netlink::{Association, AssociationSocket, Spent};
 
 /// Where the locks are, one for each network namespace. They are root's.
@@ -132,10 +133,7 @@ impl NumberLock {
 /// Opens a file, which is root's.
 fn create(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)?;
+        make_private(directory)?;
     }
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true).mode(0o600);

@@ -8,14 +8,15 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::mkdtemp;
 
+use crate::device::directory::make_private;
 use crate::device::netlink::Link;
 use rnic_manager::Maker;
 
@@ -110,9 +111,8 @@ impl Drop for Record {
 /// meanwhile.
 fn create_locked(device: &Path) -> io::Result<Lock> {
     loop {
-        let mut private = DirBuilder::new();
         let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        match private.recursive(true).mode(0o700).create(device) {
+        match make_private(device) {
             // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !device.is_file() => {
                 continue;
