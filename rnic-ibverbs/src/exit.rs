@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_millis(500);
 const LONGEST_LEAVING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
 
+/// What rnic does at exit takes less than this.
+pub(crate) const LONGEST_SECONDS: u32 = 4;
+
 /// The thread that ends the process.
 static ENDING: OnceLock<Pid> = OnceLock::new();
 

@@ -28,10 +28,12 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     let next = match queue_of(channel) {
         Ok(queue) => next_of(&queue),
         // The program has destroyed it on its way out, and this thread would end the process anew, by
-        // another code. An exit handler may cancel it, and wait for that.
-        Err(Errno::EBADF) if exit::has_begun() => loop {
-            libc::pause();
-        },
+        // another code: the process is over first. An exit handler may cancel the thread, or wait for
+        // it.
+        Err(Errno::EBADF) if exit::has_begun() => {
+            libc::sleep(exit::LONGEST_SECONDS);
+            Err(Errno::EBADF)
+        }
         Err(errno) => Err(errno),
     };
     match next {
