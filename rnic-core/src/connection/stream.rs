@@ -29,7 +29,7 @@ use crate::wire::mpa::Fpdu;
 
 use super::context::{Context, Upcoming};
 use super::facts::MpaFacts;
-use super::terminate::StreamError;
+use super::terminate::{StreamError, reason_of};
 use super::upper::{LocalEnd, LocalUlp, RdmapUser};
 
 pub(super) use self::built::Built;
@@ -384,7 +384,7 @@ impl Stream {
             self.acked = done;
         } else if let Some(terminate) = user.rdmap.received() {
             context.counters.rdma.terminates_received += 1;
-            let reason = departure::reason_of(terminate, self.rc);
+            let reason = reason_of(terminate, self.rc);
             self.end(reason, context);
         }
     }

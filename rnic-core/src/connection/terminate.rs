@@ -3,7 +3,7 @@
 use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
 use crate::memory::{error::TagError, table::Access};
 use crate::mpa::{MpaError, frame, marker};
-use crate::rdmap::{Outbound, PayloadSource, RdmapError, TerminateCause};
+use crate::rdmap::{Outbound, PayloadSource, RdmapError, ReceivedTerminate, TerminateCause};
 use crate::wire::ddp::{DdpWireError, QueueNumber, Stag, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
@@ -11,11 +11,23 @@ use crate::wire::rdmap::TerminateControl;
 use super::EndReason;
 
 /// What a side says that gives up during the start-up: RFC 6581's local catastrophic error.
-pub(super) const GIVEN_UP: TerminateControl = TerminateControl {
+const GIVEN_UP: TerminateControl = TerminateControl {
     layer: 2,
     error_type: 0,
     code: 0x05,
 };
+
+/// Returns why a stream is over whose peer sent a Terminate. With RC a peer that gives up before the
+/// connection is there has left: to InfiniBand there is no start-up that could fail.
+pub(super) fn reason_of(terminate: &ReceivedTerminate, rc: bool) -> EndReason {
+    match rc && terminate.control == GIVEN_UP {
+        true => EndReason::Peer,
+        false => EndReason::TerminateReceived {
+            control: terminate.control,
+            quoted: terminate.quoted(),
+        },
+    }
+}
 
 /// An error that ends a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -34,6 +34,7 @@ const XDP_FLOORS: [Floor; 9] = [
     &[
         "device/automatic_ports",
         "device/clock",
+        "device/directory",
         "device/lingering",
         "device/listening",
         "device/netlink",

@@ -8,18 +8,19 @@ use rnic_verbs::{
     WcStatus,
 };
 
-use crate::fixture::{MIXED, SOON, Side, connected, devices};
+use crate::fixture::{INLINE, MIXED, SOON, Side, connected, devices, settle};
 
 /// A responder says to its listener that it must be protected; saying so to a request would be too
 /// late.
 #[test]
 fn a_plain_listener_accepts_nothing_that_must_be_protected() {
-    let (near_device, far_device, address) = devices(MIXED);
+    let (near_device, far_device, address) = devices(INLINE);
     let listener = far_device.listen(address).unwrap();
     let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
     let connecting = ConnectionOptions::default();
     near.qp.connect(address, None, connecting).unwrap();
-    let request = listener.next_request(SOON).unwrap().unwrap();
+    settle(&[&near_device, &far_device]);
+    let request = listener.next_request(Duration::ZERO).unwrap().unwrap();
     let options = ConnectionOptions {
         require_protection: true,
         ..ConnectionOptions::default()
@@ -29,7 +30,8 @@ fn a_plain_listener_accepts_nothing_that_must_be_protected() {
         panic!("{accepted:?}");
     };
     assert!(reason.contains("`listen_protected`"), "{reason}");
-    let rejected = near.qp.wait_established(SOON);
+    settle(&[&near_device, &far_device]);
+    let rejected = near.qp.wait_established(Duration::ZERO);
     assert!(
         matches!(rejected, Err(ConnectError::Rejected { .. })),
         "{rejected:?}"

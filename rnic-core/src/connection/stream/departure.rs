@@ -1,26 +1,12 @@
 //! How a connection with the semantics of RC takes it that its peer leaves: as InfiniBand does, where
 //! nothing tells a queue pair so until it sends something.
 
-use crate::connection::terminate::GIVEN_UP;
 use crate::connection::upper::{LocalUlp, RdmapUser};
 use crate::connection::{Context, EndReason, Event};
-use crate::rdmap::ReceivedTerminate;
 use crate::verbs::WcStatus;
 use crate::verbs::qp::{Departure, QpState};
 
 use super::Stream;
-
-/// Returns why a stream is over whose peer sent a Terminate. With RC a peer that gives up before the
-/// connection is there has left: to InfiniBand there is no start-up that could fail.
-pub(super) fn reason_of(terminate: &ReceivedTerminate, rc: bool) -> EndReason {
-    match rc && terminate.control == GIVEN_UP {
-        true => EndReason::Peer,
-        false => EndReason::TerminateReceived {
-            control: terminate.control,
-            quoted: terminate.quoted(),
-        },
-    }
-}
 
 impl Stream {
     /// Sets how the oldest unfinished request completes when the stream ends.
