@@ -20,8 +20,8 @@ impl Ipsec {
     /// The variable that requires protection (1).
     pub const REQUIRED: &str = "RNIC_REQUIRE_PROTECTION";
 
-    /// Returns what the environment says. Fails, with the variable and what it must be, where that
-    /// cannot be read: whoever asks for protection must not go without.
+    /// Returns what the environment says. Fails if a value is not valid: the error names the variable
+    /// and what it must be. A program that asks for protection must not run without it.
     pub fn of_environment() -> Result<Self, String> {
         let value = |name| match env::var(name) {
             Err(env::VarError::NotPresent) => Ok(String::new()),
@@ -44,8 +44,8 @@ impl Ipsec {
         Ok(Self { if_id, required })
     }
 
-    /// Returns what asks for protection that no device has, so that none is opened: where the
-    /// environment cannot be read, it may have asked for it.
+    /// Returns a combination that no device accepts. It stands for an environment that is not valid:
+    /// that may have asked for protection.
     pub(crate) fn refused() -> Self {
         Self {
             if_id: None,

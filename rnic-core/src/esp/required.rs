@@ -39,7 +39,7 @@ impl RequiredPorts {
     /// connection afterwards heed it.
     pub fn require(&self, port: u16) -> Required {
         let ports = self.clone();
-        // Relaxed: whoever is to see it is told of the listener or connection by a channel.
+        // Relaxed: a worker learns of the listener or connection by a channel, which orders the two.
         ports.asked[usize::from(port)].fetch_add(1, Ordering::Relaxed);
         Required { ports, port }
     }

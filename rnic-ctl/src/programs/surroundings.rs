@@ -32,7 +32,7 @@ pub(super) enum Label {
 }
 
 impl Label {
-    /// Returns the same for the libraries.
+    /// Returns this label as the libraries define it.
     pub(super) fn of_libraries(self) -> rnic_ibverbs::Label {
         match self {
             Self::Iwarp => rnic_ibverbs::Label::Iwarp,
