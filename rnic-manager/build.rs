@@ -1,15 +1,8 @@
-//! Sets the cfg `root` where root builds: without it, the tests that need root are ignored.
+//! Says what the host has for tests.
 
-use std::os::unix::fs::MetadataExt;
+#[path = "../xtask/build/host.rs"]
+mod host;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    // Behind a user's build, `sudo -E` builds again.
-    for variable in ["USER", "SUDO_USER", "HOME"] {
-        println!("cargo::rerun-if-env-changed={variable}");
-    }
-    println!("cargo::rustc-check-cfg=cfg(root)");
-    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
-        println!("cargo::rustc-cfg=root");
-    }
+    host::set(&["passrights"]);
 }

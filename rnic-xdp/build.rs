@@ -1,16 +1,18 @@
-//! Compiles the eBPF programs and generates their skeletons; sets the cfg `root`.
+//! Compiles the eBPF programs and generates their skeletons, and says what the host has for tests.
 
 use std::env;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_cargo::SkeletonBuilder;
+
+#[path = "../xtask/build/host.rs"]
+mod host;
 
 /// Names of programs in `ebpf/`.
 const PROGRAMS: [&str; 4] = ["steer", "police", "port", "capture"];
 
 fn main() {
-    set_root();
+    host::set(&["ipsec", "vlan", "vrf", "numa", "cut_frames"]);
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let ebpf = manifest.join("../ebpf");
     println!("cargo::rerun-if-changed={}", ebpf.display());
@@ -40,18 +42,5 @@ fn build(ebpf: &Path, name: &str) {
             "cannot build ebpf/{name}.bpf.c: {error:?}\n\
              The build needs: apt install clang llvm libelf-dev zlib1g-dev linux-libc-dev"
         );
-    }
-}
-
-/// Sets the cfg `root` where root builds: without it, the tests that need root are ignored.
-fn set_root() {
-    println!("cargo::rerun-if-changed=build.rs");
-    // Behind a user's build, `sudo -E` builds again.
-    for variable in ["USER", "SUDO_USER", "HOME"] {
-        println!("cargo::rerun-if-env-changed={variable}");
-    }
-    println!("cargo::rustc-check-cfg=cfg(root)");
-    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
-        println!("cargo::rustc-cfg=root");
     }
 }

@@ -148,6 +148,7 @@ def _(nics):
 @case("own tests over SCTP: a loss on one queue pair holds no other", kinds=("virtio",))
 def _(nics):
     program = of_crate("rnic-verbs")["sctp"]
-    done = nics.bed.guest.run(f"exec {program} --test-threads=1", timeout=300)
+    # The host that builds them may have no SCTP, and so they are ignored there.
+    without = "--skip a_kernel_without_sctp_is_told_of"
+    done = nics.bed.guest.run(f"exec {program} --test-threads=1 --include-ignored {without}", timeout=300)
     expect(done.code == 0, f"they end with {done.code}:", done.output)
-    expect("SKIPPED" not in done.output, "the guest has no SCTP:", done.output)

@@ -7,21 +7,18 @@ use std::sync::{Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 
+use rnic_verbs::rdma::{Netdev, device_of};
 use rnic_verbs::{Device, DeviceConfig, Driving, Ipsec, Via};
 use tracing::warn;
 
 use crate::abi::{IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096};
 use crate::dispatch::{dispatcher, quietly};
 use crate::errno::{Errno, ToErrno, lock};
-use crate::interface::Interface;
 use crate::numbers::Numbers;
 use crate::process::keep_from_children;
 
 /// Names the interfaces, separated by commas.
 const NETDEV: &str = "RNIC_NETDEV";
-
-/// What stands for the interface in the name of a device without one.
-const ANY: &str = "any";
 
 /// The most memory regions and windows of a process.
 pub(crate) const STAGS: u32 = 1 << 16;
@@ -121,7 +118,7 @@ fn netdevs() -> Vec<String> {
         .map(str::trim)
         .filter(|name| !name.is_empty());
     let there = |netdev: &&str| {
-        let is_there = Interface::read(netdev).index != 0;
+        let is_there = Netdev::read(netdev).index != 0;
         if !is_there {
             warn!("{NETDEV}: there is no interface {netdev}");
         }
@@ -131,11 +128,10 @@ fn netdevs() -> Vec<String> {
 }
 
 impl Adapter {
-    pub(crate) fn new((index, netdev): (usize, String)) -> Self {
-        let name = if netdev.is_empty() { ANY } else { &netdev };
+    fn new((index, netdev): (usize, String)) -> Self {
         Self {
             index,
-            name: format!("rnic_{name}"),
+            name: device_of(&netdev),
             netdev,
             numbers: Numbers::new(QUEUE_PAIRS),
             opened: Mutex::default(),
@@ -144,8 +140,8 @@ impl Adapter {
     }
 
     /// Returns the interface as it is now.
-    pub(crate) fn interface(&self) -> Interface {
-        Interface::read(&self.netdev)
+    pub(crate) fn interface(&self) -> Netdev {
+        Netdev::read(&self.netdev)
     }
 
     /// Returns the addresses of the interface, IPv4 first.
@@ -160,7 +156,7 @@ impl Adapter {
 
     /// Returns the MTU of the port: one of `IBV_MTU_*`.
     pub(crate) fn mtu(&self) -> u32 {
-        mtu(Interface::mtu(&self.netdev).unwrap_or(1500))
+        mtu(Netdev::mtu(&self.netdev).unwrap_or(1500))
     }
 
     /// Registers `handler`, which the dispatcher's thread calls whenever connection, listener or

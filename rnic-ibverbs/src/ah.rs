@@ -9,9 +9,9 @@ use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::datagrams::{Destination, GRH_LEN};
 use crate::errno::{Errno, fail, pointer};
-use crate::interface::{address_of, gid_of, socket_address};
 use crate::numbers::{has_port, port_of};
 use crate::objects::{Ah, Pd};
+use rnic_verbs::rdma::{address_of, gid_of, socket_address};
 
 /// The hop limit of an answer, as rdma-core sets it.
 const ANSWER_HOPS: u8 = 0xff;

@@ -16,7 +16,7 @@ use crate::children;
 use crate::context::{Context, shared};
 use crate::errno::{Errno, fail, fail_ptr, pointer};
 use crate::exit;
-use crate::label::Label;
+use crate::label;
 use crate::operations::operations;
 use crate::query;
 use crate::watch;
@@ -64,7 +64,7 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
 impl Device {
     fn new(adapter: &'static Adapter) -> Self {
         let name = &adapter.name;
-        let (node_type, transport_type) = Label::chosen().types();
+        let (node_type, transport_type) = label::types();
         let abi = ibv_device {
             _ops: [null_mut(); 2],
             node_type,

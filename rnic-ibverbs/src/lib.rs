@@ -65,11 +65,9 @@ mod cq_ex;
 mod datagrams;
 mod device;
 mod dispatch;
-mod entry;
 mod errno;
 mod event_queue;
 mod exit;
-mod interface;
 mod kern;
 mod label;
 mod modify;
@@ -98,6 +96,3 @@ mod watch;
 
 mod cm;
 mod rsocket;
-
-pub use entry::{Entry, entries};
-pub use label::Label;

@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rnic_verbs::QpState;
+use rnic_verbs::rdma::Label;
 
 use crate::abi::*;
 use crate::ah::addresses;
 use crate::cancellation::PutOff;
 use crate::datagrams::DatagramQp;
 use crate::errno::{Errno, ToErrno, lock, result};
-use crate::label::Label;
+use crate::label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
 use crate::qp::{forget_completions, forget_mirror, init_of, make_mirror, renew};
@@ -347,7 +348,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         Err(errno) => return result(Err(errno)),
     };
     let settings = lock(&object.settings);
-    let state = match (state_of(object, &settings), Label::chosen()) {
+    let state = match (state_of(object, &settings), label::chosen()) {
         // The kernel's iWARP has no RESET.
         (IBV_QPS_RESET, Label::Iwarp) => IBV_QPS_INIT,
         (state, _) => state,

@@ -5,17 +5,16 @@ use std::mem::offset_of;
 use std::ptr::write_bytes;
 
 use rnic_verbs::MAX_SGE;
+use rnic_verbs::rdma::{FIRMWARE, Lanes, Netdev, PKEY, PORT, gid_of};
 
 use crate::abi::*;
 use crate::adapter::{Adapter, QUEUE_PAIRS, STAGS};
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
 use crate::errno::{Errno, fail};
-use crate::interface::gid_of;
-use crate::label::Label;
+use crate::label;
 use crate::qp::MAX_WR;
 use crate::settings::MAX_READS;
-use crate::system::interface_speed;
 
 /// The most completion queues, and shared receive queues, of a process.
 const MAX_QUEUES: i32 = 1 << 16;
@@ -24,22 +23,12 @@ const MAX_QUEUES: i32 = 1 << 16;
 /// which is nobody's. Programs expect that it is not 0.
 const VENDOR: u32 = 0x00ff_ffff;
 
-/// The only port.
-pub(crate) const PORT: u8 = 1;
-
-/// The only partition: all members, of the default one.
-pub(crate) const PKEY: u16 = 0xffff;
-
-/// The version of the firmware. Whatever the device calls itself, this tells what it is.
-pub(crate) const FIRMWARE: &str = concat!("rnic ", env!("CARGO_PKG_VERSION"));
-
 /// Octets of the port's attributes that programs know which call the exported function.
 const SHORT_PORT_ATTR: usize = offset_of!(ibv_port_attr, port_cap_flags2);
 
-/// Returns a GUID in network byte order: an EUI-64 of the MAC address.
+/// Returns the GUID of a device in network byte order.
 pub(crate) fn guid(adapter: &Adapter) -> u64 {
-    let [a, b, c, d, e, f] = adapter.interface().mac;
-    u64::from_ne_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    u64::from_ne_bytes(adapter.interface().guid())
 }
 
 fn device_attr(adapter: &Adapter) -> ibv_device_attr {
@@ -133,9 +122,9 @@ unsafe fn copy_part<T>(all: &T, to: *mut T, size: usize) {
     write_bytes(to.cast::<u8>().add(known), 0, size - known);
 }
 
-pub(crate) fn port_attr(adapter: &Adapter) -> ibv_port_attr {
+fn port_attr(adapter: &Adapter) -> ibv_port_attr {
     let interface = adapter.interface();
-    let (active_width, active_speed) = speed(&adapter.netdev);
+    let lanes = Lanes::of(Netdev::speed(&adapter.netdev));
     let (state, phys_state) = match interface.is_active {
         // IB_PORT_PHYS_STATE_LINK_UP and _DISABLED.
         true => (IBV_PORT_ACTIVE, 5),
@@ -149,34 +138,13 @@ pub(crate) fn port_attr(adapter: &Adapter) -> ibv_port_attr {
         max_msg_sz: u32::MAX,
         pkey_tbl_len: 1,
         max_vl_num: 1,
-        active_width,
-        active_speed,
-        active_speed_ex: active_speed.into(),
+        active_width: lanes.width,
+        active_speed: lanes.speed,
+        active_speed_ex: lanes.speed.into(),
         phys_state,
         link_layer: IBV_LINK_LAYER_ETHERNET,
         ..ibv_port_attr::default()
     }
-}
-
-/// Returns the width and the speed of a lane, as InfiniBand counts them, that come closest to the
-/// speed of an interface.
-fn speed(netdev: &str) -> (u8, u8) {
-    const WIDTH_1X: u8 = 1;
-    const WIDTH_4X: u8 = 2;
-    const WIDTH_2X: u8 = 16;
-    let megabits = interface_speed(netdev).unwrap_or(1000);
-    let speeds = [
-        (1000, (WIDTH_1X, 1)),
-        (10_000, (WIDTH_1X, 8)),
-        (20_000, (WIDTH_4X, 2)),
-        (25_000, (WIDTH_1X, 32)),
-        (40_000, (WIDTH_4X, 8)),
-        (50_000, (WIDTH_2X, 32)),
-        (100_000, (WIDTH_4X, 32)),
-        (200_000, (WIDTH_4X, 64)),
-    ];
-    let reached = speeds.iter().find(|(most, _)| megabits <= *most);
-    reached.map_or((WIDTH_4X, 128), |(_, speed)| *speed)
 }
 
 /// `query_port`, where the program says how much it knows.
@@ -243,7 +211,7 @@ fn entries(adapter: &Adapter) -> Vec<ibv_gid_entry> {
             gid,
             gid_index,
             port_num: PORT.into(),
-            gid_type: Label::chosen().gid_type(),
+            gid_type: label::gid_type(),
             ndev_ifindex,
         })
         .collect()
@@ -305,7 +273,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     if port != PORT {
         return fail(Errno::EINVAL);
     }
-    *kind = Label::chosen().sysfs_gid_type();
+    *kind = label::sysfs_gid_type();
     0
 }
 

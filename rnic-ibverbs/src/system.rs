@@ -2,11 +2,10 @@
 //! cancelled in them.
 #![allow(unsafe_code, reason = "functions of the C library")]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use nix::libc::{self, ifreq, nfds_t, pollfd};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::libc::{self, nfds_t, pollfd};
 
 use crate::errno::Errno;
 
@@ -80,70 +79,6 @@ pub(crate) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the descriptor was made just now, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
-}
-
-/// Asks the kernel something about a network interface of this thread's network namespace. sysfs
-/// may be that of another one.
-fn ask_interface(name: &str, request: libc::Ioctl, fill: impl FnOnce(&mut ifreq)) -> Option<ifreq> {
-    let octets = name.as_bytes();
-    // SAFETY: zeros are a name of no octets and numbers.
-    let mut asked: ifreq = unsafe { std::mem::zeroed() };
-    // The last octet of a name is zero.
-    if octets.len() >= asked.ifr_name.len() {
-        return None;
-    }
-    for (to, octet) in asked.ifr_name.iter_mut().zip(octets) {
-        *to = *octet as c_char;
-    }
-    fill(&mut asked);
-    let (family, kind) = (AddressFamily::Inet, SockType::Datagram);
-    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).ok()?;
-    // SAFETY: the request has room for the answer, and what `fill` points it to lives as long as
-    // the caller.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut asked) };
-    (done == 0).then_some(asked)
-}
-
-/// Returns the MTU of a network interface.
-pub(crate) fn interface_mtu(name: &str) -> Option<u32> {
-    let answer = ask_interface(name, libc::SIOCGIFMTU, |_| ())?;
-    // SAFETY: the request fills in this member.
-    u32::try_from(unsafe { answer.ifr_ifru.ifru_mtu }).ok()
-}
-
-/// `struct ethtool_cmd` of the kernel.
-#[repr(C)]
-#[derive(Default)]
-struct EthtoolCmd {
-    cmd: u32,
-    supported: u32,
-    advertising: u32,
-    speed: u16,
-    modes: [u8; 6],
-    packets: [u32; 2],
-    speed_hi: u16,
-    mdix: [u8; 2],
-    rest: [u32; 3],
-}
-
-const _: () = assert!(size_of::<EthtoolCmd>() == 44);
-
-/// Returns the speed of a network interface in megabits per second, if it knows it.
-pub(crate) fn interface_speed(name: &str) -> Option<u32> {
-    const ETHTOOL_GSET: u32 = 1;
-    let mut settings = EthtoolCmd {
-        cmd: ETHTOOL_GSET,
-        ..EthtoolCmd::default()
-    };
-    let data = &raw mut settings;
-    ask_interface(name, libc::SIOCETHTOOL, |asked| {
-        asked.ifr_ifru.ifru_data = data.cast();
-    })?;
-    match u32::from(settings.speed_hi) << 16 | u32::from(settings.speed) {
-        // The driver may say so in 16 bits, or in 32.
-        0 | 0xffff | u32::MAX => None,
-        speed => Some(speed),
-    }
 }
 
 /// Registers a function to be called when the process exits.

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
+use rnic_verbs::rdma::Netdev;
 
 use crate::abi::*;
 use crate::adapter::{Adapter, adapters};
 use crate::asynchronous::of_port;
 use crate::dispatch::spawn;
 use crate::errno::Errno;
-use crate::interface::Interface;
 
 /// RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of linux/rtnetlink.h.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
@@ -43,7 +43,7 @@ fn open() -> Result<OwnedFd, Errno> {
 }
 
 /// Compares each interface with how it was, each time when the kernel tells of any change.
-fn follow(socket: &OwnedFd, mut known: Vec<(&'static Adapter, Interface)>) {
+fn follow(socket: &OwnedFd, mut known: Vec<(&'static Adapter, Netdev)>) {
     let mut message = [0; 4096];
     loop {
         match recv(socket.as_raw_fd(), &mut message, MsgFlags::empty()) {

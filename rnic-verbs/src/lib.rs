@@ -135,6 +135,7 @@ mod pd;
 mod ports;
 mod private_data;
 mod qp;
+pub mod rdma;
 mod request;
 pub mod resource;
 mod ring;

@@ -1,5 +1,4 @@
-//! Devices over the kernel's SCTP. Where it has none, one test checks that this is said, and the
-//! others say SKIPPED.
+//! Devices over the kernel's SCTP, if it has it, and what is said if not.
 
 mod common;
 
@@ -26,20 +25,12 @@ fn open() -> Result<Device, OpenError> {
     })
 }
 
-/// Returns two devices on the loopback of a namespace, if this kernel has SCTP.
-fn devices() -> Option<(Namespace, [Device; 2])> {
+/// Returns two devices on the loopback of a namespace.
+fn devices() -> (Namespace, [Device; 2]) {
     let namespace = Namespace::new("sctp").unwrap();
     namespace.ip("link set lo up").unwrap();
-    let opened = namespace.run(|| open().and_then(|first| Ok([first, open()?])));
-    match opened {
-        Ok(devices) => Some((namespace, devices)),
-        Err(why) => {
-            assert!(matches!(why, OpenError::NoSctp), "{why}");
-            assert!(why.to_string().contains("modprobe sctp"), "{why}");
-            println!("SKIPPED: {why}");
-            None
-        }
-    }
+    let devices = namespace.run(|| [open().unwrap(), open().unwrap()]);
+    (namespace, devices)
 }
 
 /// A queue pair with its completion queue, and memory for a message each way.
@@ -124,11 +115,18 @@ fn drop_stream_0(namespace: &Namespace) {
 }
 
 #[test]
+#[cfg_attr(sctp, ignore = "needs a kernel without SCTP")]
+fn a_kernel_without_sctp_is_told_of() {
+    let why = open().err().unwrap();
+    assert!(matches!(why, OpenError::NoSctp), "{why}");
+    assert!(why.to_string().contains("modprobe sctp"), "{why}");
+}
+
+#[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn a_loss_on_one_queue_pair_does_not_hold_another() {
-    let Some((namespace, devices)) = devices() else {
-        return;
-    };
+    let (namespace, devices) = devices();
     // It takes stream 0.
     let (mut held, mut held_peer) = connect(&namespace, &devices);
     let (mut client, mut server) = connect(&namespace, &devices);
@@ -155,10 +153,9 @@ fn a_loss_on_one_queue_pair_does_not_hold_another() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn queue_pairs_that_end_leave_the_association_to_the_others() {
-    let Some((namespace, devices)) = devices() else {
-        return;
-    };
+    let (namespace, devices) = devices();
     let (mut client, mut server) = connect(&namespace, &devices);
     for round in 0..5 {
         let (mut first, mut second) = connect(&namespace, &devices);
@@ -180,10 +177,9 @@ fn queue_pairs_that_end_leave_the_association_to_the_others() {
 /// What was built for a wider path is cut by SCTP, and then no more is.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn a_path_may_become_narrower() {
-    let Some((namespace, devices)) = devices() else {
-        return;
-    };
+    let (namespace, devices) = devices();
     namespace.ip("link set lo mtu 1500").unwrap();
     let (mut client, mut server) = connect(&namespace, &devices);
     for round in 0..60 {
@@ -206,10 +202,9 @@ fn end_of(devices: &[Device; 2], end: &mut End) -> EndReason {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn a_session_fails_after_its_user_timeout_and_the_others_go_on() {
-    let Some((namespace, devices)) = devices() else {
-        return;
-    };
+    let (namespace, devices) = devices();
     let options = ConnectionOptions {
         user_timeout: Some(Duration::from_secs(1)),
         ..ConnectionOptions::default()
@@ -230,10 +225,9 @@ fn a_session_fails_after_its_user_timeout_and_the_others_go_on() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn a_silent_peer_is_probed_and_one_that_is_gone_is_found_out() {
-    let Some((namespace, devices)) = devices() else {
-        return;
-    };
+    let (namespace, devices) = devices();
     let options = ConnectionOptions {
         keepalive: Some(Keepalive {
             idle: Duration::from_millis(300),
@@ -260,10 +254,9 @@ fn a_silent_peer_is_probed_and_one_that_is_gone_is_found_out() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn who_wants_several_workers_is_told_that_there_is_one() {
-    let Some((namespace, _)) = devices() else {
-        return;
-    };
+    let (namespace, _) = devices();
     let config = DeviceConfig {
         via: Via::Sctp,
         driving: Driving::Threads {
@@ -293,10 +286,9 @@ fn send(association: &mut impl AssociationSocket, octets: &[u8]) {
 /// of them.
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
 fn what_an_abort_drops_was_not_acknowledged() {
-    let Some((namespace, _)) = devices() else {
-        return;
-    };
+    let (namespace, _) = devices();
     namespace.run(|| {
         let interface = KernelInterface::open(Some("lo")).unwrap();
         let net = KernelNet::new(&interface, Protocol::Sctp, CongestionAlgorithm::Cubic);

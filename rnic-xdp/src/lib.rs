@@ -20,7 +20,7 @@ pub use device::interface::{
     ZeroCopyChoice,
 };
 pub use device::listening::users_listening;
-pub use device::netlink::{NetlinkError, device_name};
+pub use device::netlink::{NetlinkError, device_name, link_mtu, link_speed};
 pub use device::port_mapper::Mapping;
 pub use device::reserve::XdpNet;
 pub use device::routes::LinkState;

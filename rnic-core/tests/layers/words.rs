@@ -66,7 +66,7 @@ const LOGS: &[&str] = &[
 
 /// The files that know what carries the frames of a device: in rnic-verbs only those that open it.
 /// rnicd gives out the devices. What of rnic-ctl speaks with rnicd alone is not among them.
-const PORTS: [&str; 16] = [
+const PORTS: [&str; 17] = [
     "rnic-ctl/src/capture",
     "rnic-ctl/src/device",
     "rnic-ctl/src/doctor",
@@ -82,6 +82,7 @@ const PORTS: [&str; 16] = [
     "rnic-verbs/src/open",
     "rnic-verbs/src/open_error",
     "rnic-verbs/src/interface",
+    "rnic-verbs/src/rdma/netdev",
     "rnicd/src",
 ];
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use rnic_verbs::{Ipsec, Via, if_id};
+use rnic_verbs::{Ipsec, Via, if_id, rdma};
 
 use super::devices::{Devices, VARIABLE};
 use super::libraries::PRELOADED;
@@ -32,11 +32,11 @@ pub(super) enum Label {
 }
 
 impl Label {
-    /// Returns this label as the libraries define it.
-    pub(super) fn of_libraries(self) -> rnic_ibverbs::Label {
+    /// Returns this label as devices know it.
+    pub(super) fn of_devices(self) -> rdma::Label {
         match self {
-            Self::Iwarp => rnic_ibverbs::Label::Iwarp,
-            Self::Roce => rnic_ibverbs::Label::Roce,
+            Self::Iwarp => rdma::Label::Iwarp,
+            Self::Roce => rdma::Label::Roce,
         }
     }
 

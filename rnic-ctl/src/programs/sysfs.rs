@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use nix::unistd::geteuid;
-use rnic_ibverbs::Entry;
+use rnic_verbs::rdma::{self, Entry};
 
 use super::devices::Devices;
 use super::surroundings::Label;
@@ -55,7 +55,7 @@ pub(super) fn made(
         Label::Roce => Sysfs::Yes,
     };
     (chosen.unwrap_or(by_label) == Sysfs::Yes).then(|| {
-        let entries = rnic_ibverbs::entries(&devices.names, label.of_libraries());
+        let entries = rdma::entries(&devices.names, label.of_devices());
         let tree = tree(&entries, Path::new("/sys"));
         write(&tree, &places())
     })

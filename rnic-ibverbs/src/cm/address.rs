@@ -18,7 +18,7 @@ use crate::abi::rdma_sockaddr;
 use crate::adapter::{self, Adapter, adapters};
 use crate::cm::mapping::{self, Use};
 use crate::errno::Errno;
-use crate::interface::socket_address;
+use rnic_verbs::rdma::socket_address;
 
 /// How long a TCP port is waited for that belongs to a process which has ended, one that this
 /// process may just have released, and how often to look.

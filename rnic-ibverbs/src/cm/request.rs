@@ -16,7 +16,7 @@ use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase, State};
 use crate::cm::sidr::{self, Peer};
 use crate::cm::verbs;
-use crate::interface::socket_address;
+use rnic_verbs::rdma::socket_address;
 
 /// Tells an id that a peer asks for a connection. Rejects the peer if too many wait already.
 pub(super) fn tell(id: &Arc<Id>, asked: ConnectRequest) {

@@ -13,12 +13,12 @@ use crate::cm::sidr;
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::device::context_of;
 use crate::errno::{Errno, ToErrno, lock};
-use crate::interface::gid_of;
 use crate::modify::ibv_modify_qp;
 use crate::objects::{Cq, Qp};
 use crate::pd::ibv_alloc_pd;
 use crate::qp::{create_numbered, create_unnumbered, ibv_destroy_qp};
 use crate::srq::{create_srq_ex as make_srq, ibv_destroy_srq};
+use rnic_verbs::rdma::gid_of;
 
 pub(super) use crate::settings::MAX_READS;
 

@@ -16,8 +16,8 @@ use tracing::debug;
 use crate::datagrams::destination::Destination;
 use crate::datagrams::endpoint::{AHEAD, Id, Request};
 use crate::errno::{Errno, ToErrno};
-use crate::interface::gid_of;
 use crate::numbers::port_of;
+use rnic_verbs::rdma::gid_of;
 
 /// Datagrams of a link that are posted at most. More wait.
 const MOST_POSTED: usize = 1024;

@@ -28,8 +28,8 @@ use tracing::debug;
 use crate::adapter::Adapter;
 use crate::connections;
 use crate::errno::{Errno, lock};
-use crate::interface::gid_of;
 use crate::numbers::port_of;
+use rnic_verbs::rdma::gid_of;
 
 use endpoint::{Endpoint, Id};
 use service::{Outgoing, Service};

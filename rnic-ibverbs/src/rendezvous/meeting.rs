@@ -13,11 +13,11 @@ use crate::abi::{
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QPS_ERR,
     IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTS,
 };
-use crate::interface::gid_of;
 use crate::objects::Qp;
 use crate::rendezvous::reject::reject;
 use crate::rendezvous::waiting::Waiting;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
+use rnic_verbs::rdma::gid_of;
 
 /// How long a side waits before it tries again for the first time, and at most. The pause doubles.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(1);

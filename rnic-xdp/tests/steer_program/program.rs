@@ -266,9 +266,9 @@ impl<'obj> Rig<'obj> {
         assert_eq!(verdict, expected, "{frame:02x?}");
     }
 
-    /// Runs the program on a frame in several buffers, of which the first one has `linear` octets.
-    /// Returns its action, or `None` if the kernel cannot cut frames so (before Linux 6.18).
-    pub(crate) fn run_in_pieces(&self, frame: &[u8], linear: usize) -> Option<u32> {
+    /// Runs the program on a frame in several buffers, of which the first one has `linear` octets,
+    /// and returns its action. Linux cuts frames so since 6.18.
+    pub(crate) fn run_in_pieces(&self, frame: &[u8], linear: usize) -> u32 {
         // data and data_end of struct xdp_md, from 0 on; the rest is zero.
         let mut context = [0; 24];
         context[4..8].copy_from_slice(&(linear as u32).to_ne_bytes());
@@ -278,11 +278,7 @@ impl<'obj> Rig<'obj> {
             ..Default::default()
         };
         let output = self.skeleton.progs.rnic_steer.test_run(input);
-        match output {
-            Ok(output) => Some(output.return_value),
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::InvalidInput => None,
-            Err(error) => panic!("{error}"),
-        }
+        output.unwrap().return_value
     }
 }
 

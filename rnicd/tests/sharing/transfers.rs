@@ -7,15 +7,13 @@ use crate::exchange::Initiator;
 use crate::peer::{PORT, Peer, open};
 use crate::rig::{NIC, PEER_NIC, Rig, VLAN};
 
-/// A client connects to the peer at each address, and the peer to the client.
-fn both_ways(mtu: u32) {
-    let rig = Rig::new(mtu, "");
-    let mut near = vec!["10.9.0.1".to_owned(), "[fd09::1]".into()];
-    let mut far = vec!["10.9.0.2".to_owned(), "[fd09::2]".into()];
-    if rig.add_vlan() {
-        near.push(format!("10.9.{VLAN}.1"));
-        far.push(format!("10.9.{VLAN}.2"));
-    }
+/// The addresses of the host, and of the peer.
+const NEAR: [&str; 2] = ["10.9.0.1", "[fd09::1]"];
+const FAR: [&str; 2] = ["10.9.0.2", "[fd09::2]"];
+
+/// A client connects to the peer at each of its addresses `far`, and the peer to the client at each
+/// of `near`.
+fn both_ways(rig: &Rig, near: &[&str], far: &[&str]) {
     let peer = Peer::serve(&rig.far, PEER_NIC);
     for (seed, address) in far.iter().enumerate() {
         let mut client = rig.open_client(ALICE);
@@ -45,13 +43,23 @@ fn both_ways(mtu: u32) {
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_connects_and_is_connected_to() {
-    both_ways(1500);
+    both_ways(&Rig::new(1500, ""), &NEAR, &FAR);
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+#[cfg_attr(all(root, not(vlan)), ignore = "needs a kernel with VLANs")]
+fn a_client_connects_and_is_connected_to_over_a_vlan() {
+    let rig = Rig::new(1500, "");
+    rig.add_vlan();
+    let [near, far] = [1, 2].map(|last| format!("10.9.{VLAN}.{last}"));
+    both_ways(&rig, &[&near], &[&far]);
 }
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_client_uses_jumbo_frames() {
-    both_ways(9000);
+    both_ways(&Rig::new(9000, ""), &NEAR, &FAR);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use rustix::net::netlink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::NetlinkError;
-use super::link::Link;
+use super::link::{Link, named};
 use super::message::{Attributes, Builder, Message};
 use super::socket::{Groups, ReplyMode, Socket};
 
@@ -15,6 +15,8 @@ const CONTROL_FAMILY_NAME: u16 = 2;
 
 const ETHTOOL_HEADER: u16 = 1;
 const ETHTOOL_HEADER_DEV_INDEX: u16 = 1;
+const ETHTOOL_LINKMODES_GET: u8 = 4;
+const ETHTOOL_LINKMODES_SPEED: u16 = 5;
 const ETHTOOL_FEATURES_GET: u8 = 11;
 const ETHTOOL_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_BITSET_BITS: u16 = 3;
@@ -183,6 +185,13 @@ impl Generic {
         })
     }
 
+    /// Returns the speed of a link in megabits per second, or `None` if that is not known. Fails
+    /// with EOPNOTSUPP if the driver does not state it.
+    fn speed(&mut self, link: u32) -> Result<Option<u32>, NetlinkError> {
+        let messages = self.ethtool("read the speed", ETHTOOL_LINKMODES_GET, link)?;
+        Ok(first(&messages, read_speed))
+    }
+
     /// Returns the number of descriptors in a receive ring. Fails with EOPNOTSUPP if the driver
     /// does not state it.
     pub(crate) fn receive_ring(&mut self, link: u32) -> Result<u32, NetlinkError> {
@@ -284,6 +293,13 @@ fn about(family: u16, flags: u16, command: u8, link: u32) -> Builder {
         .nested(ETHTOOL_HEADER, &[(ETHTOOL_HEADER_DEV_INDEX, &index)])
 }
 
+/// Reads the speed of a link. Drivers have 0 or all ones where they do not know it, the latter in
+/// 16 bits or in 32.
+fn read_speed(attributes: Attributes<'_>) -> Option<u32> {
+    let speed = attributes.value(ETHTOOL_LINKMODES_SPEED)?;
+    (!matches!(speed, 0 | 0xffff | u32::MAX)).then_some(speed)
+}
+
 /// Reads a queue, if it has a NAPI instance.
 fn queue_napi(attributes: Attributes<'_>) -> Option<QueueNapi> {
     let napi = attributes.value(NETDEV_QUEUE_NAPI_ID)?;
@@ -321,6 +337,13 @@ fn first<T>(messages: &[Message], read: impl Fn(Attributes<'_>) -> Option<T>) ->
     read(attributes)
 }
 
+/// Returns the speed of a device in megabits per second, if its driver knows it. The device is one
+/// of the network namespace of this thread.
+pub fn link_speed(name: &str) -> Option<u32> {
+    let link = named(name)?;
+    Generic::open().ok()?.speed(link.index).ok()?
+}
+
 /// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does
 /// not report it.
 pub(crate) fn rx_queues(link: &Link) -> u32 {
@@ -354,6 +377,17 @@ mod tests {
             transformation: 2,
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_speed_that_is_not_known_is_none() {
+        let speed = |speed: u32| {
+            let reply = Builder::new(40, 0, &GenericHeader::new(ETHTOOL_LINKMODES_GET))
+                .attribute(ETHTOOL_LINKMODES_SPEED, &speed.to_ne_bytes());
+            first(&parse(&reply.finish(1)), read_speed)
+        };
+        assert_eq!(speed(25_000), Some(25_000));
+        assert_eq!([0, 0xffff, u32::MAX].map(speed), [None; 3]);
     }
 
     #[test]

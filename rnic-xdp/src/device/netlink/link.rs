@@ -335,8 +335,17 @@ pub(crate) fn link_by_name(
 /// Returns the first name of a device that this one is a name of, in the network namespace of this
 /// thread.
 pub fn device_name(name: &str) -> Option<String> {
+    Some(named(name)?.name)
+}
+
+/// Returns the MTU of a device in octets, in the network namespace of this thread.
+pub fn link_mtu(name: &str) -> Option<u32> {
+    Some(named(name)?.mtu)
+}
+
+pub(super) fn named(name: &str) -> Option<Link> {
     let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, name));
-    Some(link.ok()??.name)
+    link.ok()?
 }
 
 /// Looks up a device by its index. Returns `None` if there is none.

@@ -24,14 +24,15 @@ pub(crate) use address::{Address, addresses};
 pub(crate) use association::{Association, AssociationSocket, Spent};
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
+pub use generic::link_speed;
 pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures, rx_queues};
 pub(crate) use iwpmd::Iwpmd;
 #[cfg(test)]
 pub(crate) use link::Vlan;
-pub use link::device_name;
 pub(crate) use link::{
     AttachedXdp, Link, LinkChange, XdpAttachment, link_by_index, link_by_name, links,
 };
+pub use link::{device_name, link_mtu};
 pub(crate) use lower::Lower;
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour, neighbours};

@@ -181,15 +181,13 @@ fn destinations_behind_a_gateway_have_its_mac_address() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+#[cfg_attr(all(root, not(vlan)), ignore = "needs a kernel with VLANs")]
 fn vlans_are_found_by_their_routes() {
     let mut rig = Rig::new("vlan");
     for (namespace, netdev, address) in [(&rig.east, "east", 1), (&rig.west, "west", 2)] {
-        let made = namespace.ip(&format!("link add link {netdev} name v42 type vlan id 42"));
-        if let Err(error) = made {
-            assert!(error.to_string().contains("Unknown device type"), "{error}");
-            eprintln!("SKIPPED: vlans_are_found_by_their_routes needs a kernel with VLANs");
-            return;
-        }
+        namespace
+            .ip(&format!("link add link {netdev} name v42 type vlan id 42"))
+            .unwrap();
         namespace
             .ip(&format!("addr add 10.42.0.{address}/24 dev v42"))
             .unwrap();

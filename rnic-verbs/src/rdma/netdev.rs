@@ -6,29 +6,28 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 
-use crate::system::interface_mtu;
-
 /// A network interface as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub struct Netdev {
     /// Its index, 0 if there is no such interface.
-    pub(crate) index: u32,
-    pub(crate) mac: [u8; 6],
+    pub index: u32,
+    /// The MAC address, zero if it has none.
+    pub mac: [u8; 6],
     /// The link is up.
-    pub(crate) is_active: bool,
+    pub is_active: bool,
     /// IPv4 addresses first.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
     /// Its link-local addresses, each with the index of its link. All of the host together have
     /// several links.
-    pub(crate) on_links: Vec<(Ipv6Addr, u32)>,
+    pub on_links: Vec<(Ipv6Addr, u32)>,
 }
 
-impl Interface {
+impl Netdev {
     /// So many entries of the table of GIDs are there in any case.
-    pub(crate) const FIRST_GIDS: usize = 4;
+    pub const FIRST_GIDS: usize = 4;
 
     /// Reads an interface. Without a name it is all of the host together.
-    pub(crate) fn read(netdev: &str) -> Self {
+    pub fn read(netdev: &str) -> Self {
         let mut read = Self {
             index: if_nametoindex(netdev).unwrap_or(0),
             ..Self::default()
@@ -62,7 +61,7 @@ impl Interface {
     }
 
     /// Returns whether it has an address, on this link if one is named.
-    pub(crate) fn has(&self, ip: IpAddr, link: Option<u32>) -> bool {
+    pub fn has(&self, ip: IpAddr, link: Option<u32>) -> bool {
         self.addresses.contains(&ip)
             && link.is_none_or(|link| {
                 let mut on_links = self.on_links.iter();
@@ -72,7 +71,7 @@ impl Interface {
 
     /// Returns the link of an own address, which is that of its peers, if that is link-local. It is
     /// 0 if several links have the address.
-    pub(crate) fn link_of(&self, ip: IpAddr) -> u32 {
+    pub fn link_of(&self, ip: IpAddr) -> u32 {
         let mut links = self.on_links.iter().filter(|(own, _)| *own == ip);
         match (links.next(), links.next()) {
             (Some((_, link)), None) => *link,
@@ -83,24 +82,35 @@ impl Interface {
     /// Returns the address that is the GID at an index of the table. The first entries are there in
     /// any case: guides tell people to choose 1 or 3, where adapters have the GID of RoCE v2 and an
     /// IPv4 address.
-    pub(crate) fn at_gid_index(&self, index: usize) -> Option<IpAddr> {
+    pub fn at_gid_index(&self, index: usize) -> Option<IpAddr> {
         let first = self.addresses.first();
         let first = first.filter(|_| index < Self::FIRST_GIDS);
         self.addresses.get(index).or(first).copied()
     }
 
-    /// Returns the MTU, if the interface is there. That of all together is that of the kernel within
+    /// Returns the MTU in octets, if the interface is there. That of all together is that of the kernel within
     /// the host.
-    pub(crate) fn mtu(netdev: &str) -> Option<u32> {
+    pub fn mtu(netdev: &str) -> Option<u32> {
         if netdev.is_empty() {
             return Some(u32::from(u16::MAX));
         }
-        interface_mtu(netdev)
+        rnic_xdp::link_mtu(netdev)
+    }
+
+    /// Returns the speed in megabits per second, if the driver tells it.
+    pub fn speed(netdev: &str) -> Option<u32> {
+        rnic_xdp::link_speed(netdev)
+    }
+
+    /// Returns the GUID: an EUI-64 of the MAC address.
+    pub fn guid(&self) -> [u8; 8] {
+        let [a, b, c, d, e, f] = self.mac;
+        [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
     }
 }
 
 /// Returns the name of the interface that has an address.
-pub(crate) fn holder(ip: IpAddr) -> Option<String> {
+pub fn holder(ip: IpAddr) -> Option<String> {
     let mut all = getifaddrs().ok()?;
     let has = |address: &SockaddrStorage| {
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
@@ -111,7 +121,7 @@ pub(crate) fn holder(ip: IpAddr) -> Option<String> {
 }
 
 /// Returns the GID of an address.
-pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
+pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -119,7 +129,7 @@ pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
 }
 
 /// Returns a socket address, on this interface where the address alone does not say which.
-pub(crate) fn socket_address(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
+pub fn socket_address(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match ip {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {
             SocketAddr::V6(SocketAddrV6::new(ip, port, 0, interface))
@@ -129,7 +139,7 @@ pub(crate) fn socket_address(ip: IpAddr, port: u16, interface: u32) -> SocketAdd
 }
 
 /// Returns the address that a GID is.
-pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
+pub fn address_of(gid: [u8; 16]) -> IpAddr {
     IpAddr::V6(gid.into()).to_canonical()
 }
 
@@ -147,10 +157,10 @@ mod tests {
     #[test]
     fn a_link_local_address_is_of_its_links() {
         let [a, b]: [Ipv6Addr; 2] = ["fe80::a", "fe80::b"].map(|ip| ip.parse().unwrap());
-        let all = Interface {
+        let all = Netdev {
             addresses: vec![IpAddr::from([127, 0, 0, 1]), a.into(), b.into(), b.into()],
             on_links: vec![(a, 2), (b, 2), (b, 3)],
-            ..Interface::default()
+            ..Netdev::default()
         };
         for (ip, link, has) in [
             (a, None, true),
