@@ -83,20 +83,13 @@ fn rnicd() -> PathBuf {
     DeviceConfig::new("").manager.unwrap_or_default()
 }
 
-/// Returns what the environment said of IPsec when the program looked for devices first. A program
-/// that cleans its environment afterwards is to be protected nevertheless.
-fn ipsec() -> &'static Result<Ipsec, String> {
-    static IPSEC: OnceLock<Result<Ipsec, String>> = OnceLock::new();
-    IPSEC.get_or_init(Ipsec::of_environment)
-}
-
 fn netdevs() -> Vec<String> {
     if let Err(why) = Via::of_environment() {
         // A program that goes on with another way would not be told of it.
         eprintln!("rnic: {}: {why}", Via::VARIABLE);
         return Vec::new();
     }
-    if let Err(why) = ipsec() {
+    if let Err(why) = Ipsec::of_environment() {
         // Nor would one that goes on unprotected.
         eprintln!("rnic: {why}");
         return Vec::new();
@@ -204,11 +197,7 @@ impl Adapter {
     fn open(&'static self, process: u32) -> Result<Opened, Errno> {
         keep_from_children();
         let failed = |why: &dyn std::fmt::Display| warn!("cannot open {}: {why}", self.netdev);
-        let config = self.config().map_err(|why| {
-            failed(&why);
-            Errno::EINVAL
-        })?;
-        let device = quietly(|| Device::open_with(&config)).map_err(|why| {
+        let device = quietly(|| Device::open_with(&self.config())).map_err(|why| {
             failed(&why);
             why.errno()
         })?;
@@ -248,15 +237,13 @@ impl Adapter {
         }
     }
 
-    fn config(&self) -> Result<DeviceConfig, String> {
-        let mut config = DeviceConfig {
+    fn config(&self) -> DeviceConfig {
+        DeviceConfig {
             driving: Driving::Standby,
             stags: STAGS,
             queue_pairs: QUEUE_PAIRS,
             ..DeviceConfig::new(&*self.netdev)
-        };
-        ipsec().clone()?.apply(&mut config.interface);
-        Ok(config)
+        }
     }
 }
 

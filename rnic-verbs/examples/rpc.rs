@@ -158,7 +158,9 @@ fn call(netdev: &str, address: &str, calls: &str) -> Outcome<()> {
     let place = |n: usize| [inbox.sge(n * MESSAGE, MESSAGE as u32)];
     let options = ConnectionOptions::with_patience(PATIENCE);
     let server = match qp.connect_blocking(address.parse()?, None, options) {
-        Err(ConnectError::Rejected { private_data, .. }) => return Err(text(&private_data).into()),
+        Err(ConnectError::Rejected {
+            private_data: why, ..
+        }) if !why.is_empty() => Err(text(&why))?,
         outcome => outcome?,
     };
     let [credits @ 1..=CREDITS] = server.private_data[..] else {

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::num::NonZeroU32;
+use std::sync::OnceLock;
 
 use rnic_xdp::InterfaceConfig;
 
@@ -20,9 +21,16 @@ impl Ipsec {
     /// The variable that requires protection (1).
     pub const REQUIRED: &str = "RNIC_REQUIRE_PROTECTION";
 
-    /// Returns what the environment says. Fails if a value is not valid: the error names the variable
-    /// and what it must be. A program that asks for protection must not run without it.
+    /// Returns what the environment said when this process asked first: a program that cleans its
+    /// environment afterwards is to be protected nevertheless. Fails if a value is not valid: the
+    /// error names the variable and what it must be. A program that asks for protection must not run
+    /// without it.
     pub fn of_environment() -> Result<Self, String> {
+        static FIRST: OnceLock<Result<Ipsec, String>> = OnceLock::new();
+        FIRST.get_or_init(Self::read).clone()
+    }
+
+    fn read() -> Result<Self, String> {
         let value = |name| match env::var(name) {
             Err(env::VarError::NotPresent) => Ok(String::new()),
             Err(why) => Err(format!("{name}: {why}")),
@@ -54,7 +62,7 @@ impl Ipsec {
     }
 
     /// Sets it for an interface.
-    pub fn apply(self, interface: &mut InterfaceConfig) {
+    pub(crate) fn apply(self, interface: &mut InterfaceConfig) {
         interface.ipsec_if_id = self.if_id;
         interface.require_protection = self.required;
     }

@@ -18,7 +18,9 @@ fn all_clients_get_all_replies() {
         .map(|host| host.start("rpc", "call", &[&address, "3000"]))
         .into();
     for client in clients {
-        let said = client.succeed().output;
+        let ended = client.finish();
+        assert!(ended.succeeded, "{ended:?}; {}", server.errors());
+        let said = ended.output;
         assert!(said.starts_with("3000 calls, "), "{said}");
         assert!(said.contains(" a second; half within "), "{said}");
     }
