@@ -69,7 +69,7 @@ def _(bench):
     expect((OURS, ACCEPT, bench.port) in seen, "we did not tell the port", seen)
 
 
-@case("port mapper: we connect", frames_only=True)
+@case("port mapper: we connect")
 def _(bench):
     with iwpmd(bench), bench.capture() as capture:
         server = bench.siw_serves("rping -s -v -V -C 3 -p {port}")
@@ -81,7 +81,7 @@ def _(bench):
            "not a Request, an Accept and an Acknowledgment", seen)
 
 
-@case("port mapper: iwpmd knows no listener", frames_only=True)
+@case("port mapper: iwpmd knows no listener")
 def _(bench):
     with iwpmd(bench), bench.capture() as capture:
         client = ours(bench, "rping -c -v -V -C 3 -p {port} -a {host}")

@@ -1,7 +1,9 @@
 """Programs of our own in C, of kinds that the distribution has none of. They are in
 ci/programs.d/c."""
 
-from programs import ALONE, ONE_HOST, SHARED, Case, table
+from programs import ALONE, FROM_XDP, KERNEL, KERNEL_HOST, ONE_HOST, SHARED, Case, table
+
+SERVER_BY_SOCKETS = (KERNEL, KERNEL_HOST, FROM_XDP)
 
 
 def pair(name, program, server="server", client="client", place="own", **how):
@@ -10,13 +12,14 @@ def pair(name, program, server="server", client="client", place="own", **how):
 
 table(
     pair("killed in ibv_get_cq_event", "killed", port=7480, server_says=(r"client 5 is gone",)),
-    # Over sockets both are TCP sockets of the kernel, and the number is one.
-    pair("one number for TCP and RDMA", "one_number", port=7490, kernel=True, frames_only=True, server_says=(r"both were served",)),
+    # Over sockets of the server both are TCP sockets of its kernel, and the number is one.
+    pair("one number for TCP and RDMA", "one_number", port=7490, kernel=True, left_out=SERVER_BY_SOCKETS,
+         server_says=(r"both were served",)),
     Case("one number for TCP and RDMA, RDMA first", "{own}/one_number client {server}",
-         "env RNIC_PORT_MAPPER=always {own}/one_number first {server}", port=7490, kernel=True, frames_only=True,
+         "env RNIC_PORT_MAPPER=always {own}/one_number first {server}", port=7490, kernel=True, left_out=SERVER_BY_SOCKETS,
          server_says=(r"both were served",)),
     Case("one number for TCP and RDMA, which rdma_cm chooses", "{own}/one_number asker {server}",
-         "env RNIC_PORT_MAPPER=always {own}/one_number chosen {server}", port=7490, kernel=True, frames_only=True,
+         "env RNIC_PORT_MAPPER=always {own}/one_number chosen {server}", port=7490, kernel=True, left_out=SERVER_BY_SOCKETS,
          server_says=(r"both were served",)),
     pair("cancelled while it posts and polls", "cancelled", port=7481, says=(r"300 threads were cancelled",)),
     pair("posting behind ERR", "posted_late", port=7471, says=(r"200 queue pairs ended",)),

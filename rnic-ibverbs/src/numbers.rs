@@ -35,15 +35,16 @@ pub(crate) struct Numbers {
     blocks: Mutex<Vec<Block>>,
 }
 
-/// The numbers with the same port.
+/// The numbers with the same port. Those of a port that was closed are kept while they rest: it may
+/// be this process's again.
 #[derive(Debug)]
 struct Block {
     port: u16,
     queue_pairs: [Option<QpNumber>; BEHIND_A_PORT],
     /// The lower bits of free numbers, and when they were given back. The longest unused is first.
     free: VecDeque<(u8, Option<Instant>)>,
-    /// Nobody listens at the port any more.
-    is_retired: bool,
+    /// This process listens at the port.
+    is_open: bool,
 }
 
 impl Block {
@@ -52,14 +53,24 @@ impl Block {
             port,
             queue_pairs: [None; BEHIND_A_PORT],
             free: (0..=u8::MAX).map(|index| (index, None)).collect(),
-            is_retired: false,
+            is_open: true,
         }
     }
 
-    /// Returns whether its next number has rested.
+    /// Returns whether it has a number that has rested.
     fn is_ready(&self, now: Instant) -> bool {
-        let next = self.free.front();
-        next.is_some_and(|(_, since)| since.is_none_or(|since| now >= since + REST))
+        self.is_open && self.free.front().is_some_and(|next| has_rested(next, now))
+    }
+
+    /// Returns whether queue pairs have numbers of it.
+    fn is_used(&self) -> bool {
+        self.free.len() < BEHIND_A_PORT
+    }
+
+    /// Returns whether it may be forgotten: it is closed, and all its numbers have rested.
+    fn is_over(&self, now: Instant) -> bool {
+        let last = self.free.back();
+        !self.is_open && !self.is_used() && last.is_some_and(|last| has_rested(last, now))
     }
 
     /// Gives the next number to a queue pair.
@@ -68,6 +79,10 @@ impl Block {
         self.queue_pairs[usize::from(index)] = Some(queue_pair);
         Some(u32::from(self.port) << 8 | u32::from(index))
     }
+}
+
+fn has_rested((_, since): &(u8, Option<Instant>), now: Instant) -> bool {
+    since.is_none_or(|since| now >= since + REST)
 }
 
 impl Numbers {
@@ -101,13 +116,10 @@ impl Numbers {
         let ready = blocks.iter().position(|block| block.is_ready(now));
         let at = match ready.map_or_else(|| new_port().map(Err), |at| Ok(Ok(at))) {
             Ok(Ok(at)) => at,
-            Ok(Err(port)) => {
-                blocks.push(Block::new(port));
-                blocks.len() - 1
-            }
+            Ok(Err(port)) => open(&mut blocks, port, now),
             Err(errno) => blocks
                 .iter()
-                .position(|block| !block.free.is_empty())
+                .position(|block| block.is_open && !block.free.is_empty())
                 .ok_or(errno)?,
         };
         let number = blocks[at].give(queue_pair).ok_or(Errno::ENOMEM)?;
@@ -123,27 +135,29 @@ impl Numbers {
         self.show(queue_pair, number);
     }
 
-    /// Takes back the number of a queue pair that is gone.
-    pub(crate) fn take_back(&self, queue_pair: QpNumber) {
+    /// Takes back the number of a queue pair that is gone. Returns its port if that is to be closed:
+    /// no other queue pair has a number with it, and it does not stay open for others. No more numbers
+    /// with it are given out then.
+    #[must_use]
+    pub(crate) fn take_back(&self, queue_pair: QpNumber, stays_open: bool) -> Option<u16> {
         let number = self.shown(queue_pair);
         self.show(queue_pair, 0);
-        if let Some(block) = block_of(&mut lock(&self.blocks), number)
-            && block.queue_pairs[index_of(number)] == Some(queue_pair)
-        {
-            block.queue_pairs[index_of(number)] = None;
-            if !block.is_retired {
-                block.free.push_back((number as u8, Some(Instant::now())));
-            }
-        }
+        let mut blocks = lock(&self.blocks);
+        let block = block_of(&mut blocks, number)?;
+        let place = &mut block.queue_pairs[index_of(number)];
+        // Another queue pair may have taken its place.
+        place.take_if(|there| *there == queue_pair)?;
+        block.free.push_back((number as u8, Some(Instant::now())));
+        block.is_open &= stays_open || block.is_used();
+        (!block.is_open && !block.is_used()).then_some(block.port)
     }
 
-    /// Gives out no more numbers with this port.
+    /// Gives out no more numbers with this port: nobody listens there any more.
     pub(crate) fn retire(&self, port: u16) {
         let mut blocks = lock(&self.blocks);
         let block = blocks.iter_mut().find(|block| block.port == port);
         if let Some(block) = block {
-            block.is_retired = true;
-            block.free.clear();
+            block.is_open = false;
         }
     }
 
@@ -193,6 +207,17 @@ fn index_of(number: u32) -> usize {
     usize::from(number as u8)
 }
 
+/// Opens the numbers of a port at which this process listens now, and returns where they are.
+fn open(blocks: &mut Vec<Block>, port: u16, now: Instant) -> usize {
+    blocks.retain(|block| !block.is_over(now));
+    if let Some(known) = blocks.iter().position(|block| block.port == port) {
+        blocks[known].is_open = true;
+        return known;
+    }
+    blocks.push(Block::new(port));
+    blocks.len() - 1
+}
+
 fn block_of(blocks: &mut [Block], number: u32) -> Option<&mut Block> {
     let port = u16::try_from(number >> 8).ok()?;
     blocks.iter_mut().find(|block| block.port == port)
@@ -219,9 +244,9 @@ mod tests {
         assert_eq!(numbers.find(number), Some(QpNumber(9)));
         assert_eq!(numbers.shown(QpNumber(9)), number);
         // The former one is dropped behind that.
-        numbers.take_back(QpNumber(7));
+        assert_eq!(numbers.take_back(QpNumber(7), false), None);
         assert_eq!(numbers.find(number), Some(QpNumber(9)));
-        numbers.take_back(QpNumber(9));
+        assert_eq!(numbers.take_back(QpNumber(9), false), Some(40_000));
         assert_eq!(numbers.find(number), None);
     }
 
@@ -241,8 +266,8 @@ mod tests {
         let ports = given.iter().map(|number| port_of(*number));
         assert_eq!(ports.filter(|port| *port == 40_001).count(), 44);
         // Those that were never used come first, then the longest unused.
-        numbers.take_back(QpNumber(0));
-        numbers.take_back(QpNumber(1));
+        assert_eq!(numbers.take_back(QpNumber(0), false), None);
+        assert_eq!(numbers.take_back(QpNumber(1), false), None);
         for queue_pair in 300..512 {
             let fresh = numbers.give(QpNumber(queue_pair), none).unwrap();
             assert_eq!(port_of(fresh), 40_001);
@@ -256,8 +281,52 @@ mod tests {
     fn a_port_with_rested_numbers_goes_before_a_new_port() {
         let numbers = Numbers::new(1000);
         let first = numbers.give(QpNumber(0), || Ok(40_000)).unwrap();
-        numbers.take_back(QpNumber(0));
         let second = numbers.give(QpNumber(1), none).unwrap();
-        assert_eq!((second >> 8, second != first), (first >> 8, true));
+        assert_eq!(numbers.take_back(QpNumber(0), false), None);
+        let third = numbers.give(QpNumber(2), none).unwrap();
+        assert_eq!([second, third], [first + 1, first + 2]);
+    }
+
+    #[test]
+    fn a_port_is_closed_with_its_last_queue_pair() {
+        let numbers = Numbers::new(1000);
+        let first = numbers.give(QpNumber(0), || Ok(40_000)).unwrap();
+        numbers.give(QpNumber(1), none).unwrap();
+        assert_eq!(numbers.take_back(QpNumber(0), false), None);
+        assert_eq!(numbers.take_back(QpNumber(1), false), Some(40_000));
+        // A queue pair that has no number with a port leaves none behind.
+        assert_eq!(numbers.take_back(QpNumber(1), false), None);
+        assert_eq!(numbers.give(QpNumber(2), none), Err(Errno::EADDRINUSE));
+        // The port comes back at once, and its numbers rest all the same.
+        let other = numbers.give(QpNumber(2), || Ok(40_000)).unwrap();
+        assert_eq!(other, first + 2);
+        assert_eq!(numbers.take_back(QpNumber(2), false), Some(40_000));
+        // What has rested is forgotten.
+        let later = Instant::now() + REST;
+        let mut blocks = lock(&numbers.blocks);
+        let at = open(&mut blocks, 40_001, later);
+        assert_eq!((at, blocks.len(), blocks[at].port), (0, 1, 40_001));
+    }
+
+    #[test]
+    fn a_port_may_stay_open_for_others() {
+        let numbers = Numbers::new(1000);
+        let first = numbers.give(QpNumber(0), || Ok(40_000)).unwrap();
+        assert_eq!(numbers.take_back(QpNumber(0), true), None);
+        assert_eq!(numbers.give(QpNumber(1), none), Ok(first + 1));
+        // One at which nobody listens any more does not.
+        numbers.retire(40_000);
+        assert_eq!(numbers.take_back(QpNumber(1), true), Some(40_000));
+    }
+
+    #[test]
+    fn a_port_where_nobody_listens_any_more_is_closed_too() {
+        let numbers = Numbers::new(1000);
+        let first = numbers.give(QpNumber(0), || Ok(40_000)).unwrap();
+        numbers.retire(40_000);
+        let other = numbers.give(QpNumber(1), || Ok(40_001)).unwrap();
+        assert_eq!(port_of(other), 40_001);
+        assert_eq!(numbers.find(first), Some(QpNumber(0)));
+        assert_eq!(numbers.take_back(QpNumber(0), false), Some(40_000));
     }
 }

@@ -132,7 +132,7 @@ pub(crate) unsafe fn forget_mirror(base: &ibv_qp, object: &Qp) {
     QPS.remove(adapter, number.0);
     drop(mirror);
     forget_completions(adapter, number, base);
-    adapter.numbers.take_back(number);
+    rendezvous::take_number_back(adapter, number);
 }
 
 /// Fails if there can be no such queue pair.
@@ -272,7 +272,7 @@ unsafe fn create(
     let datagrams = match found_by {
         Ok(Some(shown)) if is_datagram => {
             let made = make_datagrams(adapter, pd, init, (number, shown), shared);
-            Some(made.inspect_err(|_| adapter.numbers.take_back(number))?)
+            Some(made.inspect_err(|_| rendezvous::take_number_back(adapter, number))?)
         }
         Err(errno) if is_datagram => return Err(errno),
         Ok(_) => None,
@@ -333,7 +333,7 @@ pub(crate) unsafe fn renew(qp: *mut ibv_qp) -> Result<(), Errno> {
     let former_inner = QPS.move_to(adapter, former.0, number.0, || object.replace(new));
     drop(former_inner);
     forget_completions(adapter, former, &base);
-    adapter.numbers.take_back(former);
+    rendezvous::take_number_back(adapter, former);
     Ok(())
 }
 
@@ -449,7 +449,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     }
     drop(Qp::take(qp));
     forget_completions(adapter, number, &base);
-    adapter.numbers.take_back(number);
+    rendezvous::take_number_back(adapter, number);
     rendezvous::forget(adapter, base.qp_num);
     // Now they may be destroyed.
     each_used(&base, |users| users.remove());

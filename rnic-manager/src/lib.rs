@@ -8,7 +8,8 @@
 //! A message is a JSON object in a datagram of a `SOCK_SEQPACKET` socket, at most 64 KiB long.
 //! [`protocol`] has the messages, [`channel`] the transport, [`Administrator`] the administrator's
 //! side. A client's side and rnicd's need a device: they are in `rnic-xdp`, on which nothing here
-//! stands.
+//! stands. Beside that are here what all that carries connections needs of the host: bells,
+//! descriptors of its own, threads without signals, questions to port mappers ([`Questions`]).
 
 mod administrator;
 mod bell;
@@ -22,6 +23,7 @@ mod grant;
 mod inspected;
 mod inspection;
 mod maker;
+mod mappers;
 mod node;
 mod peer;
 mod peers;
@@ -29,6 +31,7 @@ mod private;
 mod processes;
 pub mod protocol;
 mod refused;
+mod signals;
 mod sockets;
 pub mod states;
 mod token;
@@ -42,8 +45,10 @@ pub use device::{LinkState, Mode, Untagged};
 pub use inspected::{Inspected, InspectionEnd, MAX_SAID};
 pub use inspection::{Inspection, InspectionSocket};
 pub use maker::Maker;
+pub use mappers::{Asked, Asker, Questions, Told, Watch, Ways};
 pub use node::{NODE, has_node, make_node};
 pub use private::{Private, PrivateFd, take_private};
 pub use processes::{DeviceProcess, inspect_processes};
+pub use signals::without_signals;
 pub use token::Token;
 pub use verdict::PoliceVerdict;

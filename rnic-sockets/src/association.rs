@@ -13,7 +13,7 @@ use rustix::net::Shutdown;
 use tracing::debug;
 
 use crate::costs::Costs;
-use crate::sctp::{self, Notification};
+use crate::sctp::{self, Limits, Notification};
 use crate::socket::{failure_of, retried};
 use crate::sys;
 
@@ -36,8 +36,11 @@ pub struct KernelAssociation {
     costs: Costs,
     max_chunk: Cell<usize>,
     asks_left: Cell<u16>,
-    /// After how many retransmissions it fails, probes without an answer aside; once asked.
-    retransmissions: Option<u16>,
+    /// What the kernel has by itself, once asked.
+    own_limits: Option<Limits>,
+    /// After how many retransmissions it is to fail at the earliest.
+    least_retransmissions: u16,
+    /// Probes without an answer.
     probes: u16,
     heard: u64,
     maker: Maker,
@@ -55,7 +58,8 @@ impl KernelAssociation {
             costs: Costs::default(),
             max_chunk: Cell::new(0),
             asks_left: Cell::new(0),
-            retransmissions: None,
+            own_limits: None,
+            least_retransmissions: 0,
             probes: 0,
             heard: 0,
             maker: Maker::this(),
@@ -66,21 +70,22 @@ impl KernelAssociation {
         Ok(self.fd.as_ref().ok_or(TcpFailure::Aborted)?.as_fd())
     }
 
-    /// Has it fail after so many retransmissions at least, and not by probes without an answer: the
-    /// kernel counts both.
-    fn allow_retransmissions(&mut self, least: u16) {
-        let (known, probes) = (self.retransmissions, self.probes);
+    /// Has it fail after as many retransmissions as the sessions want, and not by probes without an
+    /// answer: the kernel counts both.
+    fn allow_retransmissions(&mut self) {
+        let known = self.own_limits;
+        let (least, probes) = (self.least_retransmissions, self.probes);
         let allow = |fd| {
-            let before = match known {
-                Some(before) => before,
-                None => sctp::max_retransmissions(fd)?,
-            };
-            let base = before.max(least);
-            sctp::set_max_retransmissions(fd, base.saturating_add(probes))?;
-            Ok::<_, Errno>(base)
+            let own = known.map_or_else(|| sctp::limits(fd), Ok)?;
+            let most = own.of_all.max(least).saturating_add(probes);
+            // The kernel has no more for the association than for its ways together.
+            let of_each = most.div_ceil(sctp::count_ways(fd)).max(own.of_each);
+            let of_all = most;
+            sctp::set_limits(fd, Limits { of_all, of_each })?;
+            Ok::<_, Errno>(own)
         };
         match self.fd().map(allow) {
-            Ok(Ok(base)) => self.retransmissions = Some(base),
+            Ok(Ok(own)) => self.own_limits = Some(own),
             Ok(Err(errno)) => debug!("an association keeps its number of retransmissions: {errno}"),
             Err(_) => {}
         }
@@ -220,7 +225,7 @@ impl AssociationSocket for KernelAssociation {
         {
             self.heard = heard;
             if std::mem::take(&mut self.probes) > 0 {
-                self.allow_retransmissions(0);
+                self.allow_retransmissions();
             }
         }
         self.heard
@@ -228,14 +233,15 @@ impl AssociationSocket for KernelAssociation {
 
     fn probe(&mut self) {
         self.probes = self.probes.saturating_add(1);
-        self.allow_retransmissions(0);
+        self.allow_retransmissions();
         if let Ok(Err(errno)) = self.fd().map(sctp::send_heartbeat) {
             debug!("a peer of SCTP is not probed: {errno}");
         }
     }
 
-    fn outlast(&mut self, patience: Duration) {
-        self.allow_retransmissions(sctp::retransmissions_of(patience));
+    fn outlast(&mut self, patience: Option<Duration>) {
+        self.least_retransmissions = patience.map_or(0, sctp::retransmissions_of);
+        self.allow_retransmissions();
     }
 
     fn path(&self) -> Option<PathFacts> {

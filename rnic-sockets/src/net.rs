@@ -1,12 +1,16 @@
 //! Local ports, reserved in the kernel by sockets.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
 
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Known, Net, NetError, Peers};
+use rnic_core::engine::{Found, Known, Net, NetError, Peers};
 use rnic_core::tcp::CongestionAlgorithm;
+use rnic_manager::{Asker, Ways};
 use rustix::io::Errno;
+use rustix::net::{SocketType, bind};
+use tracing::debug;
 
 use crate::interface::{self, KernelInterface};
 use crate::port::{Port, Protocol, Settings, lacks_room, source};
@@ -19,6 +23,14 @@ const ANY_INTERFACE: &str = "this host";
 /// A listener is open to all peers: who may connect is for the engine to decide, which knows them.
 #[derive(Debug)]
 pub struct KernelNet {
+    addresses: Addresses,
+    /// Who asks port mappers, once somebody is asked; none where there can be no thread for it.
+    asker: OnceLock<Option<Asker>>,
+}
+
+/// The addresses of an interface, or of all.
+#[derive(Clone, Debug)]
+struct Addresses {
     /// The interface to use, if one is named.
     name: Option<String>,
     protocol: Protocol,
@@ -34,12 +46,27 @@ impl KernelNet {
         congestion: CongestionAlgorithm,
     ) -> Self {
         Self {
-            name: interface.name.clone(),
-            protocol,
-            congestion,
+            addresses: Addresses {
+                name: interface.name.clone(),
+                protocol,
+                congestion,
+            },
+            asker: OnceLock::new(),
         }
     }
 
+    fn asker(&self) -> Option<&Asker> {
+        let start = || {
+            let started = Asker::start(self.addresses.clone());
+            started
+                .inspect_err(|error| debug!("nobody asks port mappers: {error}"))
+                .ok()
+        };
+        self.asker.get_or_init(start).as_ref()
+    }
+}
+
+impl Addresses {
     /// Reads the interface, if one is named.
     fn interface(&self, address: SocketAddr) -> Result<Option<KernelInterface>, NetError> {
         let Some(name) = &self.name else {
@@ -137,6 +164,24 @@ impl KernelNet {
         tried.ok_or_else(|| NetError::NoRoute(remote, self.shown_name()))
     }
 
+    /// Returns what a socket is made with that connects, and the address and port that it has.
+    fn way(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<(Settings, SocketAddr), NetError> {
+        let interface = self.interface(remote)?;
+        let mut settings = self.settings(interface.as_ref());
+        if interface.is_none() {
+            settings.scope = local.map_or(0, scope_of).max(scope_of(remote));
+        }
+        // The one may tell the link of both.
+        let remote = interface::scoped(remote, settings.scope);
+        let local = local.map(|local| interface::scoped(local, settings.scope));
+        let wanted = self.source_for(interface.as_ref(), &settings, remote, local)?;
+        Ok((settings, wanted))
+    }
+
     /// Returns why the kernel would not send to a peer.
     fn no_way(&self, remote: SocketAddr, from: Option<SocketAddr>, errno: Errno) -> NetError {
         match (errno, from) {
@@ -170,6 +215,24 @@ impl KernelNet {
     }
 }
 
+impl Ways for Addresses {
+    fn source(&self, remote: SocketAddr, local: Option<SocketAddr>) -> Option<IpAddr> {
+        Some(self.way(remote, local).ok()?.1.ip())
+    }
+
+    fn datagram(&self, at: SocketAddr) -> Result<OwnedFd, String> {
+        let interface = self.interface(at).map_err(|why| why.to_string())?;
+        let settings = self.settings(interface.as_ref());
+        let at = interface::scoped(at, settings.scope);
+        let bound = || {
+            let socket = settings.socket(at, SocketType::DGRAM, None)?;
+            bind(&socket, &at)?;
+            Ok(socket)
+        };
+        bound().map_err(|errno: Errno| errno.to_string())
+    }
+}
+
 impl Net for KernelNet {
     /// `peers` is not looked at: the kernel lets all connect.
     fn listen_to(
@@ -177,11 +240,12 @@ impl Net for KernelNet {
         local: SocketAddr,
         _peers: &Peers,
     ) -> Result<(SocketAddr, PortReservation), NetError> {
-        let interface = self.interface(local)?;
-        let places = self.places(interface.as_ref(), local)?;
-        let settings = self.settings(interface.as_ref());
+        let addresses = &self.addresses;
+        let interface = addresses.interface(local)?;
+        let places = addresses.places(interface.as_ref(), local)?;
+        let settings = addresses.settings(interface.as_ref());
         let port = Port::to_listen(settings, places);
-        let port = port.map_err(|errno| self.not_bound(local, errno))?;
+        let port = port.map_err(|errno| addresses.not_bound(local, errno))?;
         let at = match local.ip().is_unspecified() {
             true => SocketAddr::new(local.ip(), port.local().port()),
             false => port.local(),
@@ -195,23 +259,24 @@ impl Net for KernelNet {
         Err(other(wanted, NO_MAPPER))
     }
 
+    fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
+        // Port mappers are for TCP.
+        let asks = self.addresses.protocol == Protocol::Tcp;
+        match asks.then(|| self.asker()).flatten() {
+            Some(asker) => asker.ask(remote, local, found),
+            None => found(remote),
+        }
+    }
+
     fn active(
         &self,
         remote: SocketAddr,
         local: Option<SocketAddr>,
         _engine: u16,
     ) -> Result<(SocketAddr, PortReservation), NetError> {
-        let interface = self.interface(remote)?;
-        let mut settings = self.settings(interface.as_ref());
-        if interface.is_none() {
-            settings.scope = local.map_or(0, scope_of).max(scope_of(remote));
-        }
-        // The one may tell the link of both.
-        let remote = interface::scoped(remote, settings.scope);
-        let local = local.map(|local| interface::scoped(local, settings.scope));
-        let wanted = self.source_for(interface.as_ref(), &settings, remote, local)?;
+        let (settings, wanted) = self.addresses.way(remote, local)?;
         let port = Port::to_connect(settings, wanted);
-        let port = port.map_err(|errno| self.not_bound(wanted, errno))?;
+        let port = port.map_err(|errno| self.addresses.not_bound(wanted, errno))?;
         Ok((port.local(), Arc::new(port)))
     }
 }

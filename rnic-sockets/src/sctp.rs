@@ -40,6 +40,7 @@ const SCTP_PEER_ADDR_PARAMS: i32 = 9;
 const SCTP_EVENTS: i32 = 11;
 const SCTP_STATUS: i32 = 14;
 const SCTP_RECVRCVINFO: i32 = 32;
+const SCTP_GET_PEER_ADDRS: i32 = 108;
 const SCTP_GET_ASSOC_STATS: i32 = 112;
 
 /// Flags of a chunk that is sent.
@@ -113,6 +114,19 @@ struct PathParameters {
     /// Flow label and DSCP, which older kernels do not know, are left out.
     end: [u8; 2],
 }
+
+/// After how many retransmissions in a row, heartbeats included, the kernel takes something for gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// The association.
+    pub(crate) of_all: u16,
+    /// Each way to the peer: there is one to each of its addresses.
+    pub(crate) of_each: u16,
+}
+
+/// Room for what SCTP_GET_PEER_ADDRS tells: the association, how many addresses the peer has, and
+/// these, as `sockaddr_in6` at most.
+const ADDRESSES: usize = 8 + 64 * 28;
 
 /// A heartbeat is wanted now.
 const HEARTBEAT_NOW: u32 = 1 << 2;
@@ -352,20 +366,41 @@ pub(crate) fn send_heartbeat(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     sys::set_sctp(socket, SCTP_PEER_ADDR_PARAMS, parameters.as_bytes())
 }
 
-/// Returns after how many retransmissions in a row, heartbeats included, the association fails.
-pub(crate) fn max_retransmissions(socket: BorrowedFd<'_>) -> Result<u16, Errno> {
+/// Returns the limits of an association.
+pub(crate) fn limits(socket: BorrowedFd<'_>) -> Result<Limits, Errno> {
     let mut info = AssocInfo::default();
     sys::get_sctp(socket, SCTP_ASSOCINFO, info.as_mut_bytes())?;
-    Ok(info.max_retransmissions)
+    let mut parameters = PathParameters::new_zeroed();
+    sys::get_sctp(socket, SCTP_PEER_ADDR_PARAMS, parameters.as_mut_bytes())?;
+    Ok(Limits {
+        of_all: info.max_retransmissions,
+        of_each: u16::from_ne_bytes(parameters.max_retransmissions),
+    })
 }
 
-/// Sets it.
-pub(crate) fn set_max_retransmissions(socket: BorrowedFd<'_>, most: u16) -> Result<(), Errno> {
+/// Sets them. That of the association may not be above those of its ways together, where it has
+/// several.
+pub(crate) fn set_limits(socket: BorrowedFd<'_>, limits: Limits) -> Result<(), Errno> {
+    let mut parameters = PathParameters::new_zeroed();
+    parameters.max_retransmissions = limits.of_each.to_ne_bytes();
+    sys::set_sctp(socket, SCTP_PEER_ADDR_PARAMS, parameters.as_bytes())?;
     let info = AssocInfo {
-        max_retransmissions: most,
+        max_retransmissions: limits.of_all,
         ..AssocInfo::default()
     };
     sys::set_sctp(socket, SCTP_ASSOCINFO, info.as_bytes())
+}
+
+/// Returns how many ways an association has: one for each address of the peer. Without an answer of
+/// the kernel it is 1, so that each has what all are to have.
+pub(crate) fn count_ways(socket: BorrowedFd<'_>) -> u16 {
+    let mut addresses = [0; ADDRESSES];
+    let asked = sys::get_sctp(socket, SCTP_GET_PEER_ADDRS, &mut addresses);
+    let count = asked.map_or(0, |()| {
+        let [_, _, _, _, a, b, c, d, ..] = addresses;
+        u32::from_ne_bytes([a, b, c, d])
+    });
+    u16::try_from(count).unwrap_or(u16::MAX).max(1)
 }
 
 /// Returns after how many retransmissions the peer has surely had this long to answer.

@@ -100,7 +100,7 @@ impl Inspector {
 
     /// Answers on a pipe, and closes it. `within`: how long the answer is waited for. The reader may
     /// be gone: then the application, which does not expect it, gets no SIGPIPE if this thread has
-    /// been started [without signals](crate::signals::without_signals).
+    /// been started [without signals](rnic_manager::without_signals).
     pub(crate) fn reply(&mut self, what: &str, within: Duration, pipe: OwnedFd) -> io::Result<()> {
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let reader = Reader {

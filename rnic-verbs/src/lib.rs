@@ -107,7 +107,7 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, ipsec, objects, offers, port, ports, resource, signals, state, via < binding, error < events,
+// address, async_event, ipsec, objects, offers, port, ports, resource, state, via < binding, error < events,
 // open_error, private_data, request, ring, standby < config, driver, inspector < device <
 // async_events, connection_events, cq, open, pd < copier, srq < qp < listener, memory < window
 mod address;
@@ -139,7 +139,6 @@ pub mod rdma;
 mod request;
 pub mod resource;
 mod ring;
-mod signals;
 mod srq;
 mod standby;
 mod state;

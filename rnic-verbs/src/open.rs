@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, bounded};
 use rnic_core::engine::{EngineConfig, EngineEnd, HostEnd, Net, SplitTurn, mailboxes};
 use rnic_core::memory::table::StagTable;
-use rnic_manager::{Bell, Inspection, InspectionSocket, dialogue};
+use rnic_manager::{Bell, Inspection, InspectionSocket, dialogue, without_signals};
 use rnic_sockets::{
     AssociationWorker, KernelInterface, KernelNet, KernelSockets, Protocol, SocketWorker,
 };
@@ -23,7 +23,6 @@ use crate::inspector::Inspector;
 use crate::interface::Interface;
 use crate::open_error::{NotShared, OpenError};
 use crate::resource::DeviceResource;
-use crate::signals::without_signals;
 use crate::via::{KernelWay, Via};
 
 /// The most workers of a device by sockets, so that a host of many CPUs needs neither descriptors nor

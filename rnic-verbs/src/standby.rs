@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::prctl::set_timerslack;
 use rnic_core::engine::{Sleeper, SplitTurn, WorkerGone};
+use rnic_manager::without_signals;
 
 use crate::error::Error;
-use crate::signals::without_signals;
 
 /// Polls in vain between two looks that are not polling.
 const FEW_POLLS: u32 = 8;

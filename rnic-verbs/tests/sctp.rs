@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use common::{ADDRESS, SOON, until};
 use rnic_core::connection::{Arrived, AssociationSocket, Associations, OutgoingChunk};
 use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
-use rnic_sockets::{KernelInterface, KernelNet, KernelSockets, Protocol};
+use rnic_sockets::{KernelAssociation, KernelInterface, KernelNet, KernelSockets, Protocol};
 use rnic_verbs::{
     Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Driving,
     EndReason, Keepalive, Mr, OpenError, Qp, QpCaps, SendRequest, Via,
@@ -272,6 +273,95 @@ fn who_wants_several_workers_is_told_that_there_is_one() {
     assert_eq!(device.workers(), 1);
 }
 
+/// Returns both ends of an association with a listener.
+fn associate(
+    interface: &KernelInterface,
+    listens_at: SocketAddr,
+) -> (KernelAssociation, KernelAssociation) {
+    let net = KernelNet::new(interface, Protocol::Sctp, CongestionAlgorithm::Cubic);
+    let mut sockets = KernelSockets::new().unwrap();
+    let (at, listening) = net.listen(listens_at).unwrap();
+    let listener = ListenerId(1);
+    Associations::listen(&mut sockets, listener, &listening).unwrap();
+    let to = match at.ip().is_unspecified() {
+        true => SocketAddr::new(MANY_ADDRESSES[0].parse().unwrap(), at.port()),
+        false => at,
+    };
+    let (_, from) = net.active(to, None, 0).unwrap();
+    let mut client = Associations::connect(&mut sockets, &from, to, 0).unwrap();
+    let deadline = Instant::now() + SOON;
+    let server = loop {
+        if let Some(accepted) = Associations::accept(&mut sockets, listener) {
+            break accepted.socket;
+        }
+        assert!(Instant::now() < deadline, "no association");
+    };
+    let mut room = vec![0; 1 << 16];
+    while client.receive(&mut room) != Ok(Arrived::Indication(1)) {
+        assert!(Instant::now() < deadline, "no indication");
+    }
+    (client, server)
+}
+
+/// Addresses of a host that has several.
+const MANY_ADDRESSES: [&str; 3] = ["10.79.0.1", "10.79.0.2", "10.79.0.3"];
+
+/// Returns what the kernel tells in a column of a table of this namespace's SCTP.
+fn column(table: &str, name: &str) -> Vec<u32> {
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/sctp/{table}")).unwrap();
+    let mut lines = table.lines().map(|line| line.replace(['<', '>', '-'], " "));
+    let names = lines.next().unwrap();
+    let from_end = |line: &str, at: usize| {
+        let mut words = line.split_whitespace().rev();
+        words.nth(at).unwrap().to_owned()
+    };
+    // The addresses before it are as many as there are.
+    let at = names.split_whitespace().rev().position(|one| one == name);
+    let at = at.unwrap_or_else(|| panic!("no {name} in {names}"));
+    lines
+        .map(|line| from_end(&line, at).parse().unwrap())
+        .collect()
+}
+
+/// The kernel has no more retransmissions for an association than for its ways together.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+#[cfg_attr(all(root, not(sctp)), ignore = "needs a kernel with SCTP")]
+fn an_association_of_several_ways_is_as_patient_as_its_sessions() {
+    let (namespace, _) = devices();
+    for address in MANY_ADDRESSES {
+        namespace
+            .ip(&format!("addr add {address}/32 dev lo"))
+            .unwrap();
+    }
+    namespace.run(|| {
+        let any = KernelInterface::open(None).unwrap();
+        let (mut client, _server) = associate(&any, "0.0.0.0:0".parse().unwrap());
+        let of_all = || column("assocs", "MAXRT").into_iter().max().unwrap();
+        let of_each = || column("remaddr", "MAX_PATH_RTX").into_iter().max().unwrap();
+        let ways = column("remaddr", "MAX_PATH_RTX").len();
+        let own = (of_all(), of_each());
+        // Three to the server, and one to the client.
+        assert_eq!((ways, own), (4, (10, 5)));
+        client.outlast(Some(Duration::from_secs(600)));
+        let whole = of_all();
+        assert!((120..150).contains(&whole), "{whole}");
+        assert_eq!(of_each(), whole.div_ceil(3));
+        // Probes without an answer count too.
+        for _ in 0..30 {
+            client.probe();
+        }
+        assert_eq!(of_all(), whole + 30);
+        client.outlast(None);
+        assert_eq!((of_all(), of_each()), (10 + 30, 14));
+        let deadline = Instant::now() + SOON;
+        while (of_all(), of_each()) != own {
+            assert!(Instant::now() < deadline, "no answer to a probe");
+            client.heard();
+        }
+    });
+}
+
 fn send(association: &mut impl AssociationSocket, octets: &[u8]) {
     let chunk = OutgoingChunk {
         stream: 0,
@@ -291,24 +381,9 @@ fn what_an_abort_drops_was_not_acknowledged() {
     let (namespace, _) = devices();
     namespace.run(|| {
         let interface = KernelInterface::open(Some("lo")).unwrap();
-        let net = KernelNet::new(&interface, Protocol::Sctp, CongestionAlgorithm::Cubic);
-        let mut sockets = KernelSockets::new().unwrap();
-        let (at, listening) = net.listen(ADDRESS.parse().unwrap()).unwrap();
-        let listener = ListenerId(1);
-        Associations::listen(&mut sockets, listener, &listening).unwrap();
-        let (_, from) = net.active(at, None, 0).unwrap();
-        let mut client = Associations::connect(&mut sockets, &from, at, 0).unwrap();
+        let (mut client, mut server) = associate(&interface, ADDRESS.parse().unwrap());
         let deadline = Instant::now() + SOON;
-        let mut server = loop {
-            if let Some(accepted) = Associations::accept(&mut sockets, listener) {
-                break accepted.socket;
-            }
-            assert!(Instant::now() < deadline, "no association");
-        };
         let mut room = vec![0; 1 << 16];
-        while client.receive(&mut room) != Ok(Arrived::Indication(1)) {
-            assert!(Instant::now() < deadline, "no indication");
-        }
         send(&mut client, &[1; 700]);
         while client.acknowledged() == 0 {
             assert!(Instant::now() < deadline, "no acknowledgment");

@@ -37,8 +37,9 @@ pub trait AssociationSocket: fmt::Debug + Send {
     /// Asks the peer for a packet. That it does not answer does not make the association fail.
     fn probe(&mut self);
 
-    /// Has the association not fail before the peer has acknowledged nothing for this long.
-    fn outlast(&mut self, patience: Duration);
+    /// Has the association not fail before the peer has acknowledged nothing for this long, and no
+    /// longer than the kernel has it by itself without one.
+    fn outlast(&mut self, patience: Option<Duration>);
 
     /// Returns what is known of the way to the peer, for an administrator.
     fn path(&self) -> Option<PathFacts> {
@@ -178,6 +179,8 @@ pub(crate) struct Association<S> {
     /// Connections that wait for it to be up.
     pub(crate) waiting: Vec<usize>,
     pub(crate) seats: HashMap<u16, Seat>,
+    /// The user timeouts of connections that have one.
+    patience: HashMap<usize, Duration>,
     /// Streams that had a session.
     pub(crate) used: BTreeSet<u16>,
     next_serial: u64,
@@ -222,6 +225,7 @@ impl<S: AssociationSocket> Association<S> {
             streams: StreamIds::default(),
             waiting: Vec::new(),
             seats: HashMap::new(),
+            patience: HashMap::new(),
             used: BTreeSet::new(),
             next_serial: 0,
             refusals: VecDeque::new(),
@@ -273,8 +277,21 @@ impl<S: AssociationSocket> Association<S> {
         self.seats.is_empty() && self.waiting.is_empty()
     }
 
+    /// Has it live as long as the most patient of its connections, of which this one has another
+    /// user timeout now.
+    pub(crate) fn outlast(&mut self, connection: usize, user_timeout: Option<Duration>) {
+        let before = match user_timeout {
+            Some(timeout) => self.patience.insert(connection, timeout),
+            None => self.patience.remove(&connection),
+        };
+        if before != user_timeout {
+            self.socket.outlast(self.patience.values().copied().max());
+        }
+    }
+
     /// Removes a connection from it. `is_free`: nothing of its session is outstanding.
     pub(crate) fn leave(&mut self, stream: Option<u16>, seat: Seat, is_free: bool) {
+        self.outlast(seat.connection, None);
         self.waiting.retain(|index| *index != seat.connection);
         if let Some(stream) = stream
             && self.seats.get(&stream) == Some(&seat)

@@ -90,8 +90,8 @@ pub struct SctpSession<L> {
     liveness: Liveness,
     /// How many packets had come from the peer when it was probed.
     heard: u64,
-    /// How long the association is to live at least, which is not told to the kernel yet.
-    patience: Option<Duration>,
+    /// The association does not know the user timeout yet.
+    is_patience_new: bool,
     counters: TcpCounters,
     of: PhantomData<fn() -> L>,
 }
@@ -129,7 +129,7 @@ impl<L> SctpSession<L> {
             max_chunk: LEAST_CHUNK,
             liveness: Liveness::new(now, &TcpConfig::default()),
             heard: 0,
-            patience: None,
+            is_patience_new: false,
             counters: TcpCounters::default(),
             of: PhantomData,
         }
@@ -379,7 +379,7 @@ impl<L: Associations> Transport for SctpSession<L> {
 
     fn due(&self, _: Instant) -> Due {
         let is_due = self.pending.is_some() || self.close_asked || !self.frame.is_empty();
-        match is_due || self.liveness.keepalive_due || self.patience.is_some() {
+        match is_due || self.liveness.keepalive_due || self.is_patience_new {
             true => Due::Segment,
             false => Due::Nothing,
         }
@@ -395,8 +395,8 @@ impl<L: Associations> Transport for SctpSession<L> {
     }
 
     fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.is_patience_new |= self.liveness.user_timeout != timeout;
         self.liveness.user_timeout = timeout;
-        self.patience = timeout;
     }
 
     /// It is the association's.

@@ -35,6 +35,7 @@ const LOGS: &[&str] = &[
     "rnic-ibverbs/src/label",
     "rnic-ibverbs/src/qp",
     "rnic-ibverbs/src/rendezvous",
+    "rnic-manager/src/mappers/asking",
     "rnic-sockets/src/association",
     "rnic-sockets/src/net",
     "rnic-sockets/src/port",
@@ -87,14 +88,16 @@ const PORTS: [&str; 17] = [
 ];
 
 /// The files that know of rnicd: in rnic-verbs only those that open a device. rnic-sockets has only
-/// its descriptors and its bell from there.
-const MANAGERS: [&str; 8] = [
+/// its descriptors, its bell and its questions to port mappers from there, and threads are started
+/// by what is there.
+const MANAGERS: [&str; 9] = [
     "rnic-ctl/src",
     "rnic-sockets/src",
     "rnic-verbs/src/config",
     "rnic-verbs/src/offers",
     "rnic-verbs/src/open",
     "rnic-verbs/src/open_error",
+    "rnic-verbs/src/standby",
     "rnic-xdp/src",
     "rnicd/src",
 ];

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::Command;
 use rnic_core::tcp::Keepalive;
 use rnic_core::testing::simulation::TestQp;
 
@@ -54,6 +55,36 @@ fn a_session_fails_after_its_user_timeout() {
         assert_eq!(sim.hosts[0].end_of(patient.number), None);
         time_of_end(&mut sim, 0, &patient);
     }
+}
+
+/// What a patient session had asked for ends with it, or when it asks for less.
+#[test]
+fn an_association_is_as_patient_as_its_sessions() {
+    let options = |timeout| ConnectionOptions {
+        user_timeout: Some(timeout),
+        ..ConnectionOptions::default()
+    };
+    let tries = |sim: &Sessions| sim.hosts[0].machine().associations().tries(0);
+    let mut sim = sessions();
+    let _plain = pair(&mut sim);
+    let own = tries(&sim);
+    let (longest, _longest_peer) = connect(&mut sim, &options(SECOND * 100));
+    let (longer, _longer_peer) = connect(&mut sim, &options(SECOND * 10));
+    sim.run_for(SECOND);
+    assert!(tries(&sim) > 20 * own, "{} {own}", tries(&sim));
+    sim.hosts[0].command(Command::Disconnect(longest.number));
+    sim.run_for(SECOND);
+    assert!(
+        (2 * own..4 * own).contains(&tries(&sim)),
+        "{} {own}",
+        tries(&sim)
+    );
+    sim.hosts[0].command(Command::SetUserTimeout {
+        qp: longer.number,
+        user_timeout: None,
+    });
+    sim.run_for(SECOND);
+    assert_eq!(tries(&sim), own);
 }
 
 #[test]

@@ -65,7 +65,8 @@ pub(super) struct Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Opened,
-    Accepted,
+    /// At this port.
+    Accepted(u16),
 }
 
 /// A connection.
@@ -219,11 +220,15 @@ impl Link {
         all.nth(others).copied()
     }
 
+    fn is_accepted(&self) -> bool {
+        matches!(self.side, Side::Accepted(_))
+    }
+
     /// Returns until when it stays if nothing happens.
     fn ends_at(&self) -> Instant {
         let oldest = self.posted.front();
         let oldest = oldest.map(|oldest| oldest.since.max(self.heard) + PATIENCE);
-        let idle = match self.side == Side::Accepted && !self.has_carried {
+        let idle = match self.is_accepted() && !self.has_carried {
             true => self.since + LONGEST_SILENCE,
             false => self.used + LONGEST_IDLE,
         };
@@ -343,6 +348,7 @@ impl Links {
         let Ok(mut qp) = make.qp() else {
             return Err(request);
         };
+        let port = request.local().port();
         let answer = Hello {
             own: hello.peer,
             peer: hello.own,
@@ -355,7 +361,7 @@ impl Links {
             Ok(()) => {
                 let number = qp.number();
                 debug!("{number} accepts for datagrams: {ends:?}");
-                let link = Link::new(qp, ends, Side::Accepted);
+                let link = Link::new(qp, ends, Side::Accepted(port));
                 self.by_qp.insert(number.0, link);
             }
             // The peer was rejected, and may ask again.
@@ -366,7 +372,7 @@ impl Links {
 
     /// Makes room for one more link that is accepted. Returns false if there is none.
     fn make_room(&mut self, from: IpAddr) -> bool {
-        let accepted = |link: &&Link| link.side == Side::Accepted && link.stage != Stage::Over;
+        let accepted = |link: &&Link| link.is_accepted() && link.stage != Stage::Over;
         let mut counts = HashMap::<IpAddr, usize>::new();
         for link in self.by_qp.values().filter(accepted) {
             *counts.entry(link.ends.remote).or_default() += 1;
@@ -458,6 +464,26 @@ impl Links {
         }
         self.remove_if_over(qp);
         lost
+    }
+
+    /// Ends the links that were accepted at a port, because nobody is behind it any more. Another
+    /// process may have the port next, and their peers are to find that.
+    pub(super) fn end_accepted_at(&mut self, port: u16) {
+        self.end_all(|link| link.side == Side::Accepted(port));
+    }
+
+    /// Ends the links that this process has opened, because nobody is there any more who sends.
+    pub(super) fn end_opened(&mut self) {
+        self.end_all(|link| link.side == Side::Opened);
+    }
+
+    /// Ends links by which nothing is to be sent.
+    fn end_all(&mut self, which: impl Fn(&Link) -> bool) {
+        let links = self.by_qp.values().filter(|link| which(link));
+        let ended: Vec<_> = links.map(|link| link.qp.number()).collect();
+        for qp in ended {
+            self.end(qp);
+        }
     }
 
     fn remove_if_over(&mut self, qp: QpNumber) {

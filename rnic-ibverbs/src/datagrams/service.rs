@@ -61,6 +61,8 @@ pub(super) struct Service {
     tends_at: Option<Instant>,
     /// When a program has polled last.
     polled: Instant,
+    /// Links are sockets of the kernel.
+    is_on_sockets: bool,
 }
 
 /// A datagram that the program sends.
@@ -118,6 +120,7 @@ impl Service {
             dispatcher: arrived,
             tends_at: None,
             polled: Instant::now(),
+            is_on_sockets: device.kernel().is_some(),
         };
         for slot in 0..RECEIVES {
             new.post(slot);
@@ -148,14 +151,22 @@ impl Service {
         let Some(endpoint) = self.endpoints.get_mut(&id.0) else {
             return;
         };
-        self.numbers.remove(&endpoint.made_of.number);
+        let number = endpoint.made_of.number;
+        self.numbers.remove(&number);
         endpoint.go();
+        // As the port is closed there.
+        if self.is_on_sockets && !self.listens_at(port_of(number)) {
+            self.links.end_accepted_at(port_of(number));
+        }
         self.drop_if_over(id);
     }
 
     fn drop_if_over(&mut self, id: Id) {
         if self.endpoints.get(&id.0).is_some_and(Endpoint::is_over) {
             self.endpoints.remove(&id.0);
+            if self.is_on_sockets && self.endpoints.is_empty() {
+                self.links.end_opened();
+            }
         }
     }
 

@@ -18,7 +18,7 @@ const LONGEST_LISTEN: Duration = Duration::from_secs(1);
 pub(super) struct Listeners {
     adapter: usize,
     process: u32,
-    at: Mutex<Vec<Arc<Listener>>>,
+    at: Mutex<Vec<Listener>>,
     pub(super) waiting: Waiting,
 }
 
@@ -65,9 +65,9 @@ impl Listeners {
         let at = |local| device.listen(local).map_err(|why| why.errno());
         let v4 = at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         let port = v4.local_address().port();
-        let mut new = vec![Arc::new(v4)];
+        let mut new = vec![v4];
         match at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-            Ok(v6) => new.push(Arc::new(v6)),
+            Ok(v6) => new.push(v6),
             Err(errno) => debug!("no peer can ask by IPv6 at port {port}: {errno}"),
         }
         // Peers may come once the program has the number: workers carry out commands in their
@@ -77,21 +77,47 @@ impl Listeners {
         Ok(port)
     }
 
+    /// Listens at a port no more. Peers are refused there, and ask again, as those that ask for a
+    /// queue pair which is gone.
+    pub(super) fn close(&self, adapter: &'static Adapter, port: u16) {
+        let at_port = |listener: &mut Listener| listener.local_address().port() == port;
+        let closed: Vec<_> = lock(&self.at).extract_if(.., at_port).collect();
+        drop(closed);
+        // Once the workers have carried that out, the sockets are closed: programs count them.
+        if let Ok(device) = adapter.device() {
+            let _ = device.barrier(LONGEST_LISTEN);
+        }
+    }
+
     /// Returns the next request.
     pub(super) fn next_request(&self, adapter: &Adapter) -> Option<ConnectRequest> {
-        let listeners = lock(&self.at).clone();
-        for listener in listeners {
-            match listener.next_request(Duration::ZERO) {
-                Ok(Some(request)) => return Some(request),
-                Ok(None) => {}
-                Err(why) => {
-                    let port = listener.local_address().port();
-                    debug!("the listener at port {port} has ended: {why}");
-                    adapter.numbers.retire(port);
-                    lock(&self.at).retain(|known| !Arc::ptr_eq(known, &listener));
-                }
+        let mut ended = Vec::new();
+        let request = next_of(&mut lock(&self.at), &mut ended);
+        // Whoever gives out numbers has locked these before he listens.
+        for listener in ended {
+            adapter.numbers.retire(listener.local_address().port());
+        }
+        request
+    }
+}
+
+/// Returns the next request to any of these listeners. Those that have ended are moved to `ended`.
+fn next_of(listeners: &mut Vec<Listener>, ended: &mut Vec<Listener>) -> Option<ConnectRequest> {
+    let mut request = None;
+    let has_ended = |listener: &mut Listener| {
+        if request.is_some() {
+            return false;
+        }
+        match listener.next_request(Duration::ZERO) {
+            Ok(next) => request = next,
+            Err(why) => {
+                let port = listener.local_address().port();
+                debug!("the listener at port {port} has ended: {why}");
+                return true;
             }
         }
-        None
-    }
+        false
+    };
+    ended.extend(listeners.extract_if(.., has_ended));
+    request
 }

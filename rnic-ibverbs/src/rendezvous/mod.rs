@@ -46,6 +46,19 @@ pub(crate) fn give_number(adapter: &'static Adapter, queue_pair: QpNumber) -> Re
         .give(queue_pair, || listeners.listen(adapter))
 }
 
+/// Takes back the number of a queue pair that is gone. Over sockets of the kernel its port is closed
+/// if no other queue pair is behind it: programs count descriptors. Elsewhere it stays open, because
+/// connections keep a port that was leased until their TIME-WAIT has ended, and leases are few.
+pub(crate) fn take_number_back(adapter: &'static Adapter, queue_pair: QpNumber) {
+    let device = adapter.device();
+    let stays_open = device.is_ok_and(|device| device.kernel().is_none());
+    if let Some(port) = adapter.numbers.take_back(queue_pair, stays_open)
+        && let Some(listeners) = Listeners::known(adapter)
+    {
+        listeners.close(adapter, port);
+    }
+}
+
 /// Connects a queue pair that its program has moved to RTR.
 pub(crate) fn begin(qp: &Qp, settings: &mut Settings) {
     if let Some(listeners) = Listeners::known(qp.adapter) {

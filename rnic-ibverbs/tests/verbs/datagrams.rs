@@ -194,6 +194,23 @@ pub(crate) unsafe fn two_hosts(is_server: bool) {
     side.close();
 }
 
+/// Each host sends the other one a datagram, with a queue pair that it makes and destroys.
+pub(crate) unsafe fn exchange(side: &mut Side, talk: &mut Talk) {
+    let qp = side.datagrams(1);
+    let number = (*qp).qp_num;
+    let peer = talk.exchange(number.into()) as u32;
+    ok(side.wait_for(qp, 5, GRH + 100));
+    talk.meet();
+    let there = side.handle(1);
+    ok(side.tell(qp, (there, peer, QKEY), &pattern(number as usize, 100)));
+    let mut both = [completion(side.cq), completion(side.cq)];
+    both.sort_by_key(|wc| wc.wr_id);
+    check(side, &both[0], (5, peer), &pattern(peer as usize, 100));
+    ok(ibv_destroy_ah(there));
+    talk.meet();
+    ok(ibv_destroy_qp(qp));
+}
+
 /// Queue pairs of one process, one of them its own peer; and what is refused.
 pub(crate) unsafe fn one_process() {
     let mut side = Side::new(false);

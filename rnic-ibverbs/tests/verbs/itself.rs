@@ -208,7 +208,12 @@ pub(crate) unsafe fn request(
 }
 
 /// Moves the queue pairs to RTS, one side before the other, and lets both send.
-unsafe fn connect_and_talk(side: &mut Side, talk: &mut Talk, qp: *mut ibv_qp, is_first: bool) {
+pub(crate) unsafe fn connect_and_talk(
+    side: &mut Side,
+    talk: &mut Talk,
+    qp: *mut ibv_qp,
+    is_first: bool,
+) {
     let peer = talk.exchange((*qp).qp_num.into()) as u32;
     assert_ne!(peer, (*qp).qp_num);
     change(side, qp, IBV_QPS_INIT, 0);
@@ -336,12 +341,24 @@ pub(crate) unsafe fn strangers(is_server: bool) {
 /// Connects by the kernel's TCP, and sends an MPA Request (RFC 5044 section 7.1.1) with these
 /// private data.
 pub(crate) fn ask(port: u16, private_data: &[u8]) -> TcpStream {
-    let mut socket = TcpStream::connect((CLIENT, port)).unwrap();
+    ask_at((CLIENT.parse().unwrap(), port), private_data)
+}
+
+pub(crate) fn ask_at(at: (Ipv4Addr, u16), private_data: &[u8]) -> TcpStream {
+    let mut socket = TcpStream::connect(at).unwrap();
     let mut frame = b"MPA ID Req Frame\x40\x01".to_vec();
     frame.extend((private_data.len() as u16).to_be_bytes());
     frame.extend(private_data);
     socket.write_all(&frame).unwrap();
     socket
+}
+
+/// Checks that the other side rejects, and ends the connection.
+pub(crate) fn assert_rejected(socket: &mut TcpStream, private_data: &[u8]) {
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    assert_eq!(&answer[..16], b"MPA ID Rep Frame");
+    assert_eq!(answer[16] & 0x20, 0x20, "not rejected: {private_data:?}");
 }
 
 /// What a peer says of itself: its number and GID, and whom it means.
@@ -391,12 +408,7 @@ pub(crate) unsafe fn crowds(is_server: bool) {
             nonsense.push(wrong);
         }
         for private_data in nonsense {
-            let mut socket = ask(port, &private_data);
-            // An answer that rejects, and the end.
-            let mut answer = Vec::new();
-            socket.read_to_end(&mut answer).unwrap();
-            assert_eq!(&answer[..16], b"MPA ID Rep Frame");
-            assert_eq!(answer[16] & 0x20, 0x20, "not rejected: {private_data:?}");
+            assert_rejected(&mut ask(port, &private_data), &private_data);
         }
     } else {
         talk.say(&(*qp).qp_num.to_string());

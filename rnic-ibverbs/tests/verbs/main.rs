@@ -10,6 +10,7 @@
 mod alone;
 mod calls;
 mod datagrams;
+mod descriptors;
 mod end;
 mod forks;
 #[path = "../cm/hosts.rs"]
@@ -154,6 +155,13 @@ fn a_queue_pair_in_rtr_receives() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn queue_pairs_come_and_go() {
     play("comego", "come-and-go-server", "come-and-go");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn queue_pairs_over_sockets_leave_no_descriptor_behind() {
+    let any = [hosts::ANY_BY_SOCKETS; 2];
+    hosts::play_on("fds", any, "leave-nothing-server", "leave-nothing");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::thread;
 use crate::alone;
 use crate::calls::*;
 use crate::datagrams;
+use crate::descriptors;
 use crate::end::{ALL, End, MESSAGE, Memory};
 use crate::forks;
 use crate::hosts::{READY, SERVER};
@@ -51,6 +52,8 @@ pub(crate) fn play(role: &str) {
             "strangers" => itself::strangers(false),
             "come-and-go-server" => itself::come_and_go(true),
             "come-and-go" => itself::come_and_go(false),
+            "leave-nothing-server" => descriptors::leave_nothing(true),
+            "leave-nothing" => descriptors::leave_nothing(false),
             "wrong-psns-server" => psns::wrong(true),
             "wrong-psns" => psns::wrong(false),
             "receiver-server" => psns::receiver(true),

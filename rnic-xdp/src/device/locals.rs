@@ -15,6 +15,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use rnic_core::engine::{NetError, Peers};
+use rnic_manager::Ways;
 
 use crate::device::automatic_ports::choose;
 use crate::device::domains::Domain;
@@ -365,6 +366,20 @@ impl Locals {
             source,
             wanted.map_or(0, |local| local.port()),
         ))
+    }
+}
+
+impl Ways for Locals {
+    fn source(&self, remote: SocketAddr, local: Option<SocketAddr>) -> Option<IpAddr> {
+        let is_own = |ip: &IpAddr| self.is_own(*ip);
+        let stated = local.map(|local| local.ip()).filter(is_own);
+        stated
+            .or_else(|| Some(remote.ip()).filter(is_own))
+            .or_else(|| Some(self.source_for(remote, None).ok()?.ip()))
+    }
+
+    fn datagram(&self, at: SocketAddr) -> Result<OwnedFd, String> {
+        Self::datagram(self, at).map_err(|error| error.to_string())
     }
 }
 

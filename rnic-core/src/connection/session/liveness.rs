@@ -47,8 +47,8 @@ impl<L: Associations> Connection<SctpSession<L>> {
         association: &mut Association<L::Socket>,
         context: &mut Context<'_, '_>,
     ) -> bool {
-        if let Some(patience) = self.tcp.patience.take() {
-            association.socket.outlast(patience);
+        if std::mem::take(&mut self.tcp.is_patience_new) {
+            association.outlast(self.tcp.seat.connection, self.tcp.liveness.user_timeout);
         }
         if std::mem::take(&mut self.tcp.liveness.keepalive_due) {
             self.tcp.probe(association, context.now);

@@ -60,6 +60,11 @@ impl VirtualAssociations {
         lock(&self.0).associations.len()
     }
 
+    /// Returns how often an association sends a chunk without an answer before it fails.
+    pub fn tries(&self, association: usize) -> u32 {
+        lock(&self.0).associations[association].tries
+    }
+
     /// Listens on a port for a test, which accepts by hand.
     pub fn listen_by_hand(&self, local: SocketAddr) {
         lock(&self.0).listen(None, local);
@@ -167,7 +172,7 @@ impl AssociationSocket for VirtualAssociation {
         self.with(SctpKernel::probe);
     }
 
-    fn outlast(&mut self, patience: Duration) {
+    fn outlast(&mut self, patience: Option<Duration>) {
         self.with(|kernel, number| kernel.outlast(number, patience));
     }
 

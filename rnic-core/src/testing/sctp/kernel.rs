@@ -82,7 +82,8 @@ pub(super) struct VirtualState {
     owes_sack: bool,
     /// How many frames have come from the peer.
     pub(super) heard: u64,
-    tries: u32,
+    /// How often a chunk is sent without an answer before it fails.
+    pub(super) tries: u32,
 }
 
 impl VirtualState {
@@ -396,11 +397,12 @@ impl SctpKernel {
     }
 
     /// Has an association try for this long at least.
-    pub(super) fn outlast(&mut self, number: usize, patience: Duration) {
-        let tries = patience.as_nanos().div_ceil(AGAIN.as_nanos()) + 2;
-        let tries = u32::try_from(tries).unwrap_or(u32::MAX);
-        let association = &mut self.associations[number];
-        association.tries = association.tries.max(tries);
+    pub(super) fn outlast(&mut self, number: usize, patience: Option<Duration>) {
+        let tries = patience.map_or(0, |patience| {
+            let tries = patience.as_nanos().div_ceil(AGAIN.as_nanos()) + 2;
+            u32::try_from(tries).unwrap_or(u32::MAX)
+        });
+        self.associations[number].tries = tries.max(TRIES);
     }
 
     fn handle_init(

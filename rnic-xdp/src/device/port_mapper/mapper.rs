@@ -9,15 +9,13 @@ use std::time::Duration;
 use rnic_core::engine::{Found, NetError};
 use rnic_core::time::Instant;
 
-use super::asking::Asked;
 use super::mappings::Listening;
 use super::state::State;
-use super::watch::Watch;
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::locals::Locals;
 use crate::device::netlink::Link;
-use rnic_manager::{Bell, bell};
+use rnic_manager::{Asked, Bell, Watch, bell};
 
 /// The port mapper of a device. Clones are the same one.
 #[derive(Clone, Debug)]

@@ -5,16 +5,13 @@
 //! listener is told, so that peers which ask of one that has its own number do not wait in vain.
 //! Beside a running `iwpmd`, which has the UDP port, listeners are made known to that.
 
-mod asking;
 mod mapper;
 mod mappings;
-mod query;
 mod responder;
 mod state;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod watch;
 
 pub use self::mapper::Mapping;
 pub(crate) use self::mapper::PortMapper;

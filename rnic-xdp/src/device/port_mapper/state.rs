@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use rnic_core::engine::{InUse, NetError};
 use rnic_core::time::Instant;
+use rnic_manager::{Questions, Told, Watch};
 use tracing::{debug, warn};
 
-use super::asking::{Questions, Told};
 use super::mappings::{Entry, Listening, Mappings};
 use super::responder::Responder;
-use super::watch::Watch;
 use crate::device::listening::users_listening;
 use crate::device::locals::{Locals, other};
 use crate::device::netlink::Iwpmd;

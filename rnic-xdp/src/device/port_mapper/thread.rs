@@ -9,10 +9,9 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use super::mapper::{Inner, PortMapper};
-use super::watch::Watch;
 use crate::device::error::OpenError;
 use crate::device::netlink::Link;
-use rnic_manager::Bell;
+use rnic_manager::{Bell, Watch, without_signals};
 
 impl PortMapper {
     /// Makes the mapper of a device, in the network namespace of this thread, with a thread of its
@@ -22,7 +21,7 @@ impl PortMapper {
         let inner = Arc::downgrade(&mapper.0);
         let (watch, bell) = (mapper.0.watch.clone(), mapper.0.bell.clone());
         let thread = thread::Builder::new().name("rnic-mapper".to_owned());
-        let started = thread.spawn(move || serve(&inner, &watch, &bell));
+        let started = without_signals(|| thread.spawn(move || serve(&inner, &watch, &bell)));
         started.map_err(|source| OpenError::System {
             doing: "start a thread",
             source,

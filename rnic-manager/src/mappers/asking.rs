@@ -1,6 +1,7 @@
 //! The questions of a port mapper to those of peers' hosts.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tracing::debug;
 
 use super::query::{Outcome, Query};
 use super::watch::Watch;
-use crate::device::locals::Locals;
+use super::ways::Ways;
 
 /// The most questions that are asked at a time, each by a socket, and that wait for their turn.
 const MAX_QUERIES: usize = 256;
@@ -25,18 +26,30 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 const MAX_SILENT: usize = 1024;
 
 /// A question.
-pub(super) struct Asked {
-    pub(super) remote: SocketAddr,
-    pub(super) local: Option<SocketAddr>,
-    pub(super) found: Found,
-    pub(super) since: Instant,
+pub struct Asked {
+    /// Where the listener is said to be.
+    pub remote: SocketAddr,
+    /// The address to ask from, if one is stated.
+    pub local: Option<SocketAddr>,
+    /// Is told.
+    pub found: Found,
+    /// Since when it is asked.
+    pub since: Instant,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Asked");
+        shown.field("remote", &self.remote).finish_non_exhaustive()
+    }
 }
 
 /// Who is to be told of which address.
-pub(super) type Told = (Found, SocketAddr);
+pub type Told = (Found, SocketAddr);
 
-/// The questions.
-pub(super) struct Questions {
+/// The questions that are asked, and those that wait.
+#[derive(Debug)]
+pub struct Questions {
     watch: Arc<Watch>,
     waiting: VecDeque<Asked>,
     queries: Vec<(Query, Asked)>,
@@ -45,7 +58,8 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    pub(super) fn new(watch: Arc<Watch>) -> Self {
+    /// Makes a place for questions. `watch` wakes who is to [`poll`](Self::poll).
+    pub fn new(watch: Arc<Watch>) -> Self {
         Self {
             watch,
             waiting: VecDeque::new(),
@@ -55,7 +69,7 @@ impl Questions {
     }
 
     /// Asks as soon as there is room. Gives the question back if too many wait.
-    pub(super) fn ask(&mut self, asked: Asked) -> Result<(), Asked> {
+    pub fn ask(&mut self, asked: Asked) -> Result<(), Asked> {
         if self.waiting.len() >= MAX_WAITING {
             return Err(asked);
         }
@@ -64,7 +78,7 @@ impl Questions {
     }
 
     /// Reads what has come, and asks what waits.
-    pub(super) fn poll(&mut self, locals: &Locals, now: Instant) -> Vec<Told> {
+    pub fn poll(&mut self, ways: &impl Ways, now: Instant) -> Vec<Told> {
         let mut told = Vec::new();
         for (mut query, asked) in std::mem::take(&mut self.queries) {
             match query.poll(now) {
@@ -75,7 +89,7 @@ impl Questions {
         while self.queries.len() < MAX_QUERIES
             && let Some(asked) = self.waiting.pop_front()
         {
-            match self.begin(locals, &asked, now) {
+            match self.begin(ways, &asked, now) {
                 Some(query) => self.queries.push((query, asked)),
                 None => told.push((asked.found, asked.remote)),
             }
@@ -90,24 +104,17 @@ impl Questions {
     }
 
     /// Begins a question. Returns `None` if nobody can be asked, or it is known that nobody answers.
-    fn begin(&mut self, locals: &Locals, asked: &Asked, now: Instant) -> Option<Query> {
+    fn begin(&mut self, ways: &impl Ways, asked: &Asked, now: Instant) -> Option<Query> {
         let remote = asked.remote;
         let host = remote.ip();
-        let is_own = |ip: &IpAddr| locals.is_own(*ip);
-        let stated = asked.local.map(|local| local.ip()).filter(is_own);
         // One that has no route is said so when it is connected to.
-        let source = match (stated, is_own(&host)) {
-            (Some(source), _) => source,
-            (None, true) => host,
-            (None, false) => locals.source_for(remote, None).ok()?.ip(),
-        };
+        let source = ways.source(remote, asked.local)?;
         self.silent.retain(|_, until| now < *until);
         if self.silent.contains_key(&(source, host)) {
             return None;
         }
         let query = || -> Result<Query, String> {
-            let socket = locals.datagram(SocketAddr::new(source, 0));
-            let socket = socket.map_err(|error| error.to_string())?;
+            let socket = ways.datagram(SocketAddr::new(source, 0))?;
             let query = Query::ask(socket.into(), source, remote, now);
             let query = query.map_err(|error| error.to_string())?;
             let watched = self.watch.add(&query.socket);
@@ -157,7 +164,7 @@ impl Questions {
     }
 
     /// Returns when to [`poll`](Self::poll) if nothing comes.
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
+    pub fn next_timeout(&self) -> Option<Instant> {
         let begins = self.queries.len() < MAX_QUERIES;
         let first = self.waiting.front().map(|asked| match begins {
             true => Instant::ZERO,

@@ -4,7 +4,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 /// Starts a thread that gets no signal but those that its own instructions cause: the application's
 /// handlers run on its own threads.
-pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut blocked = SigSet::all();
     for own in [
         Signal::SIGSEGV,

@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, SockaddrStorage, connect, recv, send};
 use rnic_core::time::Instant;
 use rnic_core::wire::port_mapper::{self, Kind, MAX_LEN, Message};
-use rnic_manager::PrivateFd;
+
+use crate::private::PrivateFd;
 
 /// How long after the question it is sent again, and when it is given up.
 const AGAIN_AFTER: [Duration; 3] = [

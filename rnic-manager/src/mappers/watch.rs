@@ -4,17 +4,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use rnic_manager::Private;
 
-/// What sockets are waited on with.
-pub(super) struct Watch {
+use crate::private::Private;
+
+/// What sockets are waited on with: readable when one of them is.
+#[derive(Debug)]
+pub struct Watch {
     /// Dropped first.
     _noted: Private,
     epoll: Epoll,
 }
 
 impl Watch {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Makes one that watches nothing.
+    pub fn new() -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self {
             _noted: Private::new(&epoll.0),
@@ -23,7 +26,7 @@ impl Watch {
     }
 
     /// Watches a socket until it is closed.
-    pub(super) fn add(&self, socket: impl AsFd) -> io::Result<()> {
+    pub fn add(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(self
             .epoll
             .add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
