@@ -36,7 +36,13 @@ ALONE, SHARED, ONE_HOST = "alone", "over rnicd", "on one host, over rnicd"
 # the interface for itself: the server, or the client.
 KERNEL, KERNEL_HOST = "by sockets", "on one host, by sockets"
 TO_XDP, FROM_XDP = "by sockets, the server alone", "by sockets, the client alone"
+# Over TCP sockets of the kernel, with one end in an emulator of aarch64: in a system of arm64, by
+# what is built for it.
+ARM_SERVER, ARM_CLIENT = "by sockets, the server on aarch64", "by sockets, the client on aarch64"
 FRAMES = (ALONE, SHARED, ONE_HOST)
+EMULATED = (ARM_SERVER, ARM_CLIENT)
+# What that system has, and that needs no file of ours.
+OF_ARM = re.compile(r"(rping|ucmatose|udaddy|cmtime|rdma_\w+|ib_\w+|ibv_\w+)( (?!.*\{(?!server6?\}|client\}|device\}))|$)")
 SOCKETS = (KERNEL, KERNEL_HOST, TO_XDP, FROM_XDP)
 WAYS = FRAMES + SOCKETS
 
@@ -101,6 +107,8 @@ class Case:
             return False
         if way in FRAMES:
             return way in self.ways
+        if way in EMULATED:
+            return self.runs(TO_XDP) and all(OF_ARM.match(command) for command in (self.client, self.server))
         if self.frames_only:
             return False
         if way == KERNEL_HOST:
@@ -198,6 +206,8 @@ class Hosts:
         (self.directory / "lib").mkdir()
         for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1", "lib/librnic_sysfs.so"):
             shutil.copy(BUILT / file, self.directory / file)
+        if self.way in EMULATED:
+            self._install_arm()
         self.files = self.directory / "files"
         self.files.mkdir()
         for pattern in ("*.c", "*.supp", "*-agent"):
@@ -206,6 +216,16 @@ class Hosts:
         self.place = self.directory / "place"
         self.place.mkdir()
         self.place.chmod(0o1777)
+
+    def _install_arm(self):
+        found = subprocess.run([ROOT / "ci/arm-image"], stdout=subprocess.PIPE, text=True)
+        expect(found.returncode == 0, "ci/arm-image failed: what it said is above")
+        self.arm_root = found.stdout.strip()
+        built = BUILT.parent / "aarch64-unknown-linux-gnu" / BUILT.name
+        (self.directory / "arm/lib").mkdir(parents=True)
+        for file in ("rnic", "lib/libibverbs.so.1", "lib/librdmacm.so.1", "lib/librnic_sysfs.so"):
+            expect((built / file).exists(), f"no {built / file}: cargo xtask build --target aarch64-unknown-linux-gnu")
+            shutil.copy(built / file, self.directory / "arm" / file)
 
     @functools.cached_property
     def own(self):
@@ -378,6 +398,14 @@ class Hosts:
     def start(self, name, side, command):
         """Starts a program of a case: the server, or the client."""
         via = self.via(name)
+        if (self.way, name) in ((ARM_SERVER, "server"), (ARM_CLIENT, "client")):
+            # In mounts of its own: what is built, the kernel's files, and a place to write to.
+            mounts = (f"mount -t proc proc {self.arm_root}/proc && "
+                      f"mount -t sysfs sysfs {self.arm_root}/sys && mount --bind /dev {self.arm_root}/dev && "
+                      f"mount --bind {self.directory}/arm {self.arm_root}/mnt && mount --bind {self.place} {self.arm_root}/tmp")
+            words = ["/mnt/rnic", "run", "--via", via, "--netdev", side, *shlex.split(command)]
+            emulated = ["unshare", "--mount", "sh", "-c", f'{mounts} && exec chroot {self.arm_root} "$@"', "sh", *words]
+            return Process(self.directory, name, self.inside(side, *emulated), {"HOME": "/tmp", "TMPDIR": "/tmp"})
         user = {"xdp": [], "rnicd": NOBODY}.get(via) if via != "kernel" else self.confined
         # On one host sockets need no interface.
         netdev = [] if self.way == KERNEL_HOST else ["--netdev", side]

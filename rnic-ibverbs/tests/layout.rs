@@ -98,11 +98,7 @@ impl Headers {
         source += "}\n";
         let (code, program) = (self.directory.join("a.c"), self.directory.join("a"));
         fs::write(&code, source).unwrap();
-        let compiled = Command::new("cc")
-            .arg("-o")
-            .arg(&program)
-            .arg(&code)
-            .output();
+        let compiled = compiler().arg("-o").arg(&program).arg(&code).output();
         let compiled = compiled.expect("a C compiler");
         let errors = String::from_utf8_lossy(&compiled.stderr);
         assert!(compiled.status.success(), "{errors}");
@@ -116,6 +112,14 @@ impl Headers {
             })
             .collect()
     }
+}
+
+/// Returns the compiler of the architecture that this is built for, as Debian names it, if there is
+/// one: in an emulator, `cc` is another machine's.
+fn compiler() -> Command {
+    let own = format!("{}-linux-gnu-gcc", std::env::consts::ARCH);
+    let is_there = Command::new(&own).arg("--version").output().is_ok();
+    Command::new(if is_there { &own } else { "cc" })
 }
 
 impl Drop for Headers {

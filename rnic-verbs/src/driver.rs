@@ -105,6 +105,8 @@ const TURNS_PER_YIELD: u32 = 64;
 fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
     let mut busy_at = Instant::now();
     let mut idle_turns = 0u32;
+    // Relaxed, as is the count of those unsettled: the threads tell each other no more by them, and
+    // the end of a thread is waited for.
     while !end.stop.load(Ordering::Relaxed) {
         if turn.turn() {
             busy_at = Instant::now();

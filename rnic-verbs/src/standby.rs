@@ -16,7 +16,7 @@
 //! thread are not polling: a program polls once more after it has armed a completion queue, and
 //! then sleeps. Whoever is about to sleep hands the engine over, and the thread takes it at once.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -147,6 +147,9 @@ impl Standby {
         let shared = &*self.shared;
         shared.handed_over.store(true, Ordering::Relaxed);
         shared.look();
+        // The thread says that it is awake before it looks for polls, as this looks for it behind
+        // them: either it sees that there were none, or this that it is awake.
+        fence(Ordering::SeqCst);
         // Asleep, it wakes by itself.
         if shared.mode.load(Ordering::SeqCst) != ASLEEP {
             self.unpark();
@@ -226,6 +229,8 @@ impl Shared {
     #[inline]
     fn turn_beside_sleeper(&self, worker: &mut (dyn SplitTurn + 'static)) -> bool {
         let did = worker.turn();
+        // Relaxed: the thread falls asleep while it has the worker, which the lock orders before
+        // this. If it has woken already, it is woken once more.
         if self.mode.load(Ordering::Relaxed) == ASLEEP {
             self.settle_sleep(worker, did);
         }
@@ -263,6 +268,8 @@ impl Shared {
 
     /// Returns whether the application polls: more than a few times since the last look.
     fn is_polled(&self) -> bool {
+        // Relaxed, as is all that only says how much is polled: a look that comes too early is made
+        // up for by the next, which a time bounds.
         let polls = self.polls.load(Ordering::Relaxed);
         polls.wrapping_sub(self.seen.load(Ordering::Relaxed)) as i32 > FEW_POLLS as i32
     }
@@ -325,6 +332,8 @@ impl Shared {
             if let Some((sleeper, at_most)) = sleep {
                 sleeper.sleep(at_most);
                 self.mode.store(DRIVING, Ordering::SeqCst);
+                // Before it looks for polls: see `hand_over`.
+                fence(Ordering::SeqCst);
                 busy_at = Instant::now();
             } else if did {
                 busy_at = Instant::now();

@@ -71,19 +71,12 @@ struct Linker {
 
 impl Linker {
     fn new(build: &Build) -> Result<Self, Failure> {
-        let own = match build.architecture() {
-            architecture if architecture == env::consts::ARCH => "cc",
-            "x86_64" => "x86_64-linux-gnu-gcc",
-            "aarch64" => "aarch64-linux-gnu-gcc",
-            other => {
-                return Err(format!(
-                    "the C libraries are made for x86_64 and aarch64, not for {other}"
-                )
-                .into());
-            }
+        let compiler = match build.tools()? {
+            Some(tools) => tools.compiler(),
+            None => env::var_os("CC").unwrap_or_else(|| "cc".into()),
         };
         Ok(Self {
-            compiler: env::var_os("CC").unwrap_or_else(|| own.into()),
+            compiler,
             output: build.output().join("lib"),
             ibverbs: script(build, "libibverbs"),
             rdmacm: script(build, "librdmacm"),

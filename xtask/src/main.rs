@@ -5,7 +5,10 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::cross::Tools;
+
 mod compare;
+mod cross;
 mod exports;
 mod libraries;
 mod trampolines;
@@ -26,7 +29,8 @@ Options:
   --target TARGET    x86_64-unknown-linux-gnu or aarch64-unknown-linux-gnu [default: this machine's]
 
 $CC is the compiler that links, of TARGET [default: cc, or TARGET's own where it is not this
-machine's].
+machine's]. What another architecture needs besides, `ci/deps build arm` and `rustup target add
+TARGET` install.
 ";
 
 /// What went wrong, in a sentence.
@@ -69,6 +73,11 @@ impl Build {
         }
     }
 
+    /// Returns the tools of another architecture, where it is built for one.
+    fn tools(&self) -> Result<Option<Tools>, Failure> {
+        Tools::of(self.architecture(), self.target.as_deref())
+    }
+
     /// Returns the directory that cargo puts what it builds into.
     fn output(&self) -> PathBuf {
         let mut output =
@@ -107,6 +116,10 @@ impl Build {
         }
         if let Some(target) = &self.target {
             cargo.args(["--target", target]);
+        }
+        if let Some(tools) = self.tools()? {
+            tools.check()?;
+            tools.set(&mut cargo);
         }
         run(&mut cargo)
     }

@@ -8,8 +8,13 @@ use nix::libc;
 
 use super::mapping::Pages;
 
-/// The end of what a program can map without asking for more.
-const USER_SPACE: usize = (1 << 47) - 4096;
+/// The end of what a program can map without asking for more. (That of aarch64 is lower where the
+/// kernel has fewer bits for addresses: what lies between is never mapped.)
+const USER_SPACE: usize = if cfg!(target_arch = "aarch64") {
+    1 << 48
+} else {
+    (1 << 47) - 4096
+};
 
 /// Memory of the program. It is accessed by [guarded](super::guarded) accesses alone.
 #[derive(Debug)]

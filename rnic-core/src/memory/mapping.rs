@@ -15,10 +15,27 @@ use nix::unistd::{SysconfVar, ftruncate, sysconf};
 pub(super) enum Pages {
     Ordinary,
     TwoMiB,
+    ThirtyTwoMiB,
+    HalfGiB,
     OneGiB,
 }
 
 impl Pages {
+    /// All of them, the largest first.
+    pub(super) const ALL: [Self; 5] = [
+        Self::OneGiB,
+        Self::HalfGiB,
+        Self::ThirtyTwoMiB,
+        Self::TwoMiB,
+        Self::Ordinary,
+    ];
+
+    /// Returns the octets of the hugepages that `vm.nr_hugepages` reserves, where ordinary pages
+    /// have so many octets: a whole table of these, whose entries have 8 octets.
+    pub(super) fn usual_huge(ordinary: usize) -> usize {
+        ordinary * (ordinary / 8)
+    }
+
     /// Returns the number of octets in a page.
     pub(super) fn size(self) -> usize {
         match self {
@@ -27,6 +44,8 @@ impl Pages {
                 _ => 4096,
             },
             Self::TwoMiB => 2 << 20,
+            Self::ThirtyTwoMiB => 32 << 20,
+            Self::HalfGiB => 512 << 20,
             Self::OneGiB => 1 << 30,
         }
     }
@@ -35,6 +54,8 @@ impl Pages {
         match self {
             Self::Ordinary => MFdFlags::empty(),
             Self::TwoMiB => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB,
+            Self::ThirtyTwoMiB => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_32MB,
+            Self::HalfGiB => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_512MB,
             Self::OneGiB => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_1GB,
         }
     }

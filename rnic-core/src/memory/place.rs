@@ -281,6 +281,7 @@ impl<'g> Placement<'g> {
         {
             // SAFETY: as below; the address is that of an aligned word.
             let word = unsafe { AtomicU64::from_ptr(word) };
+            // Release: who sees it sees what was placed before.
             word.store(u64::from_ne_bytes(octets), Ordering::Release);
             return Ok(());
         }
@@ -386,6 +387,7 @@ impl AtomicPlace<'_> {
         // octets meanwhile by other means than an atomic operation races with it: RFC 7306 section
         // 5 leaves that to the applications.
         let value = unsafe { AtomicU64::from_ptr(value) };
+        // The application may use it as a lock: what is placed before and behind it stays there.
         let mut original = value.load(Ordering::Acquire);
         while let Err(found) = value.compare_exchange_weak(
             original,

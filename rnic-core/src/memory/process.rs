@@ -31,6 +31,7 @@ impl Process {
         /// ancestors' numbers.
         static LAST: AtomicU32 = AtomicU32::new(NONE);
         let mark = mark();
+        // Relaxed: the number is all that is told.
         let mut number = mark.load(Ordering::Relaxed);
         if number == NONE {
             let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;

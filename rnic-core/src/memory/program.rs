@@ -14,8 +14,12 @@ use nix::unistd::ftruncate;
 
 use super::region::{Region, RegionError};
 
-/// Octets of a page.
-pub const PAGE: usize = 4096;
+/// Octets of the largest ordinary page that a kernel may have: on aarch64, 4, 16 or 64 KiB.
+pub const PAGE: usize = if cfg!(target_arch = "aarch64") {
+    64 << 10
+} else {
+    4096
+};
 
 /// Where the next memory is mapped: far from where the kernel maps, so that nothing else takes the
 /// place of what is unmapped.

@@ -17,7 +17,8 @@ use super::words;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
     /// 1 GiB for whole multiples of that, 2 MiB for other regions of at least that, ordinary pages
-    /// below.
+    /// below. On aarch64 with ordinary pages of 16 or 64 KiB, also 32 or 512 MiB for whole
+    /// multiples of that.
     #[default]
     Prefer,
     /// 2 MiB.
@@ -29,17 +30,21 @@ pub enum HugePages {
 }
 
 impl HugePages {
-    /// Returns the page sizes to try, in order.
-    fn candidates(self, len: usize) -> &'static [Pages] {
-        use Pages::{OneGiB, Ordinary, TwoMiB};
-        match self {
-            Self::OneGiB => &[OneGiB, TwoMiB, Ordinary],
-            Self::TwoMiB => &[TwoMiB, Ordinary],
-            Self::None => &[Ordinary],
-            Self::Prefer if len.is_multiple_of(OneGiB.size()) => &[OneGiB, TwoMiB, Ordinary],
-            Self::Prefer if len >= TwoMiB.size() => &[TwoMiB, Ordinary],
-            Self::Prefer => &[Ordinary],
-        }
+    /// Returns the page sizes to try, in order, where ordinary pages have so many octets.
+    fn candidates(self, len: usize, ordinary: usize) -> impl Iterator<Item = Pages> {
+        let usual = Pages::usual_huge(ordinary);
+        let is_wanted = move |pages: Pages| match (self, pages) {
+            (_, Pages::Ordinary) => true,
+            (Self::None, _) => false,
+            (_, Pages::ThirtyTwoMiB | Pages::HalfGiB) if pages.size() != usual => false,
+            (Self::OneGiB, _) => true,
+            (Self::TwoMiB, _) => pages == Pages::TwoMiB,
+            (Self::Prefer, Pages::TwoMiB) => len >= pages.size(),
+            (Self::Prefer, _) => len.is_multiple_of(pages.size()),
+        };
+        Pages::ALL
+            .into_iter()
+            .filter(move |pages| is_wanted(*pages))
     }
 }
 
@@ -233,7 +238,7 @@ impl Region {
             return Err(RegionError::Empty);
         }
         let mut failure = io::Error::from(io::ErrorKind::OutOfMemory);
-        for &candidate in pages.candidates(len) {
+        for candidate in pages.candidates(len, Pages::Ordinary.size()) {
             match Mapping::create("rnic-region", len, candidate) {
                 // Hugetlb pages are never swapped out: they are locked by nature, whatever the
                 // limit on mlock.
@@ -306,13 +311,17 @@ impl Region {
         };
         let pages = match size {
             Pages::Ordinary => format!("ordinary pages of {} KiB", self.page_size() >> 10),
-            Pages::TwoMiB => "hugepages of 2 MiB".to_owned(),
             Pages::OneGiB => "hugepages of 1 GiB".to_owned(),
+            huge => format!("hugepages of {} MiB", huge.size() >> 20),
         };
-        let missed = if Some(size) == asked.candidates(self.len).first() {
-            ""
+        let ordinary = Pages::Ordinary.size();
+        let missed = if Some(*size) == asked.candidates(self.len, ordinary).next() {
+            String::new()
         } else {
-            ", because no larger hugepages were free (`sysctl vm.nr_hugepages` reserves 2 MiB ones)"
+            format!(
+                ", because no larger hugepages were free (`sysctl vm.nr_hugepages` reserves {} MiB ones)",
+                Pages::usual_huge(ordinary) >> 20
+            )
         };
         let locked = if *locked {
             "locked"
@@ -446,6 +455,30 @@ mod tests {
         region.fill(9_995, 5, b'x').unwrap();
         assert_eq!(region.load(9_999).unwrap(), b'x');
         assert_eq!(region.load(9_994).unwrap(), b'4');
+    }
+
+    #[test]
+    fn hugepages_are_tried_that_a_host_with_such_pages_has() {
+        use Pages::{HalfGiB, OneGiB, Ordinary, ThirtyTwoMiB, TwoMiB};
+        let tried = |asked: HugePages, len: usize, ordinary: usize| -> Vec<_> {
+            asked.candidates(len, ordinary << 10).collect()
+        };
+        let (prefer, mib) = (HugePages::Prefer, 1 << 20);
+        assert_eq!(tried(prefer, mib, 4), [Ordinary]);
+        assert_eq!(tried(prefer, 544 * mib, 4), [TwoMiB, Ordinary]);
+        assert_eq!(tried(prefer, 1024 * mib, 4), [OneGiB, TwoMiB, Ordinary]);
+        assert_eq!(
+            tried(prefer, 32 * mib, 16),
+            [ThirtyTwoMiB, TwoMiB, Ordinary]
+        );
+        assert_eq!(tried(prefer, 512 * mib, 64), [HalfGiB, TwoMiB, Ordinary]);
+        assert_eq!(tried(prefer, 544 * mib, 64), [TwoMiB, Ordinary]);
+        assert_eq!(tried(HugePages::TwoMiB, 512 * mib, 64), [TwoMiB, Ordinary]);
+        assert_eq!(
+            tried(HugePages::OneGiB, mib, 64),
+            [OneGiB, HalfGiB, TwoMiB, Ordinary]
+        );
+        assert_eq!(tried(HugePages::None, 1024 * mib, 64), [Ordinary]);
     }
 
     #[test]

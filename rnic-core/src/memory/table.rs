@@ -417,7 +417,8 @@ impl StagTable {
     /// gets `true`. The caller holds the ledger, or a guard as the worker of the STag's stream.
     fn disable(&self, stag: Stag) -> bool {
         let slot = self.slot(stag);
-        // Once it is invalid, another may bind it.
+        // Once it is invalid, another may bind it. (Acquire: it reads the parent of the STag that it
+        // ends, published with that. What later lookups see is the business of `Workers::wait`.)
         let parent = Stag(slot.parent.load(Ordering::Relaxed));
         let was_live = stag.0 != 0
             && slot

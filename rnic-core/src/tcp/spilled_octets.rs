@@ -23,6 +23,7 @@ impl Spill {
 
 impl Drop for Spill {
     fn drop(&mut self) {
+        // Relaxed: it says how much there is, and nothing of where.
         self.sum.fetch_sub(self.octets.len(), Ordering::Relaxed);
     }
 }

@@ -225,7 +225,12 @@ pub(crate) unsafe fn wrong() {
         ibv_reg_mr(pd, null_mut(), usize::MAX, on_demand),
         libc::EINVAL,
     );
-    let behind = std::ptr::without_provenance_mut(1 << 47);
+    let bits = if cfg!(target_arch = "aarch64") {
+        48
+    } else {
+        47
+    };
+    let behind = std::ptr::without_provenance_mut(1 << bits);
     refused(ibv_reg_mr(pd, behind, 4096, on_demand), libc::EINVAL);
     refused(ibv_reg_mr(pd, behind, 4096, 0), libc::EFAULT);
     // Memory on demand need not be there: what is never accessed takes nothing.

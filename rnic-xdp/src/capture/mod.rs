@@ -44,9 +44,8 @@ const OPEN_MAPS: &str = "open the maps of the attached program";
 const LOOK: Duration = Duration::from_millis(20);
 /// How late a frame may come to its ring, in nanoseconds.
 const LATE: u64 = 1_000_000;
-/// A page of a ring, and the fewest of a ring: four of the longest frames fit.
-const PAGE: usize = 4096;
-const FEWEST_PAGES: usize = 64;
+/// The fewest octets of a ring: four of the longest frames fit.
+const SMALLEST_RING: usize = 256 << 10;
 
 /// A running capture on a device.
 pub struct Capture {
@@ -54,7 +53,8 @@ pub struct Capture {
     wanted: WantedOctets,
     /// Whether frames are wanted that AF_XDP sockets send on the device itself.
     of_sockets: bool,
-    pages: usize,
+    /// Octets of a ring.
+    ring: usize,
     netlink: RouteSocket,
     looked: Option<Instant>,
     /// The attached program.
@@ -79,12 +79,12 @@ impl Capture {
         let found = link_by_name(&mut netlink, netdev)?;
         let link = found.ok_or_else(|| CaptureError::NoSuchDevice(netdev.to_string()))?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let pages = (ring / PAGE / cpus).next_power_of_two();
+        let ring = (ring / cpus).next_power_of_two();
         let mut capture = Self {
             _alone: alone(&link)?,
             wanted: layout::wanted(wanted),
             of_sockets: wanted.direction != Some(Direction::Received) && wanted.port.is_none(),
-            pages: pages.max(FEWEST_PAGES),
+            ring: ring.max(SMALLEST_RING),
             netlink,
             looked: None,
             program: None,
@@ -215,7 +215,7 @@ impl Capture {
     }
 
     fn tap(&self, maps: &Maps) -> Result<Tap, CaptureError> {
-        Tap::open(maps, self.wanted, self.pages, &self.basket)
+        Tap::open(maps, self.wanted, self.ring, &self.basket)
     }
 }
 

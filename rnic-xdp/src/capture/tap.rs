@@ -9,6 +9,7 @@ use std::time::Duration;
 use aya::maps::{Array, MapData, PerCpuArray};
 use aya::programs::ProgramInfo;
 use libbpf_rs::{MapHandle, PerfBuffer, PerfBufferBuilder};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::error::{CaptureError, bpf_error, failed};
 use super::frame::Frame;
@@ -44,11 +45,12 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// Taps the programs with these maps. Each CPU gets a ring of this many pages, a power of 2.
+    /// Taps the programs with these maps. Each CPU gets a ring of so many octets, a power of 2 and
+    /// at least a page.
     pub(super) fn open(
         maps: &Maps,
         wanted: WantedOctets,
-        pages: usize,
+        ring: usize,
         basket: &Basket,
     ) -> Result<Self, CaptureError> {
         let reached = failed("reach the maps of the programs");
@@ -59,9 +61,11 @@ impl Tap {
             .map_err(|error| reached(io_error(error)))?;
         let frames = MapHandle::from_map_id(frames.id());
         let frames = frames.map_err(|error| reached(bpf_error(&error)))?;
+        let page = sysconf(SysconfVar::PAGE_SIZE).map_err(|error| reached(error.into()))?;
+        let page = page.and_then(|page| usize::try_from(page).ok());
         let basket = Rc::clone(basket);
         let rings = PerfBufferBuilder::new(&frames)
-            .pages(pages)
+            .pages(ring / page.unwrap_or(4096))
             .sample_cb(move |_, entry: &[u8]| basket.borrow_mut().extend(layout::frame(entry)))
             .build();
         let rings =

@@ -140,12 +140,16 @@ fn huge_pages() -> Fact {
         let value = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
         value.split_whitespace().next()?.parse::<u64>().ok()
     };
-    let remedy = "echo 512 > /proc/sys/vm/nr_hugepages (1 GiB); without them regions and frames lie on ordinary pages";
+    // On aarch64 one may have 512 MiB.
+    let size = field("Hugepagesize:").unwrap_or(2 << 10) << 10;
+    let remedy = format!(
+        "echo {} > /proc/sys/vm/nr_hugepages (1 GiB); without them regions and frames lie on ordinary pages",
+        ((1 << 30) / size.max(1)).max(1)
+    );
     let Some((total, free)) = field("HugePages_Total:").zip(field("HugePages_Free:")) else {
         return Fact::warn(name, "this kernel has none", remedy);
     };
-    let size = octets(field("Hugepagesize:").unwrap_or(0) << 10);
-    let found = format!("{free} of {total} free, {size} each");
+    let found = format!("{free} of {total} free, {} each", octets(size));
     if free == 0 {
         return Fact::warn(name, found, remedy);
     }

@@ -166,6 +166,8 @@ impl StagTable {
             parent: binding.region(),
         };
         self.give_meaning(&mut ledger, stag, &entry)?;
+        // Relaxed: who revokes the region takes the ledger, and who invalidates it for the stream
+        // is this worker.
         self.slot(binding.region())
             .windows
             .fetch_add(1, Ordering::Relaxed);
@@ -221,6 +223,7 @@ impl StagTable {
         entry: &StagEntry,
     ) -> Result<(), BindError> {
         let slot = self.slot(stag);
+        // Relaxed: what ended the last meaning was this worker, or took the ledger.
         if slot.live.load(Ordering::Relaxed) != 0 {
             return Err(BindError::StillValid(stag));
         }

@@ -114,6 +114,7 @@ impl<T: RingEntry> Producer<T> {
 
     /// Returns the number of entries that the kernel has not taken yet, published or not.
     pub(super) fn used(&self) -> u32 {
+        // Acquire: the kernel has read the entries that are written over now.
         let taken = self.ring.consumer().load(Ordering::Acquire);
         self.written.wrapping_sub(taken)
     }
@@ -136,12 +137,15 @@ impl<T: RingEntry> Producer<T> {
         if self.submitted != self.written {
             self.submitted = self.written;
             let producer = self.ring.producer();
+            // Release: the kernel sees the entries, and what is in their frames, with it.
             producer.store(self.written, Ordering::Release);
         }
     }
 
     /// Returns whether the kernel must be woken to look at the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
+        // Relaxed: a driver that sets it while entries are published may be seen too late. Then the
+        // next turn sees it, and where none comes, the poll of the socket wakes the driver.
         let flags = self.ring.word(self.ring.at.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -169,6 +173,7 @@ impl<T: RingEntry> Consumer<T> {
 
     /// Moves as many entries as are available and fit into `into`. Returns the number.
     pub(super) fn take(&mut self, into: &mut [T]) -> usize {
+        // Acquire: the entries, and the frames of received ones, were written before.
         let available = self.ring.producer().load(Ordering::Acquire);
         self.available = available.wrapping_sub(self.taken);
         let count = (self.available as usize).min(into.len());
@@ -182,6 +187,7 @@ impl<T: RingEntry> Consumer<T> {
             self.taken = self.taken.wrapping_add(1);
         }
         let consumer = self.ring.consumer();
+        // Release: the entries were read before the kernel writes over them.
         consumer.store(self.taken, Ordering::Release);
         count
     }
