@@ -18,8 +18,8 @@ use super::change::Request;
 use super::cipher::Shape;
 use super::flow::Decisions;
 use super::required::RequiredPorts;
-use super::sa::{Mode, OutboundSa, SaId};
-use super::selector::{Action, Demand, Template};
+use super::sa::{Mode, OutboundSa, Rank, Sa, SaId};
+use super::selector::{Action, Demand, Template, action};
 
 /// Frames that are left to what is sealed: what the engine has built must find one.
 const SEALED_FRAMES: usize = 16;
@@ -77,7 +77,7 @@ impl Sealer {
 
     pub(super) fn let_die(&mut self, id: SaId) {
         if let Some(association) = self.find(id) {
-            association.dying = true;
+            association.rank.stays = false;
             self.choices.clear();
         }
     }
@@ -129,7 +129,7 @@ impl Sealer {
                 continue;
             }
             let ends = template.ends(local, remote);
-            let Some(found) = youngest(&self.associations, &template, ends) else {
+            let Some(found) = youngest(ranked(&self.associations), &template, ends) else {
                 let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, 0));
                 self.ask_for_association(local, remote);
                 return None;
@@ -146,18 +146,16 @@ impl Sealer {
             associations,
             ..
         } = self;
-        self.choices.find(local, remote, || {
-            let mut demands = demands.iter();
-            let first = demands.find(|demand| demand.selector.selects(local, remote));
-            match first.map(|demand| demand.action) {
-                None | Some(Action::Bypass) => Choice::Bypass,
-                Some(Action::Discard) => Choice::Discard,
-                Some(Action::Protect(template)) => {
+        self.choices
+            .find(local, remote, || match action(&*demands, local, remote) {
+                Action::Bypass => Choice::Bypass,
+                Action::Discard => Choice::Discard,
+                Action::Protect(template) => {
                     let ends = template.ends(local.ip(), remote.ip());
-                    youngest(associations, &template, ends).map_or(Choice::Wait, Choice::Seal)
+                    let found = youngest(ranked(associations), &template, ends);
+                    found.map_or(Choice::Wait, Choice::Seal)
                 }
-            }
-        })
+            })
     }
 
     /// Returns what becomes of what is sent between two ends, which may have to be protected even
@@ -227,16 +225,20 @@ impl Sealer {
     }
 }
 
+fn ranked(associations: &[OutboundSa]) -> impl Iterator<Item = (&Sa, Rank)> {
+    associations.iter().map(|known| (&known.sa, known.rank))
+}
+
 /// Returns the place of the association to use of those that a policy can use between two ends: the
 /// youngest that is not dying, as the kernel chooses.
-fn youngest(
-    associations: &[OutboundSa],
+pub(super) fn youngest<'a>(
+    associations: impl Iterator<Item = (&'a Sa, Rank)>,
     template: &Template,
     ends: (IpAddr, IpAddr),
 ) -> Option<usize> {
-    let all = associations.iter().enumerate();
-    let found = all.filter(|(_, known)| template.admits(&known.sa, ends));
-    let found = found.max_by_key(|(_, known)| (!known.dying, known.age));
+    let all = associations.enumerate();
+    let found = all.filter(|(_, (sa, _))| template.admits(sa, ends));
+    let found = found.max_by_key(|(_, (_, rank))| *rank);
     found.map(|(place, _)| place)
 }
 

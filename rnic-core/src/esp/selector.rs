@@ -108,6 +108,13 @@ impl Template {
             && sa.source == source
             && sa.id.destination == destination
     }
+
+    /// Returns whether it demands what an association has protected on the way here: that begins at
+    /// the peer.
+    pub(super) fn admits_inbound(&self, sa: &Sa, local: IpAddr, remote: IpAddr) -> bool {
+        let (local, remote) = self.ends(local, remote);
+        self.admits(sa, (remote, local))
+    }
 }
 
 /// What becomes of packets.
@@ -130,4 +137,16 @@ pub struct Demand {
     pub selector: Selector,
     /// What becomes of them.
     pub action: Action,
+}
+
+/// Returns what becomes of the packets between two ends by the policies for their direction, those
+/// with precedence first.
+pub(super) fn action<'a>(
+    demands: impl IntoIterator<Item = &'a Demand>,
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> Action {
+    let mut demands = demands.into_iter();
+    let first = demands.find(|demand| demand.selector.selects(local, remote));
+    first.map_or(Action::Bypass, |demand| demand.action)
 }
