@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::wire::checksum::Checksums;
 use crate::wire::esp::{self, EspHeader, HEADER_LEN, TRAILER_LEN};
+use crate::wire::icmp::{EspTooBig, least_mtu};
 use crate::wire::ip::{IpPacket, emit_outer, header_len, set_ethertype, set_payload};
 use crate::wire::packet::addresses;
 
@@ -137,6 +138,31 @@ impl Sealer {
             least = least.min(self.associations[found].inner_mtu(mtu));
         }
         Some(least)
+    }
+
+    /// Returns the MTU that a router leaves to what is sent between two hosts. Returns `None` if its
+    /// message is not about that, or about a packet that was not sent of late: anybody can forge
+    /// one (RFC 4301 section 8.2).
+    pub(super) fn narrowed(&self, told: &EspTooBig, local: IpAddr, remote: IpAddr) -> Option<u16> {
+        let id = SaId {
+            spi: told.header.spi,
+            destination: told.destination,
+        };
+        let association = self.associations.iter().find(|known| {
+            known.sa.id == id
+                && known.sa.source == told.source
+                && known.numbers.used_lately(told.header.number)
+        })?;
+        let is_for = |demand: &Demand| match demand.action {
+            Action::Protect(template) => {
+                demand.selector.selects_some(local, remote)
+                    && template.admits(&association.sa, template.ends(local, remote))
+            }
+            Action::Bypass | Action::Discard => false,
+        };
+        let mtu = told.mtu.max(least_mtu(told.destination));
+        let is_for_them = self.demands.iter().any(is_for);
+        is_for_them.then(|| association.inner_mtu(mtu))
     }
 
     /// Returns what becomes of what is sent between two ends.

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rnic_core::engine::NextHopRequest;
 use rnic_core::esp::{self, Change, KnownProtection};
-use rnic_core::wire::icmp::TooBig;
+use rnic_core::wire::icmp::Report;
 
 use crate::device::error::OpenError;
 use crate::device::interface::rx::RxRing;
@@ -50,7 +50,7 @@ pub(crate) enum WorkerNotice {
     /// A change of the host's associations or policies.
     Protection(Change),
     /// An ICMP "packet too big".
-    TooBig(TooBig),
+    TooBig(Report),
     /// An administrator has taken a local address and port away.
     Revoked(SocketAddr),
     /// Queues that the administrator has added to the device.

@@ -163,13 +163,10 @@ impl ControlThread {
     /// network had lost them.
     fn follow_routers(&mut self) {
         let workers = || self.workers.iter().map(|followed| &followed.worker);
-        self.icmp.poll(|too_big| {
-            debug!(
-                "a router has no room for packets to {}: MTU {}",
-                too_big.remote, too_big.mtu
-            );
+        self.icmp.poll(|report| {
+            debug!("a router has no room for a packet: {report:?}");
             for worker in workers().filter(|worker| worker.has_room()) {
-                worker.tell(WorkerNotice::TooBig(too_big));
+                worker.tell(WorkerNotice::TooBig(report));
             }
         });
     }
