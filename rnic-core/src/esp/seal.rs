@@ -108,8 +108,12 @@ impl Sealer {
         )
     }
 
-    fn ask_for_association(&mut self, local: SocketAddr, remote: SocketAddr) {
-        let request = Request::Acquire { local, remote };
+    fn ask_for_association(&mut self, template: Template, local: SocketAddr, remote: SocketAddr) {
+        let request = Request::Acquire {
+            template: template.between(local.ip(), remote.ip()),
+            local,
+            remote,
+        };
         if self.requests.len() < MOST_REQUESTS {
             self.requests.push_back(request);
         }
@@ -132,7 +136,7 @@ impl Sealer {
             let ends = template.ends(local, remote);
             let Some(found) = youngest(ranked(&self.associations), &template, ends) else {
                 let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, 0));
-                self.ask_for_association(local, remote);
+                self.ask_for_association(template, local, remote);
                 return None;
             };
             least = least.min(self.associations[found].inner_mtu(mtu));
@@ -210,8 +214,10 @@ impl Sealer {
             Choice::Discard => None,
             Choice::Seal(place) => self.seal(tx, place, frame, len),
             Choice::Wait => {
-                if let Some((local, remote)) = ends {
-                    self.ask_for_association(local, remote);
+                if let Some((local, remote)) = ends
+                    && let Action::Protect(template) = action(&self.demands, local, remote)
+                {
+                    self.ask_for_association(template, local, remote);
                 }
                 None
             }

@@ -101,6 +101,22 @@ impl Template {
         }
     }
 
+    /// Returns it with the ends of an association for the packets between two hosts.
+    pub(super) fn between(self, local: IpAddr, remote: IpAddr) -> Self {
+        let (local, remote) = self.ends(local, remote);
+        Self {
+            local,
+            remote,
+            ..self
+        }
+    }
+
+    /// Returns whether it demands an association like this, which seals. Its ends are those of
+    /// the association.
+    pub fn is_met_by(&self, sa: &Sa) -> bool {
+        self.admits(sa, (self.local, self.remote))
+    }
+
     /// Returns whether an association is of its kind. `ends` are where that begins and ends.
     pub(super) fn admits(&self, sa: &Sa, (source, destination): (IpAddr, IpAddr)) -> bool {
         sa.request == self.request

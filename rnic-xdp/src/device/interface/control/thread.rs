@@ -131,7 +131,7 @@ impl ControlThread {
                 }
                 Request::Protection(request) => {
                     if let Some(protection) = &mut self.protection {
-                        protection.request(request);
+                        protection.request(request, Instant::from_nanos(clock()));
                     }
                 }
                 Request::Release(rule) => drop(rule),
