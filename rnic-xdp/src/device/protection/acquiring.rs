@@ -79,7 +79,7 @@ impl Asked {
         self.again_at = now + AGAIN_AFTER;
         self.left -= 1;
         if let Err(why) = socket.acquire(&self.template, self.ends, if_id) {
-            debug!("no key manager brings an IPsec association: {why}");
+            debug!("cannot ask for an IPsec association: {why}");
         }
     }
 }

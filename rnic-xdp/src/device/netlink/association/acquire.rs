@@ -28,7 +28,7 @@ struct RawAcquire {
 
 impl AssociationSocket {
     /// Asks for an association for the segments between two ends, in the name of the policy with
-    /// this template. Fails if no key manager listens.
+    /// this template. Whether a key manager listens is not known.
     pub(crate) fn acquire(
         &mut self,
         template: &Template,
