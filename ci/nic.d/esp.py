@@ -3,6 +3,7 @@ kernel's ESP in the west. Associations and policies of the east have a number (`
 they are rnic's."""
 
 import contextlib
+import json
 import pathlib
 import secrets
 import struct
@@ -41,14 +42,15 @@ def keyed(algorithm):
 class Protection:
     """Policies for TCP between two addresses, and associations for each direction."""
 
-    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True, silent=False):
+    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True, silent=False, peer="west"):
         self.nics, self.mode, self.algorithm, self.ends, self.esn = nics, mode, algorithm, ends, esn
+        self.sides = ("east", peer)
         self._spis = iter(range(0x1001, 0x10000))
         self.silent = silent
         self.states = []
 
     def __enter__(self):
-        self.add_policies("east", "west")
+        self.add_policies(*self.sides)
         if self.silent:
             # The kernel of the east says nothing in the clear.
             self.nics.east(f"ip xfrm policy add src {self.ends[0]} dst {self.ends[1]} proto 6 dir out action block").checked()
@@ -56,7 +58,7 @@ class Protection:
         return self
 
     def __exit__(self, *_):
-        for side in ("east", "west"):
+        for side in self.sides:
             self.nics.bed.run(side, "ip xfrm policy flush; ip xfrm state flush")
 
     def _number(self, side):
@@ -64,9 +66,10 @@ class Protection:
 
     def add_policies(self, *sides):
         """Adds the policies of some sides."""
-        both = dict(zip(("east", "west"), self.ends))
+        both = dict(zip(self.sides, self.ends))
         for side in sides:
-            own, other = both[side], both["west" if side == "east" else "east"]
+            own, = (end for name, end in both.items() if name == side)
+            other, = (end for name, end in both.items() if name != side)
             for direction, source, to in (("out", own, other), ("in", other, own)):
                 self.nics.bed.run(side, f"""ip xfrm policy add src {source} dst {to} proto 6 dir {direction} \
                     {self._number(side)} tmpl src {source} dst {to} proto esp reqid {REQUEST} mode {self.mode}""").checked()
@@ -84,9 +87,10 @@ class Protection:
         to_west, to_east = adding
         self.sending = to_west
         number = self._number("east")
-        self.nics.west(to_west).checked()
+        _, peer = self.sides
+        self.nics.bed.run(peer, to_west).checked()
         self.nics.east(f"set -e\n{to_east} {number}\n{to_west} {number}").checked()
-        self.nics.west(to_east).checked()
+        self.nics.bed.run(peer, to_east).checked()
 
     def forget_policies(self):
         """Takes the policies of the east that are rnic's away."""
@@ -112,12 +116,12 @@ class Protection:
         self.states = self.states[len(gone):]
         script = "set -e\n" + "".join(f"ip xfrm state delete src {source} dst {to} proto esp spi {spi}\n"
                                       for source, to, spi in gone)
-        for side in ("east", "west"):
+        for side in self.sides:
             self.nics.bed.run(side, script).checked()
 
     def expect_no_errors(self):
         """The kernel's ESP has refused nothing."""
-        errors = self.nics.west("grep -vE '[[:space:]]0$' /proc/net/xfrm_stat").output.strip()
+        errors = self.nics.bed.run(self.sides[1], "grep -vE '[[:space:]]0$' /proc/net/xfrm_stat").output.strip()
         expect(not errors, "the kernel's ESP has refused packets:", errors)
 
 
@@ -282,6 +286,15 @@ def end_stream(wire, ends):
     wire.check(1000)
 
 
+def shown_protection(nics):
+    """What `rnic-ctl conn show` says of what protects the connections of the east, which is the same
+    for all."""
+    shown = json.loads(nics.east(f"{nics.ctl} -j conn show").checked())
+    protection = [each["client"]["protection"] for each in shown]
+    expect(protection and all(each == protection[0] for each in protection), "one is protected otherwise:", shown)
+    return protection[0]
+
+
 @case("ESP: rekeying and deletion end no stream", kinds=("virtio",))
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
@@ -289,9 +302,18 @@ def _(nics):
         for number in range(6):
             if number % 3 == 2:
                 protection.delete(keep=0)
+                missing = lambda: shown_protection(nics)["state"] == "missing"
+                nics.wait(missing, "the connection is shown to lack protection")
             protection.rekey()
             goes_on(nics, wire)
             protection.delete()
+            to_west, to_east = (f"{spi:#010x}" for *_, spi in protection.states)
+            expected = {"state": "esp", "required": False, "mode": "transport", "algorithm": "rfc4106(gcm(aes))",
+                        "spi_out": to_west, "spi_in": to_east}
+            nics.wait(lambda: shown_protection(nics) == expected, f"the connection is shown with {expected}")
+        text = nics.east(f"{nics.ctl} conn show").checked()
+        expect(f"protection: state esp mode transport algorithm rfc4106(gcm(aes)) spi_out {to_west} spi_in {to_east}" in text,
+               "it is not shown in words:", text)
         end_stream(wire, ends)
 
 

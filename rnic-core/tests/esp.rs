@@ -24,6 +24,7 @@ use rnic_core::verbs::wr::{SendWr, WrOpcode};
 use rnic_core::wire::checksum::Checksums;
 use rnic_core::wire::ddp::TaggedOffset;
 use rnic_core::wire::esp::{self, EspHeader};
+use rnic_core::wire::icmp::EspTooBig;
 use rnic_core::wire::ip::IpPacket;
 
 /// Octets of an operation.
@@ -354,4 +355,57 @@ fn a_connection_begins_when_there_is_an_association() {
     let request = sim.hosts[1].connect_requests().last().unwrap();
     sim.hosts[1].accept(request, &peer, &ConnectionOptions::default());
     assert!(sim.run_until(LIMIT, |sim| sim.hosts[0].is_established(qp.number)));
+}
+
+/// A link takes less than the hosts think. A router says so of the packets of ESP that it drops.
+#[test]
+fn a_router_that_drops_sealed_packets_is_heeded() {
+    let mut bed = Bed::new(Impairments::default(), 5);
+    let reports = Rc::<RefCell<Vec<EspTooBig>>>::default();
+    let (wire, told) = (bed.wire.clone(), reports.clone());
+    const NARROW: usize = 1300;
+    bed.sim.tap = Some(Box::new(move |point, frame| {
+        let TapPoint::Sent(host) = point else {
+            return;
+        };
+        wire.borrow_mut().see(host, frame);
+        let packet = IpPacket::of_frame(frame, Checksums::None).expect("a packet");
+        if packet.end - packet.at > NARROW && host == 0 {
+            let (header, _) = EspHeader::parse(&frame[packet.payload_at..]).unwrap();
+            told.borrow_mut().push(EspTooBig {
+                source: packet.source,
+                destination: packet.destination,
+                header,
+                mtu: NARROW as u16,
+            });
+        }
+    }));
+    bed.post();
+    assert!(bed.sim.run_until(LIMIT, |_| !reports.borrow().is_empty()));
+    // What nobody has sent is not believed.
+    let now = bed.sim.now;
+    let genuine = reports.borrow()[0];
+    let forged = EspTooBig {
+        header: EspHeader {
+            number: genuine.header.number.wrapping_add(1 << 20),
+            ..genuine.header
+        },
+        ..genuine
+    };
+    let host = bed.sim.hosts[0].machine_mut();
+    assert!(!host.narrow(now, &forged));
+    assert!(host.narrow(now, &genuine));
+    reports.borrow_mut().clear();
+    assert!(bed.run(LIMIT));
+    bed.check();
+    assert!(
+        reports.borrow().is_empty(),
+        "no packet is larger from then on"
+    );
+    let tcp = bed.sim.hosts[0].snapshot(bed.sim.now).tcp;
+    assert_eq!((tcp.mtu_reductions, tcp.timeouts), (1, 0));
+    assert!(
+        bed.wire.borrow().longest > NARROW,
+        "the other way is as wide as before"
+    );
 }

@@ -313,7 +313,8 @@ impl Inner {
     /// Returns what can answer for the device without keeping it open.
     pub(crate) fn inspector(&self) -> Inspector {
         let hosts = self.hosts.iter().cloned();
-        Inspector::new(hosts.collect(), self.router.clone(), self.objects.clone())
+        let (router, objects) = (self.router.clone(), self.objects.clone());
+        Inspector::new(hosts.collect(), router, objects, Arc::downgrade(&self.net))
     }
 
     /// Returns the worker whose turn it is to get more work.

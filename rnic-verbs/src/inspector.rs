@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
@@ -16,7 +16,8 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::unistd;
 use rnic_core::connection::ConnectionFacts;
-use rnic_core::engine::{Command, HostEnd, Snapshot};
+use rnic_core::engine::{Command, HostEnd, Net, Snapshot};
+use rnic_core::esp::{ProtectionFacts, SaFacts};
 use rnic_core::ids::{PdId, QpNumber};
 use rnic_core::memory::table::list::{StagFacts, StagKind};
 
@@ -24,7 +25,7 @@ use crate::events::{Ends, Router};
 use crate::objects::{Objects, QpFacts, ReceiveFacts};
 use crate::resource::{
     ConnectionResource, CqResource, DeviceResource, ListenerResource, MpaResource, MrResource,
-    PdResource, QpResource, Resource, SrqResource, Summary,
+    PdResource, ProtectionResource, QpResource, Resource, SrqResource, Summary,
 };
 use crate::state::QpState;
 
@@ -38,6 +39,8 @@ pub(crate) struct Inspector {
     hosts: Box<[HostEnd]>,
     router: Arc<Router>,
     objects: Arc<Objects>,
+    /// Knows what protects connections, as long as the device is open.
+    net: Weak<dyn Net>,
     /// What was asked of each worker and has not come yet. A worker that does not run is not asked
     /// again and again.
     asked: Vec<Option<Receiver<Snapshot>>>,
@@ -79,13 +82,19 @@ impl Write for Reader {
 }
 
 impl Inspector {
-    pub(crate) fn new(hosts: Box<[HostEnd]>, router: Arc<Router>, objects: Arc<Objects>) -> Self {
+    pub(crate) fn new(
+        hosts: Box<[HostEnd]>,
+        router: Arc<Router>,
+        objects: Arc<Objects>,
+        net: Weak<dyn Net>,
+    ) -> Self {
         let asked = hosts.iter().map(|_| None).collect();
         Self {
             first: None,
             hosts,
             router,
             objects,
+            net,
             asked,
         }
     }
@@ -247,11 +256,16 @@ impl Inspector {
             let ends = at.ok().and_then(|at| qps[at].ends)?;
             ends.depths
         };
+        let net = self.net.upgrade();
+        let protection = |one: &ConnectionFacts| net.as_ref()?.protection(one.local, one.remote);
         let has_several = self.hosts.len() > 1;
         let all = snapshots.iter().flat_map(|(worker, snapshot)| {
             let worker = has_several.then_some(*worker);
             let connections = snapshot.connections.iter();
-            connections.map(move |one| connection(one, depths(one), worker))
+            connections.map(move |one| {
+                let beside = (depths(one), protection(one));
+                Resource::Connection(Box::new(connection(one, beside, worker)))
+            })
         });
         let engines = idle;
         let idle = (engines > 0).then_some(Resource::Idle { engines });
@@ -349,11 +363,11 @@ fn qp(qp: &QpNow) -> Resource {
 
 fn connection(
     facts: &ConnectionFacts,
-    depths: Option<(u16, u16)>,
+    (depths, protection): (Option<(u16, u16)>, Option<ProtectionFacts>),
     worker: Option<u32>,
-) -> Resource {
+) -> ConnectionResource {
     let (ird, ord) = depths.unzip();
-    Resource::Connection(Box::new(ConnectionResource {
+    ConnectionResource {
         local: facts.local,
         remote: facts.remote,
         state: format!("{:?}", facts.tcp.state),
@@ -368,8 +382,21 @@ fn connection(
             ird,
             ord,
         }),
+        protection: protection.as_ref().map(protection_resource),
         tcp: (&facts.tcp).into(),
-    }))
+    }
+}
+
+fn protection_resource(facts: &ProtectionFacts) -> ProtectionResource {
+    let sa = facts.outbound.as_ref().or(facts.inbound.first());
+    ProtectionResource {
+        state: facts.state.name().into(),
+        required: facts.required,
+        mode: sa.map(|sa| sa.mode.to_string()),
+        algorithm: sa.map(|sa| sa.algorithm.to_string()),
+        spi_out: facts.outbound.map(|sa| sa.spi),
+        spi_in: facts.inbound.iter().map(|sa: &SaFacts| sa.spi).collect(),
+    }
 }
 
 #[cfg(test)]

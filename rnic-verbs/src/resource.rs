@@ -204,6 +204,9 @@ pub struct ConnectionResource {
     /// What was agreed on in MPA start-up, while FPDUs flow.
     #[serde(default)]
     pub mpa: Option<MpaResource>,
+    /// What protects it by ESP, if anything of rnic does or has to.
+    #[serde(default)]
+    pub protection: Option<ProtectionResource>,
     /// TCP.
     #[serde(default)]
     pub tcp: TcpResource,
@@ -225,4 +228,23 @@ pub struct MpaResource {
     pub ird: Option<u16>,
     /// Reads that this side may have outstanding.
     pub ord: Option<u16>,
+}
+
+/// What protects a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProtectionResource {
+    /// `esp`; `one-way`: one direction goes as it is; `missing`: there is no association now, and
+    /// nothing passes; `dropped`: nothing passes by the host's policies.
+    pub state: String,
+    /// Whether it is protected or not at all, whatever the policies say.
+    pub required: bool,
+    /// What is protected of a packet: `transport` or `tunnel`.
+    pub mode: Option<String>,
+    /// By what, as the kernel calls it.
+    pub algorithm: Option<String>,
+    /// The Security Parameters Index of what is sent.
+    pub spi_out: Option<u32>,
+    /// Those of what may arrive: two for a while when keys are changed.
+    pub spi_in: Vec<u32>,
 }

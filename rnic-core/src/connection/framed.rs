@@ -7,16 +7,10 @@ use crate::memory::frames::TxFrames;
 use crate::memory::prefetch::prefetch_front;
 use crate::tcp::{Seq, SpilledOctets, Succession, Tcp, TcpConfig};
 use crate::time::Instant;
-use crate::wire::icmp::TooBig;
+use crate::wire::icmp::{TooBig, least_mtu};
 use crate::wire::tcp::TcpSegment;
 
 use super::{Connection, Context, NextHop, Phase, Upcoming};
-
-/// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist,
-/// and IPv6 ones must not (RFC 8200 section 5). With a lower value we would send little but
-/// headers.
-const MIN_MTU_V4: u16 = 552;
-const MIN_MTU_V6: u16 = 1280;
 
 impl Connection {
     /// How many steps it takes to prefetch a connection: each loads the pointer for the next.
@@ -77,14 +71,16 @@ impl Connection {
     /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if
     /// the message is believed.
     pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) -> Option<u16> {
-        let least = if self.key.local.is_ipv4() {
-            MIN_MTU_V4
-        } else {
-            MIN_MTU_V6
-        };
-        let mtu = too_big.mtu.max(least);
+        let mtu = too_big.mtu.max(least_mtu(self.key.remote.ip()));
         let believed = self.tcp.handle_too_big(too_big.seq, self.key.mss(mtu));
         believed.then_some(mtu)
+    }
+
+    /// Sends packets of at most `mtu` octets from now on, and what was larger again in pieces.
+    pub(crate) fn narrow(&mut self, mtu: u16) {
+        if !self.path.leads_back() {
+            self.tcp.narrow(self.key.mss(mtu));
+        }
     }
 
     /// Records that the peer cannot be reached. A connection being opened fails.

@@ -205,6 +205,13 @@ impl Batch<'_> {
         self.engine.handle_too_big(self.now, &self.guard, too_big);
     }
 
+    /// Handles that a path takes packets of at most `mtu` octets. The caller has made sure that this
+    /// is true.
+    pub fn narrow(&mut self, path: AddressPair, mtu: u16) {
+        self.busy = true;
+        self.engine.narrow(self.now, &self.guard, path, mtu);
+    }
+
     /// Counts frames that were opened, sealed or dropped on their way from and to the device.
     pub fn count_protection(&mut self, counts: &ProtectionCounts) {
         self.engine.count_protection(counts);

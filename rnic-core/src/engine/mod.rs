@@ -225,6 +225,15 @@ impl Engine {
         }
     }
 
+    /// Handles that a path takes packets of at most `mtu` octets. The caller has made sure that this
+    /// is true.
+    pub fn narrow(&mut self, now: Instant, guard: &Guard<'_>, path: AddressPair, mtu: u16) {
+        let concerned = self.next_hops.narrow(now, path, mtu).to_vec();
+        for index in concerned {
+            self.with_connection(index, now, guard, |connection, _| connection.narrow(mtu));
+        }
+    }
+
     /// Sets the next hop of a path, or changes it.
     pub fn set_next_hop(&mut self, path: AddressPair, hop: NextHop) {
         let Some((hop, concerned)) = self.next_hops.set(path, hop) else {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::PortReservation;
+use crate::esp::ProtectionFacts;
 
 use super::peers::Peers;
 
@@ -163,6 +164,13 @@ pub trait Net: Send + Sync {
             address: peer.unwrap_or(local),
             reason: "only an interface that the process has for itself, with `ipsec_if_id`, is",
         })
+    }
+
+    /// Returns what protects a connection now. `None`: nothing does and nothing has to, or it is the
+    /// kernel's to know.
+    fn protection(&self, local: SocketAddr, remote: SocketAddr) -> Option<ProtectionFacts> {
+        let _ = (local, remote);
+        None
     }
 
     /// Reserves a port to connect from. Without `local` it chooses the address that routes to

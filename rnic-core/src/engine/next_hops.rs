@@ -178,11 +178,14 @@ impl NextHops {
     }
 
     /// Remembers the MTU of a path, so that new connections need not discover it again. The caller
-    /// has validated it.
-    pub(crate) fn narrow(&mut self, now: Instant, path: AddressPair, mtu: u16) {
-        if let Some(known) = self.paths.get_mut(&path) {
-            known.narrow = Some((mtu, now));
-        }
+    /// has validated it. Returns the connections on it.
+    pub(crate) fn narrow(&mut self, now: Instant, path: AddressPair, mtu: u16) -> &[usize] {
+        let Some(known) = self.paths.get_mut(&path) else {
+            return &[];
+        };
+        let mtu = known.narrow.map_or(mtu, |(narrow, _)| narrow.min(mtu));
+        known.narrow = Some((mtu, now));
+        &known.users
     }
 
     #[inline]

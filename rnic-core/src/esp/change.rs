@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
 use super::sa::{InboundSa, OutboundSa, SaId};
-use super::selector::Demand;
+use super::selector::{Demand, Template};
 
 /// A change of the host's associations or policies.
 #[derive(Debug)]
@@ -33,7 +33,9 @@ pub enum Request {
     Numbers(SaId),
     /// An association for what goes between two ends (SADB_ACQUIRE).
     Acquire {
-        /// The end on this host.
+        /// What the policy demands, with the ends of the association.
+        template: Template,
+        /// The end on this host. Its port is 0 where it may be any.
         local: SocketAddr,
         /// The peer's.
         remote: SocketAddr,

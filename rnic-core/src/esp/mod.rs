@@ -9,6 +9,7 @@
 
 mod change;
 mod cipher;
+mod facts;
 mod flow;
 mod numbers;
 mod open;
@@ -21,6 +22,7 @@ mod selector;
 
 pub use change::{Change, Request};
 pub use cipher::{Algorithm, Keys, UnusableKey};
+pub use facts::{KnownProtection, ProtectionFacts, ProtectionState, SaFacts};
 pub use numbers::{BLOCK, Numbers};
 pub use open::{Opened, Opener};
 pub use protection::{Protection, ProtectionCounts};

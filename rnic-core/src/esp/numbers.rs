@@ -6,6 +6,9 @@ use core::ops::Range;
 /// Numbers of a block.
 pub const BLOCK: u64 = 1 << 20;
 
+/// Packets that may be on their way at a time.
+const LATELY: u64 = 1 << 16;
+
 /// The numbers that an association may use.
 #[derive(Debug, Default)]
 pub struct Numbers {
@@ -14,7 +17,8 @@ pub struct Numbers {
     next: Range<u64>,
     /// Another block was asked for.
     asked: bool,
-    /// The last number that was used.
+    /// The first number that was used, and the last one.
+    first: u64,
     last: u64,
 }
 
@@ -37,8 +41,18 @@ impl Numbers {
         }
         let number = self.current.next()?;
         assert!(number > self.last, "a sequence number would come twice");
+        if self.last == 0 {
+            self.first = number;
+        }
         self.last = number;
         Some(number)
+    }
+
+    /// Returns whether the lower half of a number is that of one that was used of late: it may
+    /// still be on its way.
+    pub fn used_lately(&self, number: u32) -> bool {
+        let ago = u64::from((self.last as u32).wrapping_sub(number));
+        self.last > 0 && ago <= LATELY && ago <= self.last - self.first
     }
 
     /// Returns the last number that was used, 0 if none was.

@@ -16,7 +16,7 @@ use super::cipher::Shape;
 use super::flow::Decisions;
 use super::required::RequiredPorts;
 use super::sa::{InboundSa, Mode, Sa, SaId};
-use super::selector::{Action, Demand, Template};
+use super::selector::{Action, Demand, action};
 
 /// What became of a received frame.
 #[derive(Clone, Debug)]
@@ -155,11 +155,8 @@ impl Opener {
     /// Returns what the policies say of what arrives from a peer.
     fn decide(&mut self, local: SocketAddr, remote: SocketAddr) -> Action {
         let demands = &self.demands;
-        self.decisions.find(local, remote, || {
-            let mut demands = demands.iter();
-            let first = demands.find(|demand| demand.selector.selects(local, remote));
-            first.map_or(Action::Bypass, |demand| demand.action)
-        })
+        self.decisions
+            .find(local, remote, || action(demands, local, remote))
     }
 
     /// Opens a packet into the buffer. Returns where the plain frame is there.
@@ -190,7 +187,7 @@ impl Opener {
         let (remote, local) =
             addresses(&self.buffer[range.clone()]).ok_or(DropReason::EspMalformed)?;
         let within = match self.decide(local, remote) {
-            Action::Protect(template) => is_for(&template, &sa, local.ip(), remote.ip()),
+            Action::Protect(template) => template.admits_inbound(&sa, local.ip(), remote.ip()),
             Action::Bypass | Action::Discard => false,
         };
         let is_ours = sa.mode == Mode::Transport || self.own.contains(&local.ip());
@@ -200,13 +197,6 @@ impl Opener {
         self.opened += 1;
         Ok(range)
     }
-}
-
-/// Returns whether a policy demands what an association has protected. Inbound, the association
-/// begins at the peer.
-fn is_for(template: &Template, sa: &Sa, local: IpAddr, remote: IpAddr) -> bool {
-    let (local, remote) = template.ends(local, remote);
-    template.admits(sa, (remote, local))
 }
 
 /// Where what an association has protected lies in a frame: payload, and what it is.

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use crate::counters::DropCounters;
-use crate::wire::icmp::TooBig;
+use crate::wire::icmp::{EspTooBig, TooBig};
 
 use super::change::{Change, Request};
 use super::open::Opener;
@@ -79,6 +79,13 @@ impl Protection {
     /// forged: no router has seen that.
     pub fn heeds(&mut self, too_big: &TooBig) -> bool {
         self.sealer.sends_plain(too_big.local, too_big.remote)
+    }
+
+    /// Returns the MTU that a router's message about a sealed packet leaves to what is sent between
+    /// two hosts. Returns `None` if it is not about that, or not to be heeded: the packet must have
+    /// been sent of late, by an association of this host.
+    pub fn narrowed(&self, told: &EspTooBig, local: IpAddr, remote: IpAddr) -> Option<u16> {
+        self.sealer.narrowed(told, local, remote)
     }
 
     /// Returns what was counted since the last call.

@@ -151,16 +151,22 @@ impl InboundSa {
     }
 }
 
+/// Which of several associations is used to seal: the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    /// It need not be replaced as soon as there is another one.
+    pub(super) stays: bool,
+    /// The younger of two is used.
+    pub(super) age: u64,
+}
+
 /// An association that frames are sealed with.
 pub struct OutboundSa {
     pub(super) sa: Sa,
     pub(super) cipher: Box<dyn Cipher>,
     pub(super) numbers: Numbers,
     pub(super) usage: Arc<Usage>,
-    /// The younger of two is used.
-    pub(super) age: u64,
-    /// Another one is to be used as soon as there is one.
-    pub(super) dying: bool,
+    pub(super) rank: Rank,
 }
 
 impl OutboundSa {
@@ -172,8 +178,7 @@ impl OutboundSa {
             sa,
             numbers: Numbers::default(),
             usage: Arc::default(),
-            age,
-            dying: false,
+            rank: Rank { stays: true, age },
         })
     }
 

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::wire::checksum::Checksums;
 use crate::wire::esp::{self, EspHeader, HEADER_LEN, TRAILER_LEN};
+use crate::wire::icmp::{EspTooBig, least_mtu};
 use crate::wire::ip::{IpPacket, emit_outer, header_len, set_ethertype, set_payload};
 use crate::wire::packet::addresses;
 
@@ -18,8 +19,8 @@ use super::change::Request;
 use super::cipher::Shape;
 use super::flow::Decisions;
 use super::required::RequiredPorts;
-use super::sa::{Mode, OutboundSa, SaId};
-use super::selector::{Action, Demand, Template};
+use super::sa::{Mode, OutboundSa, Rank, Sa, SaId};
+use super::selector::{Action, Demand, Template, action};
 
 /// Frames that are left to what is sealed: what the engine has built must find one.
 const SEALED_FRAMES: usize = 16;
@@ -77,7 +78,7 @@ impl Sealer {
 
     pub(super) fn let_die(&mut self, id: SaId) {
         if let Some(association) = self.find(id) {
-            association.dying = true;
+            association.rank.stays = false;
             self.choices.clear();
         }
     }
@@ -107,8 +108,12 @@ impl Sealer {
         )
     }
 
-    fn ask_for_association(&mut self, local: SocketAddr, remote: SocketAddr) {
-        let request = Request::Acquire { local, remote };
+    fn ask_for_association(&mut self, template: Template, local: SocketAddr, remote: SocketAddr) {
+        let request = Request::Acquire {
+            template: template.between(local.ip(), remote.ip()),
+            local,
+            remote,
+        };
         if self.requests.len() < MOST_REQUESTS {
             self.requests.push_back(request);
         }
@@ -129,14 +134,39 @@ impl Sealer {
                 continue;
             }
             let ends = template.ends(local, remote);
-            let Some(found) = youngest(&self.associations, &template, ends) else {
+            let Some(found) = youngest(ranked(&self.associations), &template, ends) else {
                 let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, 0));
-                self.ask_for_association(local, remote);
+                self.ask_for_association(template, local, remote);
                 return None;
             };
             least = least.min(self.associations[found].inner_mtu(mtu));
         }
         Some(least)
+    }
+
+    /// Returns the MTU that a router leaves to what is sent between two hosts. Returns `None` if its
+    /// message is not about that, or about a packet that was not sent of late: anybody can forge
+    /// one (RFC 4301 section 8.2).
+    pub(super) fn narrowed(&self, told: &EspTooBig, local: IpAddr, remote: IpAddr) -> Option<u16> {
+        let id = SaId {
+            spi: told.header.spi,
+            destination: told.destination,
+        };
+        let association = self.associations.iter().find(|known| {
+            known.sa.id == id
+                && known.sa.source == told.source
+                && known.numbers.used_lately(told.header.number)
+        })?;
+        let is_for = |demand: &Demand| match demand.action {
+            Action::Protect(template) => {
+                demand.selector.selects_some(local, remote)
+                    && template.admits(&association.sa, template.ends(local, remote))
+            }
+            Action::Bypass | Action::Discard => false,
+        };
+        let mtu = told.mtu.max(least_mtu(told.destination));
+        let is_for_them = self.demands.iter().any(is_for);
+        is_for_them.then(|| association.inner_mtu(mtu))
     }
 
     /// Returns what becomes of what is sent between two ends.
@@ -146,18 +176,16 @@ impl Sealer {
             associations,
             ..
         } = self;
-        self.choices.find(local, remote, || {
-            let mut demands = demands.iter();
-            let first = demands.find(|demand| demand.selector.selects(local, remote));
-            match first.map(|demand| demand.action) {
-                None | Some(Action::Bypass) => Choice::Bypass,
-                Some(Action::Discard) => Choice::Discard,
-                Some(Action::Protect(template)) => {
+        self.choices
+            .find(local, remote, || match action(&*demands, local, remote) {
+                Action::Bypass => Choice::Bypass,
+                Action::Discard => Choice::Discard,
+                Action::Protect(template) => {
                     let ends = template.ends(local.ip(), remote.ip());
-                    youngest(associations, &template, ends).map_or(Choice::Wait, Choice::Seal)
+                    let found = youngest(ranked(associations), &template, ends);
+                    found.map_or(Choice::Wait, Choice::Seal)
                 }
-            }
-        })
+            })
     }
 
     /// Returns what becomes of what is sent between two ends, which may have to be protected even
@@ -186,8 +214,10 @@ impl Sealer {
             Choice::Discard => None,
             Choice::Seal(place) => self.seal(tx, place, frame, len),
             Choice::Wait => {
-                if let Some((local, remote)) = ends {
-                    self.ask_for_association(local, remote);
+                if let Some((local, remote)) = ends
+                    && let Action::Protect(template) = action(&self.demands, local, remote)
+                {
+                    self.ask_for_association(template, local, remote);
                 }
                 None
             }
@@ -227,16 +257,20 @@ impl Sealer {
     }
 }
 
+fn ranked(associations: &[OutboundSa]) -> impl Iterator<Item = (&Sa, Rank)> {
+    associations.iter().map(|known| (&known.sa, known.rank))
+}
+
 /// Returns the place of the association to use of those that a policy can use between two ends: the
 /// youngest that is not dying, as the kernel chooses.
-fn youngest(
-    associations: &[OutboundSa],
+pub(super) fn youngest<'a>(
+    associations: impl Iterator<Item = (&'a Sa, Rank)>,
     template: &Template,
     ends: (IpAddr, IpAddr),
 ) -> Option<usize> {
-    let all = associations.iter().enumerate();
-    let found = all.filter(|(_, known)| template.admits(&known.sa, ends));
-    let found = found.max_by_key(|(_, known)| (!known.dying, known.age));
+    let all = associations.enumerate();
+    let found = all.filter(|(_, (sa, _))| template.admits(sa, ends));
+    let found = found.max_by_key(|(_, (_, rank))| *rank);
     found.map(|(place, _)| place)
 }
 

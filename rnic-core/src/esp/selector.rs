@@ -101,12 +101,35 @@ impl Template {
         }
     }
 
+    /// Returns it with the ends of an association for the packets between two hosts.
+    pub(super) fn between(self, local: IpAddr, remote: IpAddr) -> Self {
+        let (local, remote) = self.ends(local, remote);
+        Self {
+            local,
+            remote,
+            ..self
+        }
+    }
+
+    /// Returns whether it demands an association like this, which seals. Its ends are those of
+    /// the association.
+    pub fn is_met_by(&self, sa: &Sa) -> bool {
+        self.admits(sa, (self.local, self.remote))
+    }
+
     /// Returns whether an association is of its kind. `ends` are where that begins and ends.
     pub(super) fn admits(&self, sa: &Sa, (source, destination): (IpAddr, IpAddr)) -> bool {
         sa.request == self.request
             && sa.mode == self.mode
             && sa.source == source
             && sa.id.destination == destination
+    }
+
+    /// Returns whether it demands what an association has protected on the way here: that begins at
+    /// the peer.
+    pub(super) fn admits_inbound(&self, sa: &Sa, local: IpAddr, remote: IpAddr) -> bool {
+        let (local, remote) = self.ends(local, remote);
+        self.admits(sa, (remote, local))
     }
 }
 
@@ -130,4 +153,16 @@ pub struct Demand {
     pub selector: Selector,
     /// What becomes of them.
     pub action: Action,
+}
+
+/// Returns what becomes of the packets between two ends by the policies for their direction, those
+/// with precedence first.
+pub(super) fn action<'a>(
+    demands: impl IntoIterator<Item = &'a Demand>,
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> Action {
+    let mut demands = demands.into_iter();
+    let first = demands.find(|demand| demand.selector.selects(local, remote));
+    first.map_or(Action::Bypass, |demand| demand.action)
 }

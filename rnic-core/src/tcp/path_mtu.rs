@@ -32,7 +32,13 @@ impl Tcp {
         let offset = self.send.offset_of(seq);
         let in_flight = u64::try_from(offset)
             .is_ok_and(|offset| (self.send.una()..self.send.nxt()).contains(&offset));
-        if !in_flight || !self.state.may_send() || mss >= self.options.mss {
+        in_flight && self.narrow(mss)
+    }
+
+    /// Sends segments of at most `mss` octets, less options, from now on, and what was larger again
+    /// in smaller pieces. Returns whether they were larger.
+    pub fn narrow(&mut self, mss: u16) -> bool {
+        if !self.state.may_send() || mss >= self.options.mss {
             return false;
         }
         self.limit_mss(mss);

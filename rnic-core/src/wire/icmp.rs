@@ -9,6 +9,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::checksum;
+use super::esp::{self, EspHeader};
 use super::tcp::{self, Seq};
 use super::{ipv4, ipv6};
 
@@ -22,6 +23,42 @@ const FRAGMENTATION_NEEDED: u8 = 4;
 
 /// MTUs of links, for routers that do not tell theirs (RFC 1191 section 7).
 const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
+
+/// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist,
+/// and IPv6 ones must not (RFC 8200 section 5). With a lower value we would send little but
+/// headers.
+const LEAST_MTU_V4: u16 = 552;
+const LEAST_MTU_V6: u16 = 1280;
+
+/// Returns the least MTU that is accepted of a path to an address.
+pub fn least_mtu(destination: IpAddr) -> u16 {
+    match destination {
+        IpAddr::V4(_) => LEAST_MTU_V4,
+        IpAddr::V6(_) => LEAST_MTU_V6,
+    }
+}
+
+/// What a router says of a packet of ours that did not fit into a link on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It was a segment.
+    Segment(TooBig),
+    /// It was protected.
+    Protected(EspTooBig),
+}
+
+/// A packet of ESP of ours did not fit into a link on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EspTooBig {
+    /// The sender of the packet.
+    pub source: IpAddr,
+    /// Its receiver.
+    pub destination: IpAddr,
+    /// SPI and sequence number of the packet.
+    pub header: EspHeader,
+    /// Octets of the largest IP packet that fits.
+    pub mtu: u16,
+}
 
 /// A segment of ours did not fit into a link on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +92,7 @@ struct QuotedTcp {
     seq: U32,
 }
 
-impl TooBig {
+impl Report {
     /// Reads an ICMP message in its IPv4 packet, as a raw socket gives it. `None` if it says
     /// anything else.
     pub fn parse_v4(packet: &[u8]) -> Option<Self> {
@@ -70,42 +107,57 @@ impl TooBig {
         // What is quoted is cut short: a length that says more than is there is right.
         let (ip, _) = ipv4::RawIpv4::ref_from_prefix(quoted).ok()?;
         let first_piece = ip.flags_and_offset.get() & ipv4::FRAGMENT_OFFSET == 0;
-        if ip.protocol != tcp::PROTOCOL || !first_piece {
+        if !first_piece {
             return None;
         }
-        let segment = quoted.get(header_len(ip)?..)?;
+        let payload = quoted.get(header_len(ip)?..)?;
         let mtu = match (header.mtu.get() & 0xffff) as u16 {
             0 => plateau_below(ip.total_length.get()),
             told => told,
         };
-        let from = Ipv4Addr::from(ip.source).into();
-        Self::about(from, Ipv4Addr::from(ip.destination).into(), segment, mtu)
+        let ends = [ip.source, ip.destination].map(|end| Ipv4Addr::from(end).into());
+        Self::about(ends, (ip.protocol, payload), mtu)
     }
 
     /// Reads an ICMPv6 message, as a raw socket gives it: without its packet, its checksum
     /// verified.
     pub fn parse_v6(message: &[u8]) -> Option<Self> {
         let (header, quoted) = RawIcmp::ref_from_prefix(message).ok()?;
-        let (ip, segment) = ipv6::RawIpv6::ref_from_prefix(quoted).ok()?;
-        if header.kind != PACKET_TOO_BIG
-            || ip.first.get() >> 28 != 6
-            || ip.next_header != tcp::PROTOCOL
-        {
+        let (ip, payload) = ipv6::RawIpv6::ref_from_prefix(quoted).ok()?;
+        if header.kind != PACKET_TOO_BIG || ip.first.get() >> 28 != 6 {
             return None;
         }
         let mtu = u16::try_from(header.mtu.get()).unwrap_or(u16::MAX);
-        let from = Ipv6Addr::from(ip.source).into();
-        Self::about(from, Ipv6Addr::from(ip.destination).into(), segment, mtu)
+        let ends = [ip.source, ip.destination].map(|end| Ipv6Addr::from(end).into());
+        Self::about(ends, (ip.next_header, payload), mtu)
     }
 
-    fn about(source: IpAddr, destination: IpAddr, segment: &[u8], mtu: u16) -> Option<Self> {
-        let (tcp, _) = QuotedTcp::ref_from_prefix(segment).ok()?;
-        Some(Self {
-            local: SocketAddr::new(source, tcp.source_port.get()),
-            remote: SocketAddr::new(destination, tcp.destination_port.get()),
-            seq: Seq(tcp.seq.get()),
-            mtu,
-        })
+    fn about(
+        [source, destination]: [IpAddr; 2],
+        (protocol, payload): (u8, &[u8]),
+        mtu: u16,
+    ) -> Option<Self> {
+        match protocol {
+            tcp::PROTOCOL => {
+                let (tcp, _) = QuotedTcp::ref_from_prefix(payload).ok()?;
+                Some(Self::Segment(TooBig {
+                    local: SocketAddr::new(source, tcp.source_port.get()),
+                    remote: SocketAddr::new(destination, tcp.destination_port.get()),
+                    seq: Seq(tcp.seq.get()),
+                    mtu,
+                }))
+            }
+            esp::PROTOCOL => {
+                let (header, _) = EspHeader::parse(payload).ok()?;
+                Some(Self::Protected(EspTooBig {
+                    source,
+                    destination,
+                    header,
+                    mtu,
+                }))
+            }
+            _ => None,
+        }
     }
 }
 

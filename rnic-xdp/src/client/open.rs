@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 
 use crossbeam_channel::{Sender, unbounded};
 use rnic_manager::Inspection;
@@ -14,8 +13,8 @@ use super::net::ManagedNet;
 use super::session::Session;
 use crate::device::error::OpenError;
 use crate::device::interface::{
-    BusyPoll, Control, GrantedPort, InterfaceConfig, InterfaceReport, PortShape, XdpInterface,
-    ZeroCopy,
+    BusyPoll, Control, GrantedPort, HostIpsec, InterfaceConfig, InterfaceReport, PortShape,
+    XdpInterface, ZeroCopy,
 };
 use crate::device::netlink::device_name;
 use crate::device::steering::{Mode, ModeChoice};
@@ -161,10 +160,8 @@ impl Manager {
             (channel, next_id),
             (receiver, self.inspections),
         );
-        let policies = Arc::default();
-        let control = Control::start(policies, move |requests, bell| {
-            session.run(&requests, &bell)
-        })?;
+        let known = HostIpsec::default();
+        let control = Control::start(known, move |requests, bell| session.run(&requests, &bell))?;
         let net = ManagedNet {
             netdev: grant.netdev,
             port: grant.port,

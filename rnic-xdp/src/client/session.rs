@@ -16,6 +16,7 @@ use nix::sys::time::TimeSpec;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::{Found, NextHopRequest};
 use rnic_core::time::Instant;
+use rnic_core::wire::icmp::Report;
 use rnic_manager::channel::{Channel, ChannelError};
 use rnic_manager::protocol::{
     Answer, Ask, FromDaemon, Notice, OLDEST, Reason, Refused, Reply, UntaggedAddress, VERSION,
@@ -397,7 +398,9 @@ impl Session {
                 self.untagged = UntaggedAddress::all(&addresses);
                 self.tell(WorkerNotice::Untagged(self.untagged.clone()));
             }
-            Notice::TooBig { segment, .. } => self.tell(WorkerNotice::TooBig(segment.into())),
+            Notice::TooBig { segment, .. } => {
+                self.tell(WorkerNotice::TooBig(Report::Segment(segment.into())))
+            }
             Notice::Revoked { local, .. } => {
                 warn!("an administrator has revoked {local}: its listener and connections end");
                 self.leases.remove(&local);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
-use rnic_core::wire::icmp::{PACKET_TOO_BIG, TooBig, UNREACHABLE};
+use rnic_core::wire::icmp::{PACKET_TOO_BIG, Report, UNREACHABLE};
 
 use self::filter::{ICMP_FILTER, ICMPV6_FILTER, block};
 use crate::device::error::OpenError;
@@ -59,14 +59,14 @@ impl Icmp {
     }
 
     /// Calls a function with each "packet too big" that has arrived. Does not block.
-    pub(crate) fn poll(&mut self, mut handle: impl FnMut(TooBig)) {
+    pub(crate) fn poll(&mut self, mut handle: impl FnMut(Report)) {
         let buffer = &mut self.buffer;
         drain(&self.v4, buffer, |message| {
-            TooBig::parse_v4(message).map(&mut handle);
+            Report::parse_v4(message).map(&mut handle);
         });
         if let Some(v6) = &self.v6 {
             drain(v6, buffer, |message| {
-                TooBig::parse_v6(message).map(&mut handle);
+                Report::parse_v6(message).map(&mut handle);
             });
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::{Batch, Driver};
 use rnic_core::esp::{Change, Protection, RequiredPorts, Sealing};
-use rnic_core::wire::icmp::TooBig;
+use rnic_core::wire::icmp::Report;
 
 use super::interface::{ControlHandle, RxRing, TxSide};
 use super::routes::Update;
@@ -54,9 +54,21 @@ impl Protected {
         self.hops.remove(&path);
     }
 
-    /// Returns whether a message of a router may be heeded.
-    pub(crate) fn heeds(&mut self, too_big: &TooBig) -> bool {
-        self.protection.heeds(too_big)
+    /// Heeds a router's message about a packet that was too big, if it may be.
+    pub(crate) fn handle_too_big(&mut self, batch: &mut Batch<'_>, report: &Report) {
+        let Self { protection, hops } = self;
+        match report {
+            Report::Segment(too_big) if protection.heeds(too_big) => batch.handle_too_big(too_big),
+            Report::Segment(_) => {}
+            Report::Protected(too_big) => {
+                for path in hops.keys() {
+                    let mtu = protection.narrowed(too_big, path.local, path.remote);
+                    if let Some(mtu) = mtu {
+                        batch.narrow(*path, mtu);
+                    }
+                }
+            }
+        }
     }
 
     /// Asks for what is missing.

@@ -2,6 +2,7 @@
 //! followed, counted and reported. Whoever has a number of the kernel's xfrm interfaces (`if_id`)
 //! that no link has is the only one to use what has that number.
 
+mod acquiring;
 mod numbers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,6 +19,7 @@ use rnic_core::esp::{
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
+use self::acquiring::Acquiring;
 use self::numbers::{NumberLock, taken};
 use super::error::OpenError;
 use super::netlink::{
@@ -47,6 +49,8 @@ pub(crate) struct HostProtection {
     changes: VecDeque<Change>,
     /// Requests for numbers that came to nothing.
     waiting: BTreeSet<SaId>,
+    /// Requests for associations.
+    acquiring: Acquiring,
     reads: bool,
     reports_at: Instant,
 }
@@ -102,6 +106,7 @@ impl HostProtection {
             demands: Vec::new(),
             changes: VecDeque::new(),
             waiting: BTreeSet::new(),
+            acquiring: Acquiring::default(),
             reads: false,
             reports_at: Instant::ZERO,
         };
@@ -148,17 +153,25 @@ impl HostProtection {
             for id in std::mem::take(&mut self.waiting) {
                 self.add_numbers(id);
             }
+            let if_id = self.if_id.get();
+            self.acquiring.ask_again(&mut self.socket, if_id, now);
         }
     }
 
     /// Does what the worker needs.
-    pub(crate) fn request(&mut self, request: Request) {
+    pub(crate) fn request(&mut self, request: Request, now: Instant) {
         match request {
             Request::Numbers(id) => self.add_numbers(id),
-            Request::Acquire { local, remote } => debug!(
-                "no IPsec association of if_id {} for {local} to {remote} yet",
-                self.if_id
-            ),
+            Request::Acquire {
+                template,
+                local,
+                remote,
+            } => {
+                let if_id = self.if_id.get();
+                let ends = (local, remote);
+                self.acquiring
+                    .ask(&mut self.socket, if_id, (template, ends), now);
+            }
         }
     }
 
@@ -281,6 +294,7 @@ impl HostProtection {
         set_dumpable(false).map_err(|errno| format!("cannot keep it from core dumps: {errno}"))?;
         let (is_outbound, usage) = match ends {
             [true, false] => {
+                self.acquiring.forget(&sa);
                 let made = OutboundSa::new(sa, keys, found.added).map_err(|why| why.to_string())?;
                 let usage = made.usage().clone();
                 self.changes.push_back(Change::Outbound(Box::new(made)));

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use nix::libc;
 use rnic_core::connection::PortReservation;
 use rnic_core::engine::{Found, Known, Net, NetError, Peers, ProtectedPort};
-use rnic_core::esp::RequiredPorts;
+use rnic_core::esp::{ProtectionFacts, RequiredPorts};
 use rnic_manager::PrivateFd;
 use tracing::debug;
 
@@ -235,6 +235,11 @@ impl Net for XdpNet {
             self.locals.check_protected(local, peer)?;
         }
         Ok(Box::new(required.require(local.port())))
+    }
+
+    fn protection(&self, local: SocketAddr, remote: SocketAddr) -> Option<ProtectionFacts> {
+        let required = self.required.as_ref()?.contains(local.port());
+        self.control.protection().facts(local, remote, required)
     }
 
     fn active(

@@ -13,6 +13,7 @@ use rnic_core::engine::{
 };
 use rnic_core::memory::doorbell::Doorbells;
 use rnic_core::time::Instant;
+use rnic_core::wire::icmp::Report;
 
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
@@ -185,14 +186,13 @@ impl Worker {
             }
             WorkerNotice::Untagged(vlans) => driver.set_untagged(vlans),
             WorkerNotice::Link(state) => self.set_link(now, state),
-            WorkerNotice::TooBig(too_big) => {
-                if let Some(protected) = protected
-                    && !protected.heeds(&too_big)
-                {
-                    return;
-                }
+            WorkerNotice::TooBig(report) => {
                 let mut batch = driver.begin(now);
-                batch.handle_too_big(&too_big);
+                match (&mut *protected, report) {
+                    (Some(protected), report) => protected.handle_too_big(&mut batch, &report),
+                    (None, Report::Segment(too_big)) => batch.handle_too_big(&too_big),
+                    (None, Report::Protected(_)) => {}
+                }
                 finish(batch, protected, &mut interface.tx);
                 interface.tx.kick();
             }

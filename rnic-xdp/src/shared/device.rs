@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
-use rnic_core::wire::icmp::TooBig;
+use rnic_core::wire::icmp::{Report, TooBig};
 use rnic_manager::states::{DeviceNews, KernelLink};
 use tracing::{debug, info};
 
@@ -356,8 +356,11 @@ impl SharedDevice {
         }
         self.mapper.poll();
         let events = &mut self.events;
-        self.icmp
-            .poll(|too_big| events.push_back(DeviceEvent::TooBig(too_big)));
+        self.icmp.poll(|report| match report {
+            Report::Segment(too_big) => events.push_back(DeviceEvent::TooBig(too_big)),
+            // Clients have no associations.
+            Report::Protected(_) => {}
+        });
     }
 
     /// Returns the next event.

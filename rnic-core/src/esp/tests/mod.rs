@@ -1,6 +1,7 @@
 //! Tests: figures of the RFCs and of another library, the replay window against a model, and
 //! packets of each mode and algorithm.
 
+mod facts;
 mod numbers;
 mod packets;
 mod policies;

@@ -301,11 +301,25 @@ fn without_association_or_number_nothing_leaves() {
     assert_eq!(pair.send(&frame), None);
     let ends = ["192.0.2.1:7001", "192.0.2.2:7002"].map(|end| end.parse::<SocketAddr>().unwrap());
     let [local, remote] = ends;
-    assert_eq!(
-        pair.from.poll_request(),
-        Some(Request::Acquire { local, remote })
-    );
+    let asked = |local: SocketAddr, remote: SocketAddr| {
+        let template = Template {
+            request: 7,
+            mode: Mode::Transport,
+            local: local.ip(),
+            remote: remote.ip(),
+        };
+        assert!(template.is_met_by(&pair.sa));
+        Some(Request::Acquire {
+            template,
+            local,
+            remote,
+        })
+    };
+    assert_eq!(pair.from.poll_request(), asked(local, remote));
     assert_eq!(pair.from.inner_mtu(local.ip(), remote.ip(), 1500), None);
+    // It is for any port.
+    let [local, remote] = [local, remote].map(|end| SocketAddr::new(end.ip(), 0));
+    assert_eq!(pair.from.poll_request(), asked(local, remote));
 
     let next = OutboundSa::new(pair.sa.clone(), &keys(ALGORITHMS[0], 9), 1).unwrap();
     pair.from.apply(Change::Outbound(Box::new(next)));

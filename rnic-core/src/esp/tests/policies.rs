@@ -8,7 +8,7 @@ use crate::esp::{
 };
 
 use crate::wire::esp::EspHeader;
-use crate::wire::icmp::TooBig;
+use crate::wire::icmp::{EspTooBig, TooBig};
 use crate::wire::tcp::Seq;
 
 const HOSTS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -273,4 +273,74 @@ fn no_router_has_seen_a_segment_that_is_sealed() {
     // Nor where the policy is, and protection is required.
     pair.from = Protection::new(RequiredPorts::all());
     assert!(!pair.from.heeds(&too_big(HOSTS[1])));
+}
+
+#[test]
+fn a_message_about_a_sealed_packet_is_heeded_if_that_was_sent_of_late() {
+    let outer = ["203.0.113.1", "203.0.113.2"];
+    let mut pair = Pair::new(ALGORITHMS[0], Mode::Tunnel, HOSTS, outer);
+    let [local, remote] = HOSTS.map(ip);
+    let told = |number: u64, mtu| EspTooBig {
+        source: ip(outer[0]),
+        destination: ip(outer[1]),
+        header: EspHeader {
+            spi: 0x1001,
+            number: number as u32,
+        },
+        mtu,
+    };
+    let genuine = told(1, 1300);
+    assert_eq!(
+        pair.from.narrowed(&genuine, local, remote),
+        None,
+        "nothing was sent"
+    );
+    for _ in 0..3 {
+        pair.send(&segment(HOSTS, None, 0, b"x")).unwrap();
+    }
+    // IPv4, ESP, IV and ICV go off, and what a packet of a multiple of 4 has behind its payload.
+    let inner = Some(1300 - 20 - 8 - 8 - 16 - 2);
+    for number in 1..=3 {
+        let told = told(number, 1300);
+        assert_eq!(pair.from.narrowed(&told, local, remote), inner);
+    }
+    for number in [0, 4, u64::from(u32::MAX)] {
+        let told = told(number, 1300);
+        assert_eq!(pair.from.narrowed(&told, local, remote), None, "{number}");
+    }
+    let header = genuine.header;
+    for forged in [
+        EspTooBig {
+            source: ip("203.0.113.3"),
+            ..genuine
+        },
+        EspTooBig {
+            destination: ip("203.0.113.3"),
+            ..genuine
+        },
+        EspTooBig {
+            header: EspHeader {
+                spi: 0x1002,
+                ..header
+            },
+            ..genuine
+        },
+    ] {
+        assert_eq!(
+            pair.from.narrowed(&forged, local, remote),
+            None,
+            "{forged:?}"
+        );
+    }
+    // It says nothing of other hosts, and is not believed to say that nothing fits.
+    let stranger = ip("192.0.2.9");
+    assert_eq!(pair.from.narrowed(&genuine, local, stranger), None);
+    let least = pair.from.narrowed(&told(1, 68), local, remote);
+    assert_eq!(least, Some(552 - 54));
+    // Numbers go on, and the first is sent of late no more.
+    for _ in 0..1 << 16 {
+        pair.send(&segment(HOSTS, None, 0, b"x")).unwrap();
+    }
+    assert_eq!(pair.from.narrowed(&told(2, 1300), local, remote), None);
+    assert_eq!(pair.from.narrowed(&told(3, 1300), local, remote), inner);
 }

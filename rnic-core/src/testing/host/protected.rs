@@ -12,7 +12,7 @@ use crate::esp::{
 use crate::in_memory::VecFrames;
 use crate::tcp::Tcp;
 use crate::time::Instant;
-use crate::wire::icmp::TooBig;
+use crate::wire::icmp::{EspTooBig, TooBig};
 use crate::wire::packet::Checksums;
 use crate::wire::prefix::Prefix;
 
@@ -102,6 +102,20 @@ impl Protected {
                 self.driver.set_next_hop(*path, hop);
             }
         }
+    }
+
+    /// Handles an ICMP message that a sealed packet was too big, as a worker does. Returns whether
+    /// it is heeded.
+    pub fn narrow(&mut self, now: Instant, told: &EspTooBig) -> bool {
+        let mut batch = self.driver.begin(now);
+        let mut heeded = false;
+        for path in self.hops.keys() {
+            if let Some(mtu) = self.protection.narrowed(told, path.local, path.remote) {
+                batch.narrow(*path, mtu);
+                heeded = true;
+            }
+        }
+        heeded
     }
 
     fn finish(&mut self, now: Instant, tx: &mut VecFrames, did: impl FnOnce(&mut Driver)) -> bool {

@@ -37,7 +37,9 @@ mod zero_copy;
 pub use busy_poll::BusyPoll;
 pub(crate) use busy_poll::deferred;
 pub use config::{InterfaceConfig, ZeroCopyChoice};
-pub(crate) use control::{Control, ControlHandle, FollowedWorker, Joining, Request, WorkerNotice};
+pub(crate) use control::{
+    Control, ControlHandle, FollowedWorker, HostIpsec, Joining, Request, WorkerNotice,
+};
 pub(crate) use device::OpenDevice;
 pub use granted::GrantedPort;
 pub use making::MadePort;

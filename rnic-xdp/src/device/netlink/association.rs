@@ -11,7 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::NetlinkError;
 use super::message::{Attributes, Builder, Message};
-use super::policy::{RawSelector, address};
+use super::policy::address;
+use super::policy_layout::{MODE_TRANSPORT, MODE_TUNNEL, RawSelector};
 use super::socket::{Groups, ReplyMode, Socket};
 
 const NEW_SA: u16 = 0x10;
@@ -33,8 +34,6 @@ const XFRMA_REPLAY_ESN_VAL: u16 = 23;
 const XFRMA_OFFLOAD_DEV: u16 = 28;
 const XFRMA_IF_ID: u16 = 31;
 
-const MODE_TRANSPORT: u8 = 0;
-const MODE_TUNNEL: u8 = 1;
 const FLAG_ESN: u8 = 128;
 
 /// `struct xfrm_id`, with the family that `struct xfrm_usersa_id` has in its padding.
@@ -486,6 +485,8 @@ impl AsFd for AssociationSocket {
         self.news.as_fd()
     }
 }
+
+mod acquire;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,7 @@ use nix::libc;
 use rnic_core::esp::{Action as EspAction, Demand, Mode, Selector, Template};
 
 use super::policy::{Action, Layer, Policies, Policy};
-
-const MODE_TRANSPORT: u8 = 0;
-const MODE_TUNNEL: u8 = 1;
+use super::policy_layout::{MODE_TRANSPORT, MODE_TUNNEL};
 
 /// rnic cannot do what a policy demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

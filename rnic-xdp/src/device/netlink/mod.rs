@@ -15,6 +15,7 @@ mod lower;
 mod message;
 mod neighbour;
 mod policy;
+mod policy_layout;
 mod route;
 mod socket;
 mod veth;

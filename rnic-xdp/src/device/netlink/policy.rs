@@ -7,78 +7,23 @@ use nix::libc;
 use rnic_core::engine::{Peers, Prefix};
 use rnic_core::esp::Ports;
 use rustix::net::netlink;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::FromBytes;
 
 use super::error::NetlinkError;
 use super::message::{Attributes, Builder, Message};
+use super::policy_layout::{DIRECTION_IN, DIRECTION_OUT, RawPolicy, RawTemplate, XFRMA_TMPL};
 use super::socket::{Groups, ReplyMode, Socket};
 
 const NEW_POLICY: u16 = 0x13;
 const GET_POLICY: u16 = 0x15;
 const GET_DEFAULT: u16 = 0x28;
 
-const XFRMA_TMPL: u16 = 5;
 const XFRMA_POLICY_TYPE: u16 = 16;
 const XFRMA_MARK: u16 = 21;
 const XFRMA_IF_ID: u16 = 31;
 
-const DIRECTION_IN: u8 = 0;
-const DIRECTION_OUT: u8 = 1;
 const ACTION_BLOCK: u8 = 1;
 const DEFAULT_BLOCK: u8 = 1;
-
-/// `struct xfrm_selector`
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(super) struct RawSelector {
-    destination: [u8; 16],
-    source: [u8; 16],
-    destination_port: [u8; 2],
-    destination_port_mask: [u8; 2],
-    source_port: [u8; 2],
-    source_port_mask: [u8; 2],
-    family: u16,
-    destination_len: u8,
-    source_len: u8,
-    protocol: u8,
-    padding: [u8; 3],
-    link: i32,
-    user: u32,
-}
-
-/// `struct xfrm_userpolicy_info`
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct RawPolicy {
-    selector: RawSelector,
-    lifetime: [u64; 12],
-    priority: u32,
-    index: u32,
-    direction: u8,
-    action: u8,
-    flags: u8,
-    share: u8,
-    padding: u32,
-}
-
-/// `struct xfrm_user_tmpl`
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct RawTemplate {
-    destination: [u8; 16],
-    spi: u32,
-    protocol: u8,
-    padding: [u8; 3],
-    family: u16,
-    padding_too: u16,
-    source: [u8; 16],
-    request: u32,
-    mode: u8,
-    share: u8,
-    optional: u8,
-    padding_at_last: u8,
-    algorithms: [u32; 3],
-}
 
 /// What a policy does with the packets that it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rnic_core::engine::NextHopRequest;
-use rnic_core::esp::{self, Change};
-use rnic_core::wire::icmp::TooBig;
+use rnic_core::esp::{self, Change, KnownProtection};
+use rnic_core::wire::icmp::Report;
 
 use crate::device::error::OpenError;
 use crate::device::interface::rx::RxRing;
@@ -50,7 +50,7 @@ pub(crate) enum WorkerNotice {
     /// A change of the host's associations or policies.
     Protection(Change),
     /// An ICMP "packet too big".
-    TooBig(TooBig),
+    TooBig(Report),
     /// An administrator has taken a local address and port away.
     Revoked(SocketAddr),
     /// Queues that the administrator has added to the device.
@@ -85,6 +85,13 @@ impl FollowedWorker {
     }
 }
 
+/// What the thread knows of the host's IPsec, as last read, which may be a moment ago.
+#[derive(Clone, Default)]
+pub(crate) struct HostIpsec {
+    pub(super) policies: Arc<Mutex<KnownPolicies>>,
+    pub(super) protection: Arc<Mutex<KnownProtection>>,
+}
+
 /// The running thread. Dropping this ends it after its outstanding requests.
 pub(crate) struct Control {
     handle: ControlHandle,
@@ -96,7 +103,7 @@ impl Control {
     /// Starts a thread that serves requests. It looks for them when the bell rings, and ends at
     /// [`Request::End`].
     pub(crate) fn start(
-        policies: Arc<Mutex<KnownPolicies>>,
+        known: HostIpsec,
         run: impl FnOnce(Receiver<Request>, Bell) + Send + 'static,
     ) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::System { doing, source };
@@ -110,7 +117,7 @@ impl Control {
             handle: ControlHandle {
                 requests: sender,
                 waker,
-                policies,
+                known,
             },
             thread: Some(thread),
             maker: Maker::this(),
@@ -140,7 +147,7 @@ impl Drop for Control {
 pub(crate) struct ControlHandle {
     requests: Sender<Request>,
     waker: Waker,
-    policies: Arc<Mutex<KnownPolicies>>,
+    known: HostIpsec,
 }
 
 impl std::fmt::Debug for ControlHandle {
@@ -192,9 +199,16 @@ impl ControlHandle {
         self.send(Request::Protection(request));
     }
 
-    /// Returns the IPsec policies as last read, which may be a moment ago.
+    /// Returns the IPsec policies as last read.
     pub(crate) fn policies(&self) -> MutexGuard<'_, KnownPolicies> {
-        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+        let policies = &self.known.policies;
+        policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the associations and policies of ESP that the worker is told of.
+    pub(crate) fn protection(&self) -> MutexGuard<'_, KnownProtection> {
+        let protection = &self.known.protection;
+        protection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for the removal of a flow's rule.

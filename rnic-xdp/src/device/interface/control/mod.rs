@@ -3,5 +3,7 @@
 mod handle;
 mod thread;
 
-pub(crate) use handle::{Control, ControlHandle, FollowedWorker, Joining, Request, WorkerNotice};
+pub(crate) use handle::{
+    Control, ControlHandle, FollowedWorker, HostIpsec, Joining, Request, WorkerNotice,
+};
 pub(super) use thread::start;

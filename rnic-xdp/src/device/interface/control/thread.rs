@@ -4,7 +4,7 @@
 //! and this thread communicate by channels.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -14,7 +14,7 @@ use rnic_core::engine::NextHopRequest;
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::handle::{Control, FollowedWorker, Joining, Request, WorkerNotice};
+use super::handle::{Control, FollowedWorker, HostIpsec, Joining, Request, WorkerNotice};
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::icmp::Icmp;
@@ -33,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Starts the control thread of a device, in the network namespace of this thread.
 pub(crate) fn start(device: Arc<OpenDevice>) -> Result<Control, OpenError> {
-    let known = Arc::<Mutex<KnownPolicies>>::default();
+    let known = HostIpsec::default();
     let mut thread = ControlThread {
         policies: PolicySocket::open(Groups::POLICIES)?,
         known: known.clone(),
@@ -56,7 +56,7 @@ struct ControlThread {
     icmp: Icmp,
     /// None if the kernel has no IPsec.
     policies: Option<PolicySocket>,
-    known: Arc<Mutex<KnownPolicies>>,
+    known: HostIpsec,
     routes: RouteSocket,
     /// What protects frames, if the device has that.
     protection: Option<HostProtection>,
@@ -105,6 +105,10 @@ impl ControlThread {
         while followed.worker.has_room()
             && let Some(change) = protection.poll_change()
         {
+            let known = &self.known.protection;
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.note(&change);
+            drop(known);
             followed.worker.tell(WorkerNotice::Protection(change));
         }
     }
@@ -127,7 +131,7 @@ impl ControlThread {
                 }
                 Request::Protection(request) => {
                     if let Some(protection) = &mut self.protection {
-                        protection.request(request);
+                        protection.request(request, Instant::from_nanos(clock()));
                     }
                 }
                 Request::Release(rule) => drop(rule),
@@ -159,13 +163,10 @@ impl ControlThread {
     /// network had lost them.
     fn follow_routers(&mut self) {
         let workers = || self.workers.iter().map(|followed| &followed.worker);
-        self.icmp.poll(|too_big| {
-            debug!(
-                "a router has no room for packets to {}: MTU {}",
-                too_big.remote, too_big.mtu
-            );
+        self.icmp.poll(|report| {
+            debug!("a router has no room for a packet: {report:?}");
             for worker in workers().filter(|worker| worker.has_room()) {
-                worker.tell(WorkerNotice::TooBig(too_big));
+                worker.tell(WorkerNotice::TooBig(report));
             }
         });
     }
@@ -193,7 +194,8 @@ impl ControlThread {
         let device = self.device.link().index;
         let if_id = self.device.config().ipsec_if_id;
         let read = KnownPolicies::read(socket, &mut self.routes, device, if_id)?;
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = read;
+        let known = &self.known.policies;
+        *known.lock().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::device::netlink::message::parse;
+use crate::testing::Namespace;
+use rnic_core::esp::Template;
 
 /// `struct xfrm_usersa_info` of an association from 10.79.0.1 to 10.79.0.2.
 fn info(mode: u8, flags: u8) -> [u8; 224] {
@@ -198,4 +200,66 @@ fn a_key_is_for_one_association_whoever_uses_the_other() {
     assert!(one.is_twin_of(&with(2, 7, 9)));
     assert!(one.is_twin_of(&with(2, 0, 9)), "it is the kernel's");
     assert!(!one.is_twin_of(&with(2, 0, 8)));
+}
+
+/// Reads what `ip xfrm monitor` prints of an ACQUIRE.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces")]
+fn key_managers_are_asked_for_what_a_policy_demands() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    let namespace = Namespace::new("acquire").unwrap();
+    for (mode, ends, gateways) in [
+        (
+            Mode::Transport,
+            ["192.0.2.1:7471", "192.0.2.2:0"],
+            ["192.0.2.1", "192.0.2.2"],
+        ),
+        (
+            Mode::Tunnel,
+            ["[fd00::1]:0", "[fd00::2]:9"],
+            ["203.0.113.1", "203.0.113.2"],
+        ),
+    ] {
+        let said = namespace.run(|| {
+            let mut monitor = Command::new("ip")
+                .args(["xfrm", "monitor", "acquire"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut socket = AssociationSocket::open().unwrap();
+            let template = Template {
+                request: 42,
+                mode,
+                local: gateways[0].parse().unwrap(),
+                remote: gateways[1].parse().unwrap(),
+            };
+            let [local, remote] = ends.map(|end| end.parse().unwrap());
+            let mut printed = BufReader::new(monitor.stdout.take().unwrap());
+            let reading = std::thread::spawn(move || {
+                let mut lines = String::new();
+                while !lines.contains("reqid") && printed.read_line(&mut lines).unwrap() > 0 {}
+                lines
+            });
+            // What is asked before the monitor listens, nobody hears.
+            let until = Instant::now() + Duration::from_secs(20);
+            while !reading.is_finished() && Instant::now() < until {
+                socket.acquire(&template, (local, remote), 0x524e).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            monitor.kill().unwrap();
+            monitor.wait().unwrap();
+            reading.join().unwrap()
+        });
+        let has = |words: &str| assert!(said.contains(words), "{words}: {said}");
+        has("acquire proto esp");
+        has(&format!("reqid 42 mode {mode}"));
+        has(&format!("tmpl src {} dst {}", gateways[0], gateways[1]));
+        match mode {
+            Mode::Transport => has("sel src 192.0.2.1/32 dst 192.0.2.2/32 proto tcp sport 7471"),
+            Mode::Tunnel => has("sel src fd00::1/128 dst fd00::2/128 proto tcp dport 9"),
+        }
+    }
 }
