@@ -183,8 +183,12 @@ impl NextHops {
         let Some(known) = self.paths.get_mut(&path) else {
             return &[];
         };
-        let mtu = known.narrow.map_or(mtu, |(narrow, _)| narrow.min(mtu));
-        known.narrow = Some((mtu, now));
+        let is_known =
+            |(narrow, since): (u16, Instant)| narrow <= mtu && now.since(since) < NARROW_FOR;
+        // Messages that say more do not keep it alive.
+        if !known.narrow.is_some_and(is_known) {
+            known.narrow = Some((mtu, now));
+        }
         &known.users
     }
 

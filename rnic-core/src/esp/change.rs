@@ -1,6 +1,6 @@
 //! Messages between an engine's worker and the thread that follows the host's associations.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::ops::Range;
 
 use super::sa::{InboundSa, OutboundSa, SaId};
@@ -31,13 +31,13 @@ pub enum Change {
 pub enum Request {
     /// More sequence numbers of an association.
     Numbers(SaId),
-    /// An association for what goes between two ends (SADB_ACQUIRE).
+    /// An association for what goes between two hosts (SADB_ACQUIRE).
     Acquire {
         /// What the policy demands, with the ends of the association.
         template: Template,
-        /// The end on this host. Its port is 0 where it may be any.
-        local: SocketAddr,
-        /// The peer's.
-        remote: SocketAddr,
+        /// This host, of which any port may be meant.
+        local: IpAddr,
+        /// The peer.
+        remote: IpAddr,
     },
 }

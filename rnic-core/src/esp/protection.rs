@@ -69,10 +69,19 @@ impl Protection {
     }
 
     /// Returns the MTU of what is sent between two hosts, so that with what protects it it is no
-    /// longer than `mtu`. Returns `None` while there is no association for some of it, which is
-    /// asked for then.
-    pub fn inner_mtu(&mut self, local: IpAddr, remote: IpAddr, mtu: u16) -> Option<u16> {
-        self.sealer.inner_mtu(local, remote, mtu)
+    /// longer than `mtu`. Returns `None` while there is no association for some of it.
+    pub fn inner_mtu(&self, local: IpAddr, remote: IpAddr, mtu: u16) -> Option<u16> {
+        self.sealer.inner_mtu(local, remote, mtu).ok()
+    }
+
+    /// Asks for an association that is missing for what is sent between two hosts.
+    pub fn ask(&mut self, local: IpAddr, remote: IpAddr) {
+        self.sealer.ask(local, remote);
+    }
+
+    /// Returns whether a router's message is about a packet that was sealed and sent of late.
+    pub fn has_sent(&self, told: &EspTooBig) -> bool {
+        self.sealer.has_sent(told).is_some()
     }
 
     /// Returns whether a message of a router may be heeded. One about a segment that is sealed is

@@ -108,9 +108,9 @@ impl Sealer {
         )
     }
 
-    fn ask_for_association(&mut self, template: Template, local: SocketAddr, remote: SocketAddr) {
+    fn ask_for_association(&mut self, template: Template, local: IpAddr, remote: IpAddr) {
         let request = Request::Acquire {
-            template: template.between(local.ip(), remote.ip()),
+            template: template.between(local, remote),
             local,
             remote,
         };
@@ -120,43 +120,53 @@ impl Sealer {
     }
 
     /// Returns the MTU of what is sent between two hosts, so that with what protects it it is no
-    /// longer than `mtu`. Returns `None` while there is no association for some of it.
-    pub(super) fn inner_mtu(&mut self, local: IpAddr, remote: IpAddr, mtu: u16) -> Option<u16> {
+    /// longer than `mtu`. Fails while there is no association for some of it, with what is demanded.
+    pub(super) fn inner_mtu(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        mtu: u16,
+    ) -> Result<u16, Template> {
         let mut least = mtu;
-        for at in 0..self.demands.len() {
-            let Demand {
-                selector, action, ..
-            } = self.demands[at];
-            let Action::Protect(template) = action else {
+        for demand in &self.demands {
+            let Action::Protect(template) = demand.action else {
                 continue;
             };
-            if !selector.selects_some(local, remote) {
+            if !demand.selector.selects_some(local, remote) {
                 continue;
             }
             let ends = template.ends(local, remote);
-            let Some(found) = youngest(ranked(&self.associations), &template, ends) else {
-                let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, 0));
-                self.ask_for_association(template, local, remote);
-                return None;
-            };
+            let found = youngest(ranked(&self.associations), &template, ends).ok_or(template)?;
             least = least.min(self.associations[found].inner_mtu(mtu));
         }
-        Some(least)
+        Ok(least)
     }
 
-    /// Returns the MTU that a router leaves to what is sent between two hosts. Returns `None` if its
-    /// message is not about that, or about a packet that was not sent of late: anybody can forge
-    /// one (RFC 4301 section 8.2).
-    pub(super) fn narrowed(&self, told: &EspTooBig, local: IpAddr, remote: IpAddr) -> Option<u16> {
+    /// Asks for an association that is missing for what is sent between two hosts.
+    pub(super) fn ask(&mut self, local: IpAddr, remote: IpAddr) {
+        if let Err(template) = self.inner_mtu(local, remote, u16::MAX) {
+            self.ask_for_association(template, local, remote);
+        }
+    }
+
+    /// Returns the association that has sent a packet of late about which a router's message is.
+    /// Anybody can forge one (RFC 4301 section 8.2).
+    pub(super) fn has_sent(&self, told: &EspTooBig) -> Option<&OutboundSa> {
         let id = SaId {
             spi: told.header.spi,
             destination: told.destination,
         };
-        let association = self.associations.iter().find(|known| {
+        self.associations.iter().find(|known| {
             known.sa.id == id
                 && known.sa.source == told.source
                 && known.numbers.used_lately(told.header.number)
-        })?;
+        })
+    }
+
+    /// Returns the MTU that a router leaves to what is sent between two hosts. Returns `None` if its
+    /// message is not about that, or about a packet that was not sent of late.
+    pub(super) fn narrowed(&self, told: &EspTooBig, local: IpAddr, remote: IpAddr) -> Option<u16> {
+        let association = self.has_sent(told)?;
         let is_for = |demand: &Demand| match demand.action {
             Action::Protect(template) => {
                 demand.selector.selects_some(local, remote)
@@ -217,7 +227,7 @@ impl Sealer {
                 if let Some((local, remote)) = ends
                     && let Action::Protect(template) = action(&self.demands, local, remote)
                 {
-                    self.ask_for_association(template, local, remote);
+                    self.ask_for_association(template, local.ip(), remote.ip());
                 }
                 None
             }

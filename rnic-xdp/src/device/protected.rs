@@ -30,7 +30,7 @@ impl Protected {
     pub(crate) fn apply(&mut self, driver: &mut Driver, change: Change) {
         self.protection.apply(change);
         for (path, hop) in &self.hops {
-            tell(&mut self.protection, driver, *path, *hop);
+            tell(&self.protection, driver, *path, *hop);
         }
     }
 
@@ -40,7 +40,9 @@ impl Protected {
         match update {
             Update::Set(path, hop) => {
                 self.hops.insert(path, hop);
-                tell(&mut self.protection, driver, path, hop);
+                tell(&self.protection, driver, path, hop);
+                // Somebody wants to speak there. Later it is what cannot be sent that asks.
+                self.protection.ask(path.local, path.remote);
             }
             Update::Unreachable(path) => {
                 self.hops.remove(&path);
@@ -61,6 +63,9 @@ impl Protected {
             Report::Segment(too_big) if protection.heeds(too_big) => batch.handle_too_big(too_big),
             Report::Segment(_) => {}
             Report::Protected(too_big) => {
+                if !protection.has_sent(too_big) {
+                    return;
+                }
                 for path in hops.keys() {
                     let mtu = protection.narrowed(too_big, path.local, path.remote);
                     if let Some(mtu) = mtu {
@@ -104,7 +109,7 @@ impl Protected {
     }
 }
 
-fn tell(protection: &mut Protection, driver: &mut Driver, path: AddressPair, hop: NextHop) {
+fn tell(protection: &Protection, driver: &mut Driver, path: AddressPair, hop: NextHop) {
     let mtu = protection.inner_mtu(path.local, path.remote, hop.mtu);
     if let Some(mtu) = mtu {
         driver.set_next_hop(path, NextHop { mtu, ..hop });

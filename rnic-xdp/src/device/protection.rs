@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nix::sys::prctl::set_dumpable;
 use rnic_core::esp::{
-    Change, Demand, InboundSa, OutboundSa, Request, Sa, SaId, USUAL_WINDOW, Usage, Window,
+    Change, Demand, InboundSa, OutboundSa, Request, Sa, SaId, Template, USUAL_WINDOW, Usage, Window,
 };
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
@@ -41,8 +41,9 @@ pub(crate) struct HostProtection {
     steered: SteeredAssociations,
     lock: NumberLock,
     known: BTreeMap<SaId, Known>,
-    /// Associations that cannot be used, of which the log has the reason.
-    refused: BTreeSet<SaId>,
+    /// Associations that cannot be used, of which the log has the reason, with where they begin and
+    /// the request in the name of which they were negotiated.
+    refused: BTreeMap<SaId, (IpAddr, u32)>,
     own: BTreeSet<IpAddr>,
     demands: Vec<Demand>,
     /// Changes that the worker has not been told.
@@ -101,7 +102,7 @@ impl HostProtection {
             lock: NumberLock::open()
                 .map_err(failed("open the lock of the numbers of IPsec associations"))?,
             known: BTreeMap::new(),
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             own: BTreeSet::new(),
             demands: Vec::new(),
             changes: VecDeque::new(),
@@ -111,7 +112,7 @@ impl HostProtection {
             reports_at: Instant::ZERO,
         };
         opened.read_addresses(&mut RouteSocket::open()?)?;
-        opened.read()?;
+        opened.read(Instant::ZERO)?;
         opened.reads = false;
         Ok(opened)
     }
@@ -140,7 +141,7 @@ impl HostProtection {
             false => Ok(()),
         };
         if self.reads && read.is_ok() {
-            read = self.read();
+            read = self.read(now);
         }
         // After a failure it is tried again.
         self.reads = read.is_err();
@@ -166,13 +167,30 @@ impl HostProtection {
                 template,
                 local,
                 remote,
-            } => {
+            } if !self.has_one_for(&template) => {
                 let if_id = self.if_id.get();
-                let ends = (local, remote);
-                self.acquiring
-                    .ask(&mut self.socket, if_id, (template, ends), now);
+                let what = (template, local, remote);
+                self.acquiring.ask(&mut self.socket, if_id, what, now);
             }
+            Request::Acquire { .. } => {}
         }
+    }
+
+    /// Returns whether there is an association to send with as a policy demands. The worker may not
+    /// know of it yet. One that cannot be used counts: another one would be no better.
+    fn has_one_for(&self, template: &Template) -> bool {
+        let known = self.known.iter().map(|(id, known)| {
+            let Association {
+                source, request, ..
+            } = known.association;
+            (id, source, request)
+        });
+        let refused = self.refused.iter();
+        let refused = refused.map(|(id, (source, request))| (id, *source, *request));
+        known.chain(refused).any(|(id, source, request)| {
+            let demanded = (template.local, template.remote, template.request);
+            (source, id.destination, request) == demanded
+        })
     }
 
     /// Reads the addresses of this host again, by which associations have a direction.
@@ -190,10 +208,10 @@ impl HostProtection {
     }
 
     /// Reads policies and associations again.
-    fn read(&mut self) -> Result<(), NetlinkError> {
+    fn read(&mut self, now: Instant) -> Result<(), NetlinkError> {
         self.read_policies()?;
         let associations = self.socket.read()?;
-        self.update(&associations);
+        self.update(&associations, now);
         Ok(())
     }
 
@@ -211,13 +229,14 @@ impl HostProtection {
         }
         if demands != self.demands {
             self.changes.push_back(Change::Demands(demands.clone()));
+            self.acquiring.keep_demanded(&demands);
             self.demands = demands;
         }
         Ok(())
     }
 
     /// Takes note of the associations that there are now.
-    fn update(&mut self, associations: &[Association]) {
+    fn update(&mut self, associations: &[Association], now: Instant) {
         let if_id = self.if_id.get();
         let ours = associations.iter().filter(|found| found.if_id == if_id);
         let ours: BTreeMap<_, _> = ours.map(|found| (found.id, found)).collect();
@@ -231,9 +250,9 @@ impl HostProtection {
         for id in gone {
             self.forget(id);
         }
-        self.refused.retain(|id| ours.contains_key(id));
+        self.refused.retain(|id, _| ours.contains_key(id));
         for (id, found) in ours {
-            if self.refused.contains(&id) {
+            if self.refused.contains_key(&id) {
                 continue;
             }
             let twin = associations.iter().find(|other| found.is_twin_of(other));
@@ -254,14 +273,14 @@ impl HostProtection {
                     }
                     Ok(())
                 }
-                (None, None) => self.add(found),
+                (None, None) => self.add(found, now),
             };
             if let Err(why) = added {
                 warn!(
                     "{}: the IPsec association of SPI {:#010x} to {} is not used: {why}",
                     self.netdev, id.spi, id.destination
                 );
-                self.refused.insert(id);
+                self.refused.insert(id, (found.source, found.request));
             }
         }
     }
@@ -279,7 +298,7 @@ impl HostProtection {
     }
 
     /// Begins to use an association.
-    fn add(&mut self, found: &Association) -> Result<(), String> {
+    fn add(&mut self, found: &Association, now: Instant) -> Result<(), String> {
         let (mode, algorithm, keys) = found.usable.as_ref().map_err(Clone::clone)?;
         let sa = Sa {
             id: found.id,
@@ -294,7 +313,7 @@ impl HostProtection {
         set_dumpable(false).map_err(|errno| format!("cannot keep it from core dumps: {errno}"))?;
         let (is_outbound, usage) = match ends {
             [true, false] => {
-                self.acquiring.forget(&sa);
+                self.acquiring.note(&sa, now);
                 let made = OutboundSa::new(sa, keys, found.added).map_err(|why| why.to_string())?;
                 let usage = made.usage().clone();
                 self.changes.push_back(Change::Outbound(Box::new(made)));

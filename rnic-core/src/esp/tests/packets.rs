@@ -210,7 +210,7 @@ fn what_was_sealed_is_opened_to_the_same_frame() {
                 let link = 14 + vlan.map_or(0, |_| 4);
                 let (whole, inside) = (sealed.len() - link, frame.len() - link);
                 let [local, remote] = inner.map(ip);
-                let mut fits = |mtu: usize| {
+                let fits = |mtu: usize| {
                     let inner_mtu = pair.from.inner_mtu(local, remote, mtu as u16);
                     usize::from(inner_mtu.unwrap()) >= inside
                 };
@@ -301,25 +301,25 @@ fn without_association_or_number_nothing_leaves() {
     assert_eq!(pair.send(&frame), None);
     let ends = ["192.0.2.1:7001", "192.0.2.2:7002"].map(|end| end.parse::<SocketAddr>().unwrap());
     let [local, remote] = ends;
-    let asked = |local: SocketAddr, remote: SocketAddr| {
-        let template = Template {
-            request: 7,
-            mode: Mode::Transport,
-            local: local.ip(),
-            remote: remote.ip(),
-        };
-        assert!(template.is_met_by(&pair.sa));
-        Some(Request::Acquire {
-            template,
-            local,
-            remote,
-        })
+    let [local, remote] = [local.ip(), remote.ip()];
+    let template = Template {
+        request: 7,
+        mode: Mode::Transport,
+        local,
+        remote,
     };
-    assert_eq!(pair.from.poll_request(), asked(local, remote));
-    assert_eq!(pair.from.inner_mtu(local.ip(), remote.ip(), 1500), None);
-    // It is for any port.
-    let [local, remote] = [local, remote].map(|end| SocketAddr::new(end.ip(), 0));
-    assert_eq!(pair.from.poll_request(), asked(local, remote));
+    assert!(template.is_met_by(&pair.sa));
+    let asked = Some(Request::Acquire {
+        template,
+        local,
+        remote,
+    });
+    assert_eq!(pair.from.poll_request(), asked);
+    // To know the MTU is not to need the association.
+    assert_eq!(pair.from.inner_mtu(local, remote, 1500), None);
+    assert_eq!(pair.from.poll_request(), None);
+    pair.from.ask(local, remote);
+    assert_eq!(pair.from.poll_request(), asked);
 
     let next = OutboundSa::new(pair.sa.clone(), &keys(ALGORITHMS[0], 9), 1).unwrap();
     pair.from.apply(Change::Outbound(Box::new(next)));
@@ -335,7 +335,9 @@ fn without_association_or_number_nothing_leaves() {
         ..Default::default()
     };
     assert_eq!(counts, expected);
-    assert!(pair.from.inner_mtu(local.ip(), remote.ip(), 1500).is_some());
+    assert!(pair.from.inner_mtu(local, remote, 1500).is_some());
+    pair.from.ask(local, remote);
+    assert_ne!(pair.from.poll_request(), asked, "there is one");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Protected {
     pub fn apply(&mut self, change: Change) {
         self.protection.apply(change);
         for (path, hop) in &self.hops {
-            let hop = narrowed(&mut self.protection, *path, *hop);
+            let hop = narrowed(&self.protection, *path, *hop);
             if let Some(hop) = hop {
                 self.driver.set_next_hop(*path, hop);
             }
@@ -126,7 +126,7 @@ impl Protected {
 }
 
 /// Returns a next hop with the MTU that protection leaves, once there is an association.
-fn narrowed(protection: &mut Protection, path: AddressPair, hop: NextHop) -> Option<NextHop> {
+fn narrowed(protection: &Protection, path: AddressPair, hop: NextHop) -> Option<NextHop> {
     let mtu = protection.inner_mtu(path.local, path.remote, hop.mtu)?;
     Some(NextHop { mtu, ..hop })
 }
