@@ -201,7 +201,7 @@ impl Machine for Protected {
 
     fn set_path(&mut self, path: AddressPair, mtu: u16) {
         self.hops.insert(path, next_hop(mtu));
-        if let Some(hop) = narrowed(&mut self.protection, path, next_hop(mtu)) {
+        if let Some(hop) = narrowed(&self.protection, path, next_hop(mtu)) {
             self.driver.set_next_hop(path, hop);
         }
     }
@@ -218,6 +218,7 @@ impl Machine for Protected {
             if let Some(hop) = narrowed(protection, path, next_hop(mtu)) {
                 driver.set_next_hop(path, hop);
             }
+            protection.ask(path.local, path.remote);
         })
     }
 }
