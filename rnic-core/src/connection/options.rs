@@ -38,7 +38,9 @@ pub struct ConnectionOptions {
     /// Private data for the peer, sent in MPA start-up: 512 octets at most, 508 with revision 2.
     pub private_data: Vec<u8>,
     /// How long an initiator waits between the MPA Reply and its first FPDU. The Linux siw driver
-    /// can overlook octets that reach it within about 3 ms of its Reply.
+    /// can overlook octets that reach it within about 3 ms of its Reply, or later on a busy host: if
+    /// such an initiator has begun a peer-to-peer connection with a Write, and hears nothing, it
+    /// sends that again, three times in the first second.
     pub first_fpdu_delay: Duration,
     /// How long the TCP and MPA start-up may take altogether.
     pub connect_timeout: Duration,

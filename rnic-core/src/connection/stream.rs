@@ -22,7 +22,7 @@ use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
 use crate::mpa::startup::MpaNegotiated;
-use crate::rdmap::{self, Token};
+use crate::rdmap::{self, RtrMessage, Token};
 use crate::time::Instant;
 use crate::wire::ddp::{DdpSegment, QueueNumber};
 use crate::wire::mpa::Fpdu;
@@ -73,6 +73,10 @@ pub(super) struct Stream {
     crc: bool,
     /// How the next FPDU is received.
     intake: Intake,
+    /// The stream begins with a ready-to-receive Write.
+    opens_with_write: bool,
+    /// How often the ready-to-receive Write is still [sent again](Self::repeat_opening).
+    repeats_left: u8,
     /// Segments take the ordinary way, and no fast path: the stream ends in order, is parked, or has
     /// a timer, or its send queue drains.
     ordinary_only: bool,
@@ -80,8 +84,8 @@ pub(super) struct Stream {
     /// [`settle_acked`](Self::settle_acked) finds it so; what is received, and every end, sets it
     /// back.
     pub(super) between_messages: bool,
-    /// When the stream is to be called: its first FPDU may be sent then, or the peer has had no
-    /// receive for too long.
+    /// When the stream is to be called: its first FPDU may be sent then, or once more, or the peer
+    /// has had no receive for too long.
     wakes_at: Option<Instant>,
     /// Up to where the peer had acknowledged our stream when the octets arrived that are being
     /// received. A Send among them is told behind the requests that this completes, as it may be
@@ -124,6 +128,8 @@ impl Stream {
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
             user: LocalUlp::new(end, negotiated.ird, negotiated.ord, opening),
+            opens_with_write: opening == Some(RtrMessage::Write),
+            repeats_left: 0,
             intake: match responder && negotiated.rtr.send {
                 true => Intake::SendMayOpen,
                 false => Intake::Usual,
@@ -167,7 +173,7 @@ impl Stream {
     pub(super) fn choose_paths(&mut self) {
         self.ordinary_only = self.ddp.is_finishing()
             || self.intake == Intake::Parked
-            || self.wakes_at.is_some()
+            || (self.rc && self.wakes_at.is_some())
             || self.told().is_some()
             || self.user.is_draining();
     }
@@ -263,6 +269,7 @@ impl Stream {
         context: &mut Context<'_, '_>,
     ) {
         self.between_messages = false;
+        self.repeats_left = 0;
         let mut buffered = self.deframer.buffered();
         // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
@@ -337,6 +344,7 @@ impl Stream {
             return;
         }
         self.between_messages = false;
+        self.repeats_left = 0;
         let outcome = match self.deframer.skip_fpdu(len) {
             Ok(()) => {
                 self.hold_no_longer();

@@ -1,6 +1,8 @@
 //! Peer-to-peer connections, and initiators that send without waiting for the Reply.
 
 use crate::common::*;
+use std::time::Duration;
+
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::Command;
 use rnic_core::testing::raw_peer::ddp;
@@ -100,6 +102,52 @@ fn an_initiator_begins_with_the_message_agreed_on() {
         sim.raw[peer].close();
         assert_nothing_left(&mut sim);
     }
+}
+
+/// The kernel's siw can overlook what comes right behind its Reply until more comes.
+#[test]
+fn a_patient_initiator_opens_again_until_it_is_answered() {
+    let options = ConnectionOptions {
+        first_fpdu_delay: Duration::from_millis(3),
+        ..peer_to_peer()
+    };
+    let openings = |sim: &mut Simulation, peer: usize| {
+        let next = || sim.raw[peer].take_ddp();
+        std::iter::from_fn(next)
+            .take_while(|message| *message == rtr_message(BY_WRITE))
+            .count()
+    };
+    for (flags_of_reply, answered, expected) in [
+        (BY_WRITE, false, 4),
+        (BY_WRITE, true, 1),
+        (BY_READ, false, 0),
+        (BY_SEND, false, 0),
+    ] {
+        let (mut sim, mut qp, peer) = ask(&options);
+        sim.hosts[0].post_recv(&mut qp, empty_recv(1));
+        sim.raw[peer].take_startup().unwrap();
+        sim.raw[peer].send(&flagged(reply(4), flags_of_reply));
+        sim.run_for(Duration::from_millis(4));
+        if answered {
+            sim.raw[peer].send_ddp(send_header(1), &[]);
+        }
+        sim.run_for(3 * SECOND);
+        assert_eq!(openings(&mut sim, peer), expected);
+        sim.hosts[0].post_send(&mut qp, inline_send(2, b"next"));
+        sim.run_for(SECOND);
+        assert_eq!(outcomes(&mut qp).last(), Some(&sent(2)));
+    }
+    // An end in order is followed by nothing.
+    let (mut sim, qp, peer) = ask(&options);
+    sim.raw[peer].take_startup().unwrap();
+    sim.raw[peer].send(&flagged(reply(4), BY_WRITE));
+    sim.run_for(Duration::from_millis(4));
+    sim.hosts[0].command(Command::Disconnect(qp.number));
+    sim.run_for(SECOND);
+    assert!(sim.raw[peer].finished);
+    assert_eq!(openings(&mut sim, peer), 1);
+    sim.raw[peer].close();
+    assert_nothing_left(&mut sim);
 }
 
 /// The ready-to-receive Send takes an MSN: a Terminate about the next Send finds that one.

@@ -1,5 +1,5 @@
 //! A peer that has no receives (RNR), on a connection with the semantics of RC: how long the requests
-//! of this side wait for it. The timer also lets the first FPDU of an initiator go.
+//! of this side wait for it. The timer also lets the first FPDU of an initiator go, and go again.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ impl Stream {
     }
 
     /// Returns when its [timer](Self::handle_timeout) goes off: when the first FPDU may be sent, if
-    /// the application set a delay, or when it has waited long enough for the peer's receives.
+    /// the application set a delay, or sent again, or when it has waited long enough for the peer's
+    /// receives.
     pub(in crate::connection) fn wakes_at(&self) -> Option<Instant> {
         self.wakes_at
     }
@@ -56,10 +57,15 @@ impl Stream {
         self.wakes_at = None;
         if self.hold == Hold::Delayed {
             self.hold = Hold::Nothing;
-            return self.time_peer(context.now);
+            self.time_peer(context.now);
+            return self.repeat_opening(context.now);
+        }
+        if self.repeats_left > 0 {
+            return self.open_again(context.now);
         }
         self.choose_paths();
         if let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut self.user
+            && self.rc
             && rdmap.rnr_exceeded(qp, context.cqs)
         {
             self.end(EndReason::ReceiverNotReady, context);
