@@ -34,7 +34,9 @@ NEEDED = {
         "policy::a_listener_follows_policies_as_they_change",
         "policy::where_a_policy_demands_protection_nothing_connects_or_listens",
     ),
+    "manager": ("hostile::the_kernel_refuses_descriptors_where_it_can",),
     "namespaces": ("ports_of_a_vrf_are_bound_to_it",),
+    "port_program": ("so_do_frames_of_several_buffers",),
     "rnic_xdp": (
         "device::interface::numa::tests::a_node_is_preferred_for_as_long_as_something_is_made_there",
         "device::locals::tests::the_addresses_of_a_device_in_a_vrf_are_bound_there",
@@ -42,6 +44,7 @@ NEEDED = {
         "device::netlink::policy::tests::the_kernels_policies_are_read_and_followed",
         "device::routes::tests::vlans_are_found_by_their_routes",
     ),
+    "steer_program": ("headers::headers_beyond_the_first_buffer_are_read",),
 }
 
 

@@ -1,6 +1,7 @@
 //! The network interfaces that programs see as RDMA devices, and the devices that are opened on
 //! them.
 
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
@@ -85,16 +86,12 @@ fn rnicd() -> PathBuf {
 
 fn netdevs() -> Vec<String> {
     if let Err(why) = Via::of_environment() {
-        // A program that goes on with another way would not be told of it.
-        eprintln!("rnic: {}: {why}", Via::VARIABLE);
-        return Vec::new();
+        return refuse(&format!("{}: {why}", Via::VARIABLE));
     }
     if let Err(why) = Ipsec::of_environment() {
-        // Nor would one that goes on unprotected.
-        eprintln!("rnic: {why}");
-        return Vec::new();
+        return refuse(&why.to_string());
     }
-    let Ok(named) = std::env::var(NETDEV) else {
+    let Some(named) = std::env::var_os(NETDEV) else {
         let via = DeviceConfig::new("").via;
         let mut offered = match via.is_of_sockets() {
             true => Vec::new(),
@@ -106,18 +103,27 @@ fn netdevs() -> Vec<String> {
         }
         return offered;
     };
-    let netdevs = named
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty());
-    let there = |netdev: &&str| {
-        let is_there = Netdev::read(netdev).index != 0;
-        if !is_there {
-            warn!("{NETDEV}: there is no interface {netdev}");
-        }
-        is_there
+    let Some(named) = named.to_str() else {
+        return refuse(&format!("{NETDEV} is not UTF-8"));
     };
-    netdevs.filter(there).map(str::to_owned).collect()
+    let mut netdevs: Vec<String> = Vec::new();
+    for name in named.split(',').map(str::trim) {
+        if name.is_empty() || netdevs.iter().any(|other| other == name) {
+            continue;
+        }
+        match Netdev::read(name).index != 0 {
+            true => netdevs.push(name.to_owned()),
+            false => warn!("{NETDEV}: there is no interface {name}"),
+        }
+    }
+    netdevs
+}
+
+/// Says why there are no devices. A program that went on without what its user has asked for would
+/// not be told of it.
+fn refuse(why: &str) -> Vec<String> {
+    let _ = writeln!(io::stderr(), "rnic: {why}");
+    Vec::new()
 }
 
 impl Adapter {

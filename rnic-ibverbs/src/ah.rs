@@ -156,6 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut [u8; GRH_LEN],
     attr: *mut ibv_ah_attr,
 ) -> i32 {
+    let _whole = PutOff::new();
     match answer(context, port_num, &*wc, grh) {
         Ok(made) => {
             *attr = made;

@@ -158,6 +158,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    let _whole = PutOff::new();
     query::guid(Device::of(device).adapter)
 }
 

@@ -9,6 +9,7 @@ use rnic_verbs::rdma::{FIRMWARE, Lanes, Netdev, PKEY, PORT, gid_of};
 
 use crate::abi::*;
 use crate::adapter::{Adapter, QUEUE_PAIRS, STAGS};
+use crate::cancellation::PutOff;
 use crate::context::Context;
 use crate::cq::MAX_ENTRIES;
 use crate::errno::{Errno, fail};
@@ -75,6 +76,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> i32 {
+    let _whole = PutOff::new();
     *attr = device_attr(Context::of(context).adapter);
     0
 }
@@ -86,6 +88,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     size: usize,
 ) -> i32 {
+    let _whole = PutOff::new();
     /// Everything that was there first.
     const LEAST: usize = offset_of!(ibv_device_attr_ex, odp_caps);
     if !input.is_null() && (*input).comp_mask != 0 || size < LEAST {
@@ -154,6 +157,7 @@ pub(crate) unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     size: usize,
 ) -> i32 {
+    let _whole = PutOff::new();
     if port != PORT {
         return Errno::EINVAL as i32;
     }
@@ -188,6 +192,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: i32,
     gid: *mut ibv_gid,
 ) -> i32 {
+    let _whole = PutOff::new();
     let interface = Context::of(context).adapter.interface();
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     let raw = match interface.at_gid_index(index) {
@@ -226,6 +231,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     entry_size: usize,
 ) -> i32 {
+    let _whole = PutOff::new();
     if flags != 0 {
         return Errno::EOPNOTSUPP as i32;
     }
@@ -250,6 +256,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
+    let _whole = PutOff::new();
     if flags != 0 {
         return -(Errno::EOPNOTSUPP as isize);
     }

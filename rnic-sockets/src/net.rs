@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rnic_core::connection::PortReservation;
 use rnic_core::engine::{Found, Known, Net, NetError, Peers};
@@ -24,8 +24,8 @@ const ANY_INTERFACE: &str = "this host";
 #[derive(Debug)]
 pub struct KernelNet {
     addresses: Addresses,
-    /// Who asks port mappers, once somebody is asked; none where there can be no thread for it.
-    asker: OnceLock<Option<Asker>>,
+    /// Who asks port mappers, once somebody is asked.
+    asker: Mutex<Option<Asker>>,
 }
 
 /// The addresses of an interface, or of all.
@@ -51,18 +51,27 @@ impl KernelNet {
                 protocol,
                 congestion,
             },
-            asker: OnceLock::new(),
+            asker: Mutex::default(),
         }
     }
 
-    fn asker(&self) -> Option<&Asker> {
-        let start = || {
+    /// Asks the port mapper of a peer's host where a listener really is.
+    fn ask(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
+        let mut asker = self.asker.lock().unwrap_or_else(PoisonError::into_inner);
+        if asker.is_none() {
             let started = Asker::start(self.addresses.clone());
-            started
+            *asker = started
                 .inspect_err(|error| debug!("nobody asks port mappers: {error}"))
-                .ok()
-        };
-        self.asker.get_or_init(start).as_ref()
+                .ok();
+        }
+        match &*asker {
+            Some(asker) => asker.ask(remote, local, found),
+            None => {
+                // Not within the lock.
+                drop(asker);
+                found(remote);
+            }
+        }
     }
 }
 
@@ -216,8 +225,8 @@ impl Addresses {
 }
 
 impl Ways for Addresses {
-    fn source(&self, remote: SocketAddr, local: Option<SocketAddr>) -> Option<IpAddr> {
-        Some(self.way(remote, local).ok()?.1.ip())
+    fn source(&self, remote: SocketAddr, local: Option<SocketAddr>) -> Option<SocketAddr> {
+        Some(self.way(remote, local).ok()?.1)
     }
 
     fn datagram(&self, at: SocketAddr) -> Result<OwnedFd, String> {
@@ -261,10 +270,9 @@ impl Net for KernelNet {
 
     fn find_listener(&self, remote: SocketAddr, local: Option<SocketAddr>, found: Found) {
         // Port mappers are for TCP.
-        let asks = self.addresses.protocol == Protocol::Tcp;
-        match asks.then(|| self.asker()).flatten() {
-            Some(asker) => asker.ask(remote, local, found),
-            None => found(remote),
+        match self.addresses.protocol {
+            Protocol::Tcp => self.ask(remote, local, found),
+            _ => found(remote),
         }
     }
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Sets `root`, and those of `features` that the kernel has. Only root can ask the kernel
-/// for some.
+/// Sets `root`, and those of `features` that the kernel has. Some can be used, and asked for, by
+/// root alone.
 pub(crate) fn set(features: &[&str]) {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../xtask/build/host.rs");
@@ -18,7 +18,8 @@ pub(crate) fn set(features: &[&str]) {
     let root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     set_if("root", root);
     for feature in features {
-        set_if(feature, root && has(feature));
+        let is_of_root = matches!(*feature, "ipsec" | "vlan" | "vrf" | "cut_frames");
+        set_if(feature, (root || !is_of_root) && has(feature));
     }
 }
 
@@ -37,13 +38,21 @@ fn has(feature: &str) -> bool {
         ),
         "vrf" => allows("ip link add vrf7 type vrf table 7"),
         "numa" => Path::new("/proc/self/numa_maps").exists(),
-        "sctp" => Path::new("/proc/net/sctp").exists(),
+        // The first socket loads the module.
+        "sctp" => Path::new("/proc/net/sctp").exists() || has_module("sctp"),
         // Sockets can refuse descriptors.
         "passrights" => release() >= (6, 16),
         // Programs can be run on frames whose headers lie in several buffers.
         "cut_frames" => release() >= (6, 18),
         _ => panic!("build.rs names no feature of the kernel: {feature}"),
     }
+}
+
+/// Returns whether the kernel could load a module.
+fn has_module(name: &str) -> bool {
+    let mut modprobe = Command::new("/sbin/modprobe");
+    modprobe.args(["--dry-run", "--quiet", name]);
+    modprobe.status().is_ok_and(|status| status.success())
 }
 
 /// Returns whether a command succeeds in a network namespace of its own.

@@ -227,6 +227,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     qp_attr: *mut ibv_qp_attr,
     qp_attr_mask: *mut i32,
 ) -> i32 {
+    let _whole = PutOff::new();
     let (Ok(this), Some(attr), Some(mask)) = (Id::of(id), qp_attr.as_mut(), qp_attr_mask.as_mut())
     else {
         return fail(Errno::EINVAL);

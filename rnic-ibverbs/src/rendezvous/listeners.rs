@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rnic_verbs::{ConnectRequest, Listener};
+use rnic_verbs::{ConnectRequest, Device, Listener};
 use tracing::debug;
 
 use crate::adapter::Adapter;
@@ -13,6 +13,9 @@ use crate::rendezvous::waiting::Waiting;
 
 /// How long a worker of the device may take to listen.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
+
+/// The most ports that are tried until one is free for both families.
+const MAX_PORTS_TRIED: usize = 16;
 
 /// The listeners, and what waits.
 pub(super) struct Listeners {
@@ -59,17 +62,11 @@ impl Listeners {
         Ok(new)
     }
 
-    /// Listens at a free port for both families, and returns it.
+    /// Listens at a free port for both families, if the device has both, and returns it.
     pub(super) fn listen(&self, adapter: &'static Adapter) -> Result<u16, Errno> {
         let device = adapter.device()?;
-        let at = |local| device.listen(local).map_err(|why| why.errno());
-        let v4 = at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
-        let port = v4.local_address().port();
-        let mut new = vec![v4];
-        match at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-            Ok(v6) => new.push(v6),
-            Err(errno) => debug!("no peer can ask by IPv6 at port {port}: {errno}"),
-        }
+        let new = at_free_port(&device)?;
+        let port = new[0].local_address().port();
         // Peers may come once the program has the number: workers carry out commands in their
         // order, so that this one's answer comes when they listen.
         device.barrier(LONGEST_LISTEN).map_err(|why| why.errno())?;
@@ -99,6 +96,28 @@ impl Listeners {
         }
         request
     }
+}
+
+/// Listens at a port that is free for each family which the device has.
+fn at_free_port(device: &Device) -> Result<Vec<Listener>, Errno> {
+    let at = |local| device.listen(local).map_err(|why| why.errno());
+    let v6_at = |port| at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    for _ in 0..MAX_PORTS_TRIED {
+        let v4 = match at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))) {
+            Ok(v4) => v4,
+            Err(errno) => return v6_at(0).map(|v6| vec![v6]).map_err(|_| errno),
+        };
+        let port = v4.local_address().port();
+        match v6_at(port) {
+            Ok(v6) => return Ok(vec![v4, v6]),
+            Err(Errno::EADDRINUSE) => debug!("port {port} is free for IPv4 alone"),
+            Err(errno) => {
+                debug!("no peer can ask by IPv6 at port {port}: {errno}");
+                return Ok(vec![v4]);
+            }
+        }
+    }
+    Err(Errno::EADDRINUSE)
 }
 
 /// Returns the next request to any of these listeners. Those that have ended are moved to `ended`.

@@ -19,6 +19,9 @@ use super::ways::Ways;
 use crate::bell::{Bell, bell};
 use crate::signals::without_signals;
 
+/// The most questions that are asked at a time. Each has a descriptor of the program meanwhile.
+const MAX_QUERIES: usize = 16;
+
 /// Asks the port mappers of peers' hosts.
 pub struct Asker(Arc<Inner>);
 
@@ -48,7 +51,7 @@ impl Asker {
         let watch = Arc::new(Watch::new()?);
         watch.add(&bell)?;
         let inner = Arc::new(Inner {
-            questions: Mutex::new(Questions::new(watch.clone())),
+            questions: Mutex::new(Questions::new(watch.clone(), MAX_QUERIES)),
             bell: bell.clone(),
             started: Clock::now(),
         });

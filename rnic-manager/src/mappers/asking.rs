@@ -15,8 +15,7 @@ use super::query::{Outcome, Query};
 use super::watch::Watch;
 use super::ways::Ways;
 
-/// The most questions that are asked at a time, each by a socket, and that wait for their turn.
-const MAX_QUERIES: usize = 256;
+/// The most questions that wait for their turn.
 const MAX_WAITING: usize = 4096;
 /// How long a question waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -51,6 +50,8 @@ pub type Told = (Found, SocketAddr);
 #[derive(Debug)]
 pub struct Questions {
     watch: Arc<Watch>,
+    /// The most that are asked at a time, each by a socket.
+    most: usize,
     waiting: VecDeque<Asked>,
     queries: Vec<(Query, Asked)>,
     /// By the address that has asked, and the host that did not answer.
@@ -58,10 +59,12 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Makes a place for questions. `watch` wakes who is to [`poll`](Self::poll).
-    pub fn new(watch: Arc<Watch>) -> Self {
+    /// Makes a place for questions, of which so many are asked at a time, each by a socket. `watch`
+    /// wakes who is to [`poll`](Self::poll).
+    pub fn new(watch: Arc<Watch>, most: usize) -> Self {
         Self {
             watch,
+            most,
             waiting: VecDeque::new(),
             queries: Vec::new(),
             silent: HashMap::new(),
@@ -82,11 +85,15 @@ impl Questions {
         let mut told = Vec::new();
         for (mut query, asked) in std::mem::take(&mut self.queries) {
             match query.poll(now) {
-                Some(outcome) => told.push(self.finish(&query, asked, outcome, now)),
+                Some(outcome) => {
+                    // A process that was forked meanwhile may have a copy of the socket.
+                    self.watch.remove(&query.socket);
+                    told.push(self.finish(&query, asked, outcome, now));
+                }
                 None => self.queries.push((query, asked)),
             }
         }
-        while self.queries.len() < MAX_QUERIES
+        while self.queries.len() < self.most
             && let Some(asked) = self.waiting.pop_front()
         {
             match self.begin(ways, &asked, now) {
@@ -108,14 +115,15 @@ impl Questions {
         let remote = asked.remote;
         let host = remote.ip();
         // One that has no route is said so when it is connected to.
-        let source = ways.source(remote, asked.local)?;
+        let mut source = ways.source(remote, asked.local)?;
+        source.set_port(0);
         self.silent.retain(|_, until| now < *until);
-        if self.silent.contains_key(&(source, host)) {
+        if self.silent.contains_key(&(source.ip(), host)) {
             return None;
         }
         let query = || -> Result<Query, String> {
-            let socket = ways.datagram(SocketAddr::new(source, 0))?;
-            let query = Query::ask(socket.into(), source, remote, now);
+            let socket = ways.datagram(source)?;
+            let query = Query::ask(socket.into(), source.ip(), remote, now);
             let query = query.map_err(|error| error.to_string())?;
             let watched = self.watch.add(&query.socket);
             watched.map_err(|error| error.to_string())?;
@@ -165,7 +173,7 @@ impl Questions {
 
     /// Returns when to [`poll`](Self::poll) if nothing comes.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let begins = self.queries.len() < MAX_QUERIES;
+        let begins = self.queries.len() < self.most;
         let first = self.waiting.front().map(|asked| match begins {
             true => Instant::ZERO,
             false => asked.since + PATIENCE,

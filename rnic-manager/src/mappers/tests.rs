@@ -16,8 +16,8 @@ const SOON: Duration = Duration::from_secs(20);
 struct Loopback;
 
 impl Ways for Loopback {
-    fn source(&self, _: SocketAddr, local: Option<SocketAddr>) -> Option<IpAddr> {
-        Some(local?.ip())
+    fn source(&self, _: SocketAddr, local: Option<SocketAddr>) -> Option<SocketAddr> {
+        local
     }
 
     fn datagram(&self, at: SocketAddr) -> Result<OwnedFd, String> {

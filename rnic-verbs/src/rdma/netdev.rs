@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
+use rnic_manager::is_device_name;
 
 /// A network interface as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,14 +29,15 @@ impl Netdev {
 
     /// Reads an interface. Without a name it is all of the host together.
     pub fn read(netdev: &str) -> Self {
-        let mut read = Self {
-            index: if_nametoindex(netdev).unwrap_or(0),
-            ..Self::default()
-        };
+        let mut read = Self::default();
+        // The kernel would take what stands before a colon.
+        if is_device_name(netdev) {
+            read.index = if_nametoindex(netdev).unwrap_or(0);
+        }
         let Ok(all) = getifaddrs() else { return read };
         let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
         let is_part = |name: &str| netdev.is_empty() || name == netdev;
-        for entry in all.filter(|entry| is_part(&entry.interface_name)) {
+        for entry in all.filter(|entry| is_part(unlabelled(&entry.interface_name))) {
             read.is_active |= entry.flags.contains(running);
             let Some(address) = entry.address else {
                 continue;
@@ -117,7 +119,12 @@ pub fn holder(ip: IpAddr) -> Option<String> {
         v4.or_else(|| Some(IpAddr::V6(address.as_sockaddr_in6()?.ip()))) == Some(ip)
     };
     let found = all.find(|entry| entry.address.as_ref().is_some_and(has));
-    found.map(|entry| entry.interface_name)
+    found.map(|entry| unlabelled(&entry.interface_name).to_owned())
+}
+
+/// Returns the name of an interface without the label that an IPv4 address of it may have.
+fn unlabelled(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(name, _)| name)
 }
 
 /// Returns the GID of an address.
@@ -146,6 +153,19 @@ pub fn address_of(gid: [u8; 16]) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_of_one_interface() {
+        assert_ne!(Netdev::read("lo").index, 0);
+        for name in ["lo:", "lo:1", "lo:/../x", "../lo", ""] {
+            assert_eq!(Netdev::read(name).index, 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_label_is_no_part_of_the_name() {
+        assert_eq!(["eth0", "eth0:1"].map(unlabelled), ["eth0"; 2]);
+    }
 
     #[test]
     fn an_address_has_a_holder() {

@@ -370,12 +370,12 @@ impl Locals {
 }
 
 impl Ways for Locals {
-    fn source(&self, remote: SocketAddr, local: Option<SocketAddr>) -> Option<IpAddr> {
-        let is_own = |ip: &IpAddr| self.is_own(*ip);
-        let stated = local.map(|local| local.ip()).filter(is_own);
-        stated
-            .or_else(|| Some(remote.ip()).filter(is_own))
-            .or_else(|| Some(self.source_for(remote, None).ok()?.ip()))
+    fn source(&self, remote: SocketAddr, local: Option<SocketAddr>) -> Option<SocketAddr> {
+        let is_own = |address: &SocketAddr| self.is_own(address.ip());
+        local
+            .filter(is_own)
+            .or_else(|| Some(remote).filter(is_own))
+            .or_else(|| self.source_for(remote, None).ok())
     }
 
     fn datagram(&self, at: SocketAddr) -> Result<OwnedFd, String> {

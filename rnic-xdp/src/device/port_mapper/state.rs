@@ -16,6 +16,8 @@ use crate::device::listening::users_listening;
 use crate::device::locals::{Locals, other};
 use crate::device::netlink::Iwpmd;
 
+/// The most questions that are asked at a time, each by a socket.
+const MAX_QUERIES: usize = 256;
 /// How often to look for new addresses, and for an `iwpmd` that was started again.
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
 /// How often to look whether the TCP sockets that share a number with a listener are those of its
@@ -45,7 +47,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(watch: Arc<Watch>, always: bool) -> Self {
         Self {
-            questions: Questions::new(watch.clone()),
+            questions: Questions::new(watch.clone(), MAX_QUERIES),
             watch,
             always,
             mappings: Mappings::default(),
