@@ -8,6 +8,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::counters::DropReason;
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Scope;
+use rnic_core::testing::deep;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::{PD, QpSettings, Simulation, TestQp};
@@ -352,8 +353,8 @@ fn a_peer_may_close_its_window_and_open_it_again() {
 #[test]
 fn messages_of_every_size_arrive() {
     let (mut sim, mut active, mut passive) = connected();
-    let sizes = [0, 1, 3, 4, 1_424, 1_428, 1_429, 65_536, 64 << 20];
-    let largest = 64 << 20;
+    let largest = deep(64 << 20) as usize;
+    let sizes = [0, 1, 3, 4, 1_424, 1_428, 1_429, 65_536, largest];
     let data = pattern(largest);
     let source = sim.hosts[0].share(&data, all_rights());
     let target = sim.hosts[1].share(&vec![0; largest], all_rights());

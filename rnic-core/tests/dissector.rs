@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::*;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::Command;
+use rnic_core::testing::deep;
 use rnic_core::testing::simulation::Simulation;
 use support::pcap;
 
@@ -242,7 +243,7 @@ const COMBINATIONS: [[bool; 2]; 4] = [[false, false], [true, false], [false, tru
 #[test]
 fn every_fpdu_is_found_and_good() {
     // rfc: 5044-11, 5044-14, 5044-18, 5044-19, 5044-35, 5044-36a, 5044-36b
-    for markers in COMBINATIONS {
+    for markers in COMBINATIONS.into_iter().take(deep(4) as usize) {
         let (frames, sent) = traffic(markers);
         let verdicts = verdicts(&frames, markers);
         for (side, verdict) in verdicts.iter().enumerate() {

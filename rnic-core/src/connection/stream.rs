@@ -10,6 +10,7 @@ mod opening;
 mod parked;
 mod peer_not_ready;
 mod receipts;
+mod reopening;
 mod replay;
 mod segments;
 

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
-use rnic_manager::is_device_name;
 
 /// A network interface as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,8 +29,8 @@ impl Netdev {
     /// Reads an interface. Without a name it is all of the host together.
     pub fn read(netdev: &str) -> Self {
         let mut read = Self::default();
-        // The kernel would take what stands before a colon.
-        if is_device_name(netdev) {
+        // The kernel would take what stands before a colon. A slash is of no name.
+        if !netdev.contains([':', '/']) {
             read.index = if_nametoindex(netdev).unwrap_or(0);
         }
         let Ok(all) = getifaddrs() else { return read };

@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::shared::Header;
 use super::*;
+use crate::testing::deep;
 
 impl Entry for u64 {}
 
@@ -97,17 +98,17 @@ fn a_part_of_an_entry_goes_in_and_out() {
 
 #[test]
 fn entries_stay_in_order_across_threads() {
-    const COUNT: u64 = if cfg!(miri) { 200 } else { 2_000_000 };
+    let count = if cfg!(miri) { 200 } else { deep(2_000_000) };
     let (mut producer, mut consumer) = ring_at::<[u64; 12]>(64, u32::MAX - 100);
     let pusher = thread::spawn(move || {
-        for n in 0..COUNT {
+        for n in 0..count {
             while producer.push([n; 12]).is_err() {
                 thread::yield_now();
             }
         }
     });
     let mut next = 0;
-    while next < COUNT {
+    while next < count {
         // Now and then in batches, as a worker does.
         let batch = if next % 3 == 0 { consumer.len() } else { 1 };
         for ahead in 0..batch {
