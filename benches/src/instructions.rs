@@ -15,11 +15,12 @@ use crate::packed;
 use crate::short::ShortMessages;
 use crate::stages::{BATCH, StageTimes, Stages};
 
-pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
+pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept | --print]
 
   counts the instructions of each stage of a segment, and of the whole engine, beside those kept in the repository
   --check   fails where one has become more than 3 % higher
-  --accept  keeps what is counted now";
+  --accept  keeps what is counted now
+  --print   prints what is counted now, as it would be kept";
 
 /// Kept counts, in the repository.
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
@@ -69,6 +70,7 @@ pub(crate) enum Action {
     Show,
     Check,
     Accept,
+    Print,
 }
 
 impl Action {
@@ -79,6 +81,7 @@ impl Action {
                 ("-h" | "--help", _) => return Ok(None),
                 ("--check", Self::Show) => Self::Check,
                 ("--accept", Self::Show) => Self::Accept,
+                ("--print", Self::Show) => Self::Print,
                 (other, _) => return Err(format!("{other} is too much").into()),
             };
         }
@@ -179,6 +182,10 @@ impl Counts {
 /// Counts, and then shows, checks or keeps the counts.
 pub(crate) fn run(options: &Action) -> Result<(), Failure> {
     let now = count("all")?;
+    if *options == Action::Print {
+        print!("{}", now.text());
+        return Ok(());
+    }
     if *options == Action::Accept {
         fs::write(KEPT, now.text()).map_err(|error| format!("{KEPT}: {error}"))?;
         println!("kept in {KEPT}");

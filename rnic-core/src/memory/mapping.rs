@@ -50,6 +50,17 @@ impl Pages {
         }
     }
 
+    /// Returns the name of what reserves such hugepages, where ordinary pages have so many octets.
+    pub(super) fn reserved_by(self, ordinary: usize) -> String {
+        match self.size() {
+            size if size == Self::usual_huge(ordinary) => "sysctl vm.nr_hugepages".to_owned(),
+            size => format!(
+                "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
+                size >> 10
+            ),
+        }
+    }
+
     fn memfd_flags(self) -> MFdFlags {
         match self {
             Self::Ordinary => MFdFlags::empty(),

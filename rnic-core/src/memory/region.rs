@@ -315,13 +315,13 @@ impl Region {
             huge => format!("hugepages of {} MiB", huge.size() >> 20),
         };
         let ordinary = Pages::Ordinary.size();
-        let missed = if Some(*size) == asked.candidates(self.len, ordinary).next() {
-            String::new()
-        } else {
-            format!(
-                ", because no larger hugepages were free (`sysctl vm.nr_hugepages` reserves {} MiB ones)",
-                Pages::usual_huge(ordinary) >> 20
-            )
+        let missed = match asked.candidates(self.len, ordinary).next() {
+            Some(wanted) if wanted != *size => format!(
+                ", because no larger hugepages were free (`{}` reserves {} MiB ones)",
+                wanted.reserved_by(ordinary),
+                wanted.size() >> 20
+            ),
+            _ => String::new(),
         };
         let locked = if *locked {
             "locked"
@@ -479,6 +479,21 @@ mod tests {
             [OneGiB, HalfGiB, TwoMiB, Ordinary]
         );
         assert_eq!(tried(HugePages::None, 1024 * mib, 64), [Ordinary]);
+    }
+
+    #[test]
+    fn what_reserves_hugepages_depends_on_their_size() {
+        let sysfs = |kib| format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+        for (pages, ordinary, expected) in [
+            (Pages::TwoMiB, 4, "sysctl vm.nr_hugepages".to_owned()),
+            (Pages::TwoMiB, 16, sysfs(2048)),
+            (Pages::ThirtyTwoMiB, 16, "sysctl vm.nr_hugepages".to_owned()),
+            (Pages::TwoMiB, 64, sysfs(2048)),
+            (Pages::HalfGiB, 64, "sysctl vm.nr_hugepages".to_owned()),
+            (Pages::OneGiB, 4, sysfs(1 << 20)),
+        ] {
+            assert_eq!(pages.reserved_by(ordinary << 10), expected);
+        }
     }
 
     #[test]

@@ -133,23 +133,51 @@ fn octets(count: u64) -> String {
     }
 }
 
+/// Hugepages of 2 MiB, also where those of `vm.nr_hugepages` have another size.
+const TWO_MIB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
 fn huge_pages() -> Fact {
-    let name = "hugepages";
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |key: &str| {
         let value = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
         value.split_whitespace().next()?.parse::<u64>().ok()
     };
-    // On aarch64 one may have 512 MiB.
-    let size = field("Hugepagesize:").unwrap_or(2 << 10) << 10;
+    let in_sysfs = |file: &str| {
+        let count = fs::read_to_string(format!("{TWO_MIB}/{file}")).ok()?;
+        count.trim().parse().ok()
+    };
+    let usual = field("Hugepagesize:").unwrap_or(2 << 10) << 10;
+    match usual == 2 << 20 {
+        true => huge_pages_of(
+            usual,
+            field("HugePages_Total:").zip(field("HugePages_Free:")),
+        ),
+        false => huge_pages_of(
+            usual,
+            in_sysfs("nr_hugepages").zip(in_sysfs("free_hugepages")),
+        ),
+    }
+}
+
+/// Judges the number of hugepages of 2 MiB, all and free, where those of `vm.nr_hugepages` have so
+/// many octets: on aarch64 perhaps 32 or 512 MiB. Frames lie on none then.
+fn huge_pages_of(usual: u64, counts: Option<(u64, u64)>) -> Fact {
+    let name = "hugepages";
+    let (directory, without, frames) = match usual == 2 << 20 {
+        true => ("/proc/sys/vm", "regions and frames lie", ""),
+        false => (
+            TWO_MIB,
+            "regions lie",
+            ", for regions; frames lie on ordinary pages on this kernel",
+        ),
+    };
     let remedy = format!(
-        "echo {} > /proc/sys/vm/nr_hugepages (1 GiB); without them regions and frames lie on ordinary pages",
-        ((1 << 30) / size.max(1)).max(1)
+        "echo 512 > {directory}/nr_hugepages (1 GiB); without them {without} on ordinary pages"
     );
-    let Some((total, free)) = field("HugePages_Total:").zip(field("HugePages_Free:")) else {
+    let Some((total, free)) = counts else {
         return Fact::warn(name, "this kernel has none", remedy);
     };
-    let found = format!("{free} of {total} free, {} each", octets(size));
+    let found = format!("{free} of {total} free, 2 MiB each{frames}");
     if free == 0 {
         return Fact::warn(name, found, remedy);
     }
@@ -277,6 +305,24 @@ mod tests {
         assert_eq!(version("5.4"), Some((5, 4)));
         assert_eq!(version("6.1-rc3"), Some((6, 1)));
         assert_eq!(version("next"), None);
+    }
+
+    #[test]
+    fn hugepages_of_2_mib_count_whatever_vm_nr_hugepages_reserves() {
+        let fact = huge_pages_of(512 << 20, Some((0, 0)));
+        let remedy = fact.remedy.expect("none is free");
+        assert!(remedy.contains("hugepages-2048kB/nr_hugepages"), "{remedy}");
+        let fact = huge_pages_of(512 << 20, Some((200, 190)));
+        assert!(
+            fact.found
+                .starts_with("190 of 200 free, 2 MiB each, for regions")
+        );
+        assert_eq!(fact.remedy, None);
+        let fact = huge_pages_of(2 << 20, Some((7, 7)));
+        assert_eq!(
+            (&*fact.found, fact.remedy),
+            ("7 of 7 free, 2 MiB each", None)
+        );
     }
 
     #[test]
