@@ -110,8 +110,9 @@ impl Build {
                 cargo.env_remove(&name);
             }
         }
-        if self.profile == "test" {
-            // What tests depend on counts too: then this is what `cargo test` has built.
+        if self.profile == "test" && env::var_os("RNIC_BUILD_ALL").is_none() {
+            // What tests depend on counts too: then this is what `cargo test` has built. So it does
+            // where an example is among what is built.
             cargo.arg("--tests");
         }
         if let Some(target) = &self.target {
