@@ -70,7 +70,7 @@ class Ours:
         while time.monotonic() < deadline:
             if is_so():
                 return self
-            expect(self._process.poll() is None, f"{self} ended early:", self.said())
+            expect(self.running(), f"{self} ended early:", self.said())
             time.sleep(0.05)
         raise Failed(f"it never {what}: {self}\n{self.said()}")
 

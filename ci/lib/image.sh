@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What ci/siw-image, ci/nic-image and ci/rdma-headers share. Sourced with `set -euo pipefail` on;
+# What ci/siw-image, ci/nic-image, ci/arm-kernel and ci/rdma-headers share. Sourced with `set -euo pipefail` on;
 # $here is the directory ci, $work the directory of the build, $recipe_of the files that an image is
 # made by.
 
@@ -71,9 +71,10 @@ module_files() { # in $1, for kernel $2: every module that the others need, in l
 install_modules() { # from the list in $1 into the initramfs tree $2
     local file name
     while read -r file; do
-        name=$(basename "$file" .xz)
+        name=$(basename "${file%.zst}" .xz)
         case $file in
         *.xz) xz -dc "$file" >"$2/lib/modules/$name" ;;
+        *.zst) zstd -dcq "$file" >"$2/lib/modules/$name" ;;
         *) cp "$file" "$2/lib/modules/" ;;
         esac
         echo "/lib/modules/$name"

@@ -1,5 +1,5 @@
-"""A virtual machine that runs shell scripts for the host, and the processes around it: what ci/siw
-and ci/nic share.
+"""A virtual machine that runs shell scripts for the host, and the processes around it: what
+ci/siw, ci/nic and ci/arm share.
 
 A subclass of `Guest` says which command starts the machine. In the guest ci/guest/agent runs the
 scripts.
@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -137,8 +138,8 @@ class Job:
         """What it has printed so far."""
         return self._guest.run(f"cat /tmp/job.{self._identity}.out").output
 
-    def kill(self):
-        self._guest.run(f"kill $(cat /tmp/job.{self._identity}.pid)")
+    def kill(self, number=signal.SIGTERM):
+        self._guest.run(f"kill -{int(number)} $(cat /tmp/job.{self._identity}.pid)")
 
 
 class Guest:
@@ -226,6 +227,14 @@ class Guest:
                 raise GuestError(f"'{script}' ended early:\n{job.wait().output}")
             time.sleep(0.05)
         raise GuestError(f"'{script}' does not listen on port {port}:\n{job.output()}")
+
+    def complaint(self):
+        """What the guest's kernel reports as a fault of its own, such as a WARNING or an Oops; empty
+        if it does not."""
+        log = self.run("dmesg").checked()
+        fault = re.search(r"^.*(WARNING:|BUG:|Oops|general protection|kernel panic|refcount|soft lockup|detected stall|"
+                          r"use-after-free|NETDEV WATCHDOG).*$", log, re.MULTILINE)
+        return f"the guest's kernel complains:\n{log[fault.start():][:3000]}" if fault else ""
 
     def console(self):
         with contextlib.suppress(OSError):
