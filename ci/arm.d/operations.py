@@ -53,7 +53,7 @@ def _(bed):
             perf(server, client, test, options)
 
 
-@case("two workers, eight queue pairs, jumbo frames")
+@case("a worker of its own, eight queue pairs, jumbo frames")
 def _(bed):
     bed.set_mtu(9000)
     try:

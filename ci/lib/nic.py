@@ -172,10 +172,6 @@ class Bed:
         namespace."""
         self.guest.run("set -e\n" + place(1 + list(SIDES).index(side), side)).checked()
 
-    def kernel_log(self):
-        """What the guest's kernel has said so far."""
-        return self.guest.run("dmesg").checked()
-
     def wait(self, holds, what, seconds=20):
         """Returns as soon as `holds()` does."""
         deadline = time.monotonic() + seconds
