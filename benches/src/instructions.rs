@@ -15,12 +15,11 @@ use crate::packed;
 use crate::short::ShortMessages;
 use crate::stages::{BATCH, StageTimes, Stages};
 
-pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept | --print]
+pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
 
   counts the instructions of each stage of a segment, and of the whole engine, beside those kept in the repository
   --check   fails where one has become more than 3 % higher
-  --accept  keeps what is counted now
-  --print   prints what is counted now, as it would be kept";
+  --accept  keeps what is counted now";
 
 /// Kept counts, in the repository.
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
@@ -70,7 +69,6 @@ pub(crate) enum Action {
     Show,
     Check,
     Accept,
-    Print,
 }
 
 impl Action {
@@ -81,7 +79,6 @@ impl Action {
                 ("-h" | "--help", _) => return Ok(None),
                 ("--check", Self::Show) => Self::Check,
                 ("--accept", Self::Show) => Self::Accept,
-                ("--print", Self::Show) => Self::Print,
                 (other, _) => return Err(format!("{other} is too much").into()),
             };
         }
@@ -182,10 +179,6 @@ impl Counts {
 /// Counts, and then shows, checks or keeps the counts.
 pub(crate) fn run(options: &Action) -> Result<(), Failure> {
     let now = count("all")?;
-    if *options == Action::Print {
-        print!("{}", now.text());
-        return Ok(());
-    }
     if *options == Action::Accept {
         fs::write(KEPT, now.text()).map_err(|error| format!("{KEPT}: {error}"))?;
         println!("kept in {KEPT}");
