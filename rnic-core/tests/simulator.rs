@@ -217,7 +217,7 @@ fn check(side: &Side, peer: &Side, seed: u64) {
         .collect();
     assert_eq!(
         sent,
-        (0..OPERATIONS as u64).collect::<Vec<_>>(),
+        (0..side.operations.len() as u64).collect::<Vec<_>>(),
         "seed {seed}: order of requests"
     );
     let received: Vec<(u64, u32, [u8; 8])> = side
@@ -287,18 +287,23 @@ struct Asked {
     markers: [bool; 2],
     /// Whether they want CRCs; `None`: at random.
     crc: Option<bool>,
+    /// Whether the second says nothing, to which the first writes. Neither is told which of them
+    /// speaks first.
+    silent_peer: bool,
 }
 
 impl Asked {
     const NOTHING: Self = Self {
         markers: [false; 2],
         crc: None,
+        silent_peer: false,
     };
 
     fn markers(markers: [bool; 2], crc: bool) -> Self {
         Self {
             markers,
             crc: Some(crc),
+            ..Self::NOTHING
         }
     }
 }
@@ -323,6 +328,15 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
         rc,
         ..ConnectionOptions::default()
     };
+    let options = match asked.silent_peer {
+        true => ConnectionOptions {
+            mpa_revision: 2,
+            peer_to_peer: true,
+            first_fpdu_delay: Duration::from_millis(5),
+            ..options
+        },
+        false => options,
+    };
     let [ours, theirs] = asked.markers.map(|markers| ConnectionOptions {
         markers,
         ..options.clone()
@@ -335,6 +349,13 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     };
     let mut first = side(&mut sim, 0, active, &mut rng);
     let mut second = side(&mut sim, 1, passive, &mut rng);
+    if asked.silent_peer {
+        second.operations.clear();
+        first
+            .operations
+            .iter_mut()
+            .for_each(|(kind, _)| *kind = Kind::Write);
+    }
     post_receives(&sim, 0, &mut first, &second);
     post_receives(&sim, 1, &mut second, &first);
     post_operations(&sim, 0, &mut first, &second);
@@ -411,6 +432,16 @@ fn the_decoder_hears_all_of_it() {
         }
     }
     assert!(retransmitted_octets > 1000);
+}
+
+/// An initiator says again that it is ready, amid what it writes, as long as its peer is silent.
+#[test]
+fn openings_are_repeated_amid_writes() {
+    let asked = Asked {
+        silent_peer: true,
+        ..Asked::NOTHING
+    };
+    run_all(SEEDS, asked);
 }
 
 /// An orderly end reaches both sides.
