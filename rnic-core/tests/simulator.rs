@@ -287,7 +287,7 @@ struct Asked {
     markers: [bool; 2],
     /// Whether they want CRCs; `None`: at random.
     crc: Option<bool>,
-    /// Whether the second says nothing, to which the first writes. Neither is told which of them
+    /// Whether the second says nothing to what the first sends. Neither is told which of them
     /// speaks first.
     silent_peer: bool,
 }
@@ -351,10 +351,11 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     let mut second = side(&mut sim, 1, passive, &mut rng);
     if asked.silent_peer {
         second.operations.clear();
-        first
-            .operations
-            .iter_mut()
-            .for_each(|(kind, _)| *kind = Kind::Write);
+        let answered = |kind: &Kind| matches!(kind, Kind::Read | Kind::Atomic);
+        let operations = first.operations.iter_mut();
+        for (kind, _) in operations.filter(|(kind, _)| answered(kind)) {
+            *kind = Kind::Write;
+        }
     }
     post_receives(&sim, 0, &mut first, &second);
     post_receives(&sim, 1, &mut second, &first);
@@ -434,9 +435,9 @@ fn the_decoder_hears_all_of_it() {
     assert!(retransmitted_octets > 1000);
 }
 
-/// An initiator says again that it is ready, amid what it writes, as long as its peer is silent.
+/// An initiator says again that it is ready, amid its messages, as long as its peer is silent.
 #[test]
-fn openings_are_repeated_amid_writes() {
+fn openings_are_repeated_amid_messages() {
     let asked = Asked {
         silent_peer: true,
         ..Asked::NOTHING

@@ -405,7 +405,8 @@ impl Rdmap {
             Ending::Over => return Ok(None),
         }
         // rfc: 6581-2, 6581-31 an initiator begins with the message that was agreed on
-        if let Some(urgent) = self.urgent.take()
+        if !self.requester.owes_immediate()
+            && let Some(urgent) = self.urgent.take()
             && let Some(message) = self.urgent_message(urgent)
         {
             return Ok(Some(message));

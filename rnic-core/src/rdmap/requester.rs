@@ -198,6 +198,12 @@ impl Requester {
         self.update_end();
     }
 
+    /// Returns whether the last message was a Write whose Immediate Data are next. The peer counts
+    /// the octets of the Write in front of them: nothing of ours may come between.
+    pub(super) fn owes_immediate(&self) -> bool {
+        self.immediate_next.is_some()
+    }
+
     /// Returns the message of the next work request that has one, if it may begin. Executes the
     /// local requests before it, so that they take effect before anything of a later request is
     /// sent.
