@@ -2,6 +2,7 @@
 //! own.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Barrier;
@@ -10,8 +11,9 @@ use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, geteuid};
+use rnic_core::esp::{Algorithm, Keys, Mode, Sa, SaId};
 use rnic_core::wire::ethernet::MacAddr;
-use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, give_association, veth_pair};
 
 use crate::failure::Failure;
 use crate::plain::Plain;
@@ -41,6 +43,9 @@ impl Cores {
         }
     }
 }
+
+/// The number of the policies and associations that protect devices.
+pub(crate) const PROTECTED: NonZeroU32 = NonZeroU32::new(4791).unwrap();
 
 /// One of the two hosts.
 pub(crate) struct Host {
@@ -176,6 +181,38 @@ impl Bed {
             let mut ethtool = host.namespace.command("ethtool");
             ethtool.args(["-K", host.netdev, "tx", state, "tso", state, "gso", state]);
             succeed(ethtool)?;
+        }
+        Ok(())
+    }
+
+    /// Has what devices with `ipsec_if_id` [`PROTECTED`] send each other protected by ESP in
+    /// transport mode, with AES-GCM and 128 bits. The kernel need not have ESP.
+    pub(crate) fn protect(&self) -> Result<(), Failure> {
+        for (number, from, to) in [
+            (1, &self.client, &self.server),
+            (2, &self.server, &self.client),
+        ] {
+            let sa = Sa {
+                id: SaId {
+                    spi: 0x1000 + number,
+                    destination: to.address.into(),
+                },
+                source: from.address.into(),
+                mode: Mode::Transport,
+                algorithm: Algorithm::AesGcm,
+                extended: true,
+                request: 1,
+            };
+            // A key of 16 octets and a salt of 4.
+            let keys = Keys::new(vec![number as u8; 20], Vec::new());
+            for (host, direction) in [(from, "out"), (to, "in")] {
+                give_association(host.netdev, sa.clone(), keys.clone());
+                let ends = format!("src {} dst {}", from.address, to.address);
+                host.namespace.ip(&format!(
+                    "xfrm policy add {ends} proto tcp dir {direction} if_id {PROTECTED} \
+                     tmpl {ends} proto esp reqid 1 mode transport"
+                ))?;
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! AF_XDP, the kernel's TCP, and the copies and CRCs alone. All are measured in one run, in turn.
 
 // From the ground up; each file imports only from those below it:
-// failure, heap, plain, pool, rnicd, stats < bed, engine, pace, stages < effort, machine, memory,
+// failure, heap, plain, pool, rnicd, sealing, stats < bed, engine, pace, stages < effort, machine, memory,
 // quiet < octets, pingpong, short < kernel, packed, raw, rdma < framed, instructions, many,
 // shared, streams < fast_paths, plan < report; impaired stands on failure and stats
 mod bed;
@@ -30,6 +30,7 @@ mod raw;
 mod rdma;
 mod report;
 mod rnicd;
+mod sealing;
 mod shared;
 mod short;
 mod stages;
@@ -54,7 +55,7 @@ use crate::stats::Samples;
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
        rnic-bench --engine|--stages|--pings COUNT
-       rnic-bench shared|isolation|sockets [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
+       rnic-bench shared|isolation|sockets|esp [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
        rnic-bench instructions|fast-paths|impaired|box --help
 
   shared           measures a device that a real rnicd shares beside one that a client has alone, and beside the same way of
@@ -62,6 +63,7 @@ const USAGE: &str =
   isolation        measures a client of a shared device beside neighbours: none, an honest one, hostile ones
   sockets          measures rnic over TCP sockets of the kernel beside itself over AF_XDP, and beside the kernel's TCP with
                    MPA's CRC and copy
+  esp              measures rnic protected by ESP beside itself in the clear, and beside raw AF_XDP that seals and opens
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         "shared",
         "isolation",
         "sockets",
+        "esp",
         client::COMMAND,
     ];
     let command = arguments.next_if(|first| commands.contains(&first.as_str()));
@@ -135,6 +138,11 @@ fn main() -> ExitCode {
         Some("sockets") => execute(parse(arguments), USAGE, |options| {
             let plan = plan::sockets(options.effort.connections);
             measure(options, &Bed::new()?, plan, plan::SOCKETS_GOALS)
+        }),
+        Some("esp") => execute(parse(arguments), USAGE, |options| {
+            let bed = Bed::new()?;
+            bed.protect()?;
+            measure(options, &bed, plan::protection(), plan::PROTECTION_GOALS)
         }),
         // A process that `shared` and `isolation` start.
         Some(client::COMMAND) => {

@@ -17,7 +17,7 @@ use crate::effort::{REGION, idle};
 use crate::failure::Failure;
 use crate::heap;
 use crate::pace::{Bandwidth, Pace};
-use crate::rdma::{open_device, port_of};
+use crate::rdma::{Setup, open_device, port_of};
 
 /// Octets of a message: less than a connection sends before others have their turn, so that all are
 /// served in a run.
@@ -48,7 +48,11 @@ struct ManyEnd {
 
 impl ManyEnd {
     fn open(host: &Host, connections: usize, via: Option<Via>) -> Result<Self, Failure> {
-        let device = host.run(|| open_device(host, connections as u32, via))?;
+        let setup = Setup {
+            via,
+            ..Setup::default()
+        };
+        let device = host.run(|| open_device(host, connections as u32, &setup))?;
         let (pd, cq) = (device.pd(), device.cq(1 << 15)?);
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

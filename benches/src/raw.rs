@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hint::{black_box, spin_loop};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::effort::{Effort, REGION, Shape, idle};
 use crate::failure::Failure;
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong, until};
+use crate::sealing::{self, Sealing};
 
 /// Octets before a payload: Ethernet, IPv4, TCP without options.
 const HEADERS: usize = LINK_HEADER + 40;
@@ -45,24 +47,45 @@ pub(crate) enum Work {
     /// the message are kept: TCP might have to send them again. For one of 64 KiB TCP asks for many
     /// more ACKs, one for every second segment.
     Acknowledged,
+    /// All of that, and what is in each frame is sealed, and opened in a buffer. Nobody needs a
+    /// checksum of what was opened.
+    Sealed,
 }
 
 impl Work {
     /// Returns whether CRCs and checksums are computed on both ends.
     fn is_all(self) -> bool {
-        matches!(self, Self::Everything | Self::Acknowledged)
+        matches!(self, Self::Everything) || self.is_acknowledged()
+    }
+
+    fn is_acknowledged(self) -> bool {
+        matches!(self, Self::Acknowledged | Self::Sealed)
+    }
+
+    /// Returns the number of octets behind the headers that are no payload.
+    fn overhead(self) -> usize {
+        match self {
+            Self::None | Self::CopyAndCrc => 0,
+            Self::Everything | Self::Acknowledged => PROTOCOLS,
+            Self::Sealed => PROTOCOLS + sealing::OVERHEAD,
+        }
     }
 
     /// Returns the number of octets behind the headers of a frame that carries so many of payload.
     fn carrying(self, payload: usize) -> usize {
-        payload + if self.is_all() { PROTOCOLS } else { 0 }
+        payload + self.overhead()
     }
 
     /// Returns the payload in a number of octets.
     fn counted(self, octets: usize) -> usize {
+        octets.saturating_sub(self.overhead())
+    }
+
+    /// Returns where the octets are that the work is on, of those behind the headers.
+    fn range(self, octets: usize) -> Range<usize> {
         match self {
-            Self::Everything | Self::Acknowledged => octets.saturating_sub(PROTOCOLS),
-            Self::None | Self::CopyAndCrc => octets,
+            Self::Sealed => sealing::inside_of(octets),
+            _ => 0..octets,
         }
     }
 }
@@ -120,6 +143,7 @@ struct RawEnd {
     at: usize,
     /// Frames that were sent and wait for their ACK, in order.
     kept: VecDeque<FrameId>,
+    sealing: Sealing,
     _reservation: PortReservation,
 }
 
@@ -139,6 +163,7 @@ impl RawEnd {
                 number: 0,
                 at: 0,
                 kept: VecDeque::new(),
+                sealing: Sealing::new()?,
                 _reservation: reservation,
             })
         })
@@ -178,7 +203,8 @@ impl RawEnd {
             };
             let payload = self.next_payload();
             let place = self.next_place(payload);
-            let octets = &mut self.port.tx.bytes_mut(frame)[HEADERS..HEADERS + payload];
+            let packet = &mut self.port.tx.bytes_mut(frame)[HEADERS..HEADERS + payload];
+            let octets = &mut packet[work.range(payload)];
             if work != Work::None {
                 // The place is within the region.
                 let _ = self.region.read(place, octets);
@@ -186,10 +212,13 @@ impl RawEnd {
             if work.is_all() {
                 black_box(crc::crc_and_sum(octets));
             }
+            if work == Work::Sealed {
+                self.sealing.seal(packet);
+            }
             self.port.tx.transmit(frame, HEADERS + payload);
-            match work {
-                Work::Acknowledged => self.kept.push_back(frame),
-                _ => self.port.tx.release(frame),
+            match work.is_acknowledged() {
+                true => self.kept.push_back(frame),
+                false => self.port.tx.release(frame),
             }
             sent += 1;
         }
@@ -198,14 +227,20 @@ impl RawEnd {
     }
 
     /// Acknowledges the messages that are whole with `frames` more frames received.
-    fn acknowledge(&mut self, frames: usize) {
+    fn acknowledge(&mut self, frames: usize, work: Work) {
         self.number += frames;
         let whole = self.message.frames();
         while self.number >= whole && self.port.tx.can_transmit() {
             let Some(frame) = self.port.tx.allocate() else {
                 break;
             };
-            self.port.tx.transmit(frame, ACK);
+            let mut len = ACK;
+            if work == Work::Sealed {
+                len += sealing::OVERHEAD;
+                self.sealing
+                    .seal(&mut self.port.tx.bytes_mut(frame)[HEADERS..len]);
+            }
+            self.port.tx.transmit(frame, len);
             self.port.tx.release(frame);
             self.number -= whole;
         }
@@ -213,8 +248,12 @@ impl RawEnd {
     }
 
     /// Receives ACKs, and releases what they acknowledge.
-    fn receive_acks(&mut self) {
-        let acks = self.receive(Work::None).frames;
+    fn receive_acks(&mut self, work: Work) {
+        let acks = match work {
+            Work::Sealed => self.receive(Work::Sealed),
+            _ => self.receive(Work::None),
+        };
+        let acks = acks.frames;
         let acked = acks * self.message.frames();
         self.release_kept(acked);
     }
@@ -241,8 +280,12 @@ impl RawEnd {
         for queue in self.port.rx.queues_mut() {
             let count = queue.receive();
             for (frame, checksums) in queue.frames() {
-                let octets = &frame.as_ref()[HEADERS..];
-                if work.is_all() && checksums == Checksums::None {
+                let packet = &frame.as_ref()[HEADERS..];
+                let octets = match work {
+                    Work::Sealed => self.sealing.open(packet).expect("nobody changes packets"),
+                    _ => packet,
+                };
+                if work != Work::Sealed && work.is_all() && checksums == Checksums::None {
                     black_box(crc::crc_and_sum(octets));
                 } else if work != Work::None {
                     black_box(crc::crc(octets));
@@ -254,7 +297,7 @@ impl RawEnd {
                     let _ = self.region.write(at, octets);
                     at += octets.len();
                 }
-                received.octets += work.counted(octets.len());
+                received.octets += work.counted(packet.len());
             }
             queue.refill();
             received.frames += count;
@@ -269,6 +312,8 @@ impl RawEnd {
         let whole = self.number >= self.message.frames();
         if whole {
             self.number = 0;
+            // A reply acknowledges what it answers.
+            self.release_kept(usize::MAX);
         }
         whole
     }
@@ -317,12 +362,12 @@ pub(crate) fn bandwidth(
                 } = server.receive(work)
                 {
                     pace.add(octets);
-                    if work == Work::Acknowledged {
-                        server.acknowledge(frames);
+                    if work.is_acknowledged() {
+                        server.acknowledge(frames, work);
                     }
                 }
-                if work == Work::Acknowledged {
-                    client.receive_acks();
+                if work.is_acknowledged() {
+                    client.receive_acks(work);
                 }
             }
             Ok(pace.end())
@@ -346,8 +391,8 @@ pub(crate) fn bandwidth(
                         frames += received.frames as u64;
                         arrived.store(frames, Ordering::Release);
                         pace.add(received.octets);
-                        if work == Work::Acknowledged {
-                            server.acknowledge(received.frames);
+                        if work.is_acknowledged() {
+                            server.acknowledge(received.frames, work);
                         }
                     }
                     Ok(pace.end())
@@ -374,8 +419,8 @@ fn send_for(client: &mut RawEnd, duration: Duration, work: Work, arrived: &Atomi
         } else {
             spin_loop();
         }
-        if work == Work::Acknowledged {
-            client.receive_acks();
+        if work.is_acknowledged() {
+            client.receive_acks(work);
         }
         now = Instant::now();
     }
@@ -431,9 +476,10 @@ mod tests {
         // What rnic sends at MTU 1500 and 9000.
         assert_eq!(Work::Everything.counted(1460), 1428);
         assert_eq!(Work::Acknowledged.counted(1460), 1428);
+        assert_eq!(Work::Sealed.counted(1460), 1394);
         assert_eq!(Work::Everything.counted(8960), 8928);
         assert_eq!(Work::CopyAndCrc.counted(1460), 1460);
-        for work in [Work::None, Work::CopyAndCrc, Work::Everything] {
+        for work in [Work::None, Work::CopyAndCrc, Work::Everything, Work::Sealed] {
             assert_eq!(work.counted(work.carrying(64)), 64);
         }
     }

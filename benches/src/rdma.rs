@@ -10,7 +10,7 @@ use rnic_verbs::{
     Mr, Qp, QpCaps, Region, RemoteAddress, SendRequest, Via, WcOpcode,
 };
 
-use crate::bed::{Bed, Cores, Host};
+use crate::bed::{Bed, Cores, Host, PROTECTED};
 use crate::effort::{Effort, REGION, Shape, idle};
 use crate::failure::Failure;
 use crate::pace::{Bandwidth, Pace};
@@ -39,12 +39,14 @@ pub(crate) fn port_of(via: Option<Via>) -> u16 {
 /// What a connection is made for.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
-    /// What carries it. `None`: what the environment says.
+    /// What carries connections. `None`: what the environment says.
     pub(crate) via: Option<Via>,
     /// Receives that may be posted ahead.
     pub(crate) receives: u32,
     /// Reads that may be under way.
     pub(crate) reads: u16,
+    /// Its frames are [protected](Bed::protect) by ESP.
+    pub(crate) protected: bool,
 }
 
 impl Default for Setup {
@@ -53,6 +55,7 @@ impl Default for Setup {
             via: None,
             receives: QpCaps::default().max_recv_wr,
             reads: ConnectionOptions::default().ord,
+            protected: false,
         }
     }
 }
@@ -79,7 +82,7 @@ pub(crate) struct RdmaEnd {
 impl RdmaEnd {
     fn open(host: &Host, setup: &Setup) -> Result<Self, Failure> {
         // One queue pair, and one for a neighbour beside whom it is measured.
-        let device = host.run(|| open_device(host, 2, setup.via))?;
+        let device = host.run(|| open_device(host, 2, setup))?;
         let pd = device.pd();
         let cq = device.cq(256.max(2 * setup.receives))?;
         let caps = QpCaps {
@@ -211,17 +214,17 @@ impl RdmaEnd {
     }
 }
 
-/// Returns a device that its user drives, with room for so many queue pairs. `via` says what carries
-/// its connections, or else the environment.
-pub(crate) fn open_device(host: &Host, qps: u32, via: Option<Via>) -> Result<Device, Failure> {
-    let config = DeviceConfig::new(host.netdev);
-    let config = DeviceConfig {
-        stags: 64,
-        queue_pairs: qps,
-        manager: host.manager.clone(),
-        via: via.unwrap_or(config.via),
-        ..config
-    };
+/// Returns a device that its user drives, with room for so many queue pairs, for a purpose.
+pub(crate) fn open_device(host: &Host, qps: u32, setup: &Setup) -> Result<Device, Failure> {
+    let mut config = DeviceConfig::new(host.netdev);
+    config.stags = 64;
+    config.queue_pairs = qps;
+    config.manager.clone_from(&host.manager);
+    config.via = setup.via.unwrap_or(config.via);
+    if setup.protected {
+        config.interface.ipsec_if_id = Some(PROTECTED);
+        config.interface.require_protection = true;
+    }
     Ok(Device::open_with(&config)?)
 }
 

@@ -39,6 +39,7 @@ impl Kind {
             via: Some(via),
             receives,
             reads,
+            ..Setup::default()
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod alone;
 mod isolation;
+mod protection;
 mod rows;
 mod sharing;
 mod sockets;
@@ -16,6 +17,7 @@ use crate::quiet::Quiet;
 use crate::stats::Samples;
 
 pub(crate) use self::isolation::{ISOLATION_GOALS, isolation};
+pub(crate) use self::protection::{PROTECTION_GOALS, protection};
 pub(crate) use self::rows::{Series, everything, plots};
 pub(crate) use self::sharing::{SHARING_GOALS, sharing};
 pub(crate) use self::sockets::{SOCKETS_GOALS, sockets};

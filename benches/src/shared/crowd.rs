@@ -8,7 +8,7 @@ use super::process::Process;
 use crate::bed::Bed;
 use crate::effort::idle;
 use crate::failure::Failure;
-use crate::rdma::open_device;
+use crate::rdma::{Setup, open_device};
 use crate::rnicd::command_in;
 
 /// From the word to the start: all have heard it then.
@@ -54,7 +54,7 @@ impl Carried {
 /// second.
 pub(crate) fn measure(bed: &Bed, crowd: Crowd, duration: Duration) -> Result<Carried, Failure> {
     let connections = crowd.all_connections() as u32;
-    let open = || open_device(&bed.server, connections, None);
+    let open = || open_device(&bed.server, connections, &Setup::default());
     let device = bed.server.run(open)?;
     let mut peer = Peer::listen(&bed.server, &device)?;
     let start = |_| start(bed, crowd, bed.processor(0));

@@ -113,14 +113,18 @@ impl Opener {
         }
     }
 
-    /// Returns what is for the engine of the frames that were looked at, which are given again.
+    /// Returns what is for the engine of the frames that were looked at. Those that go to it as they
+    /// came are asked for again.
     pub fn frames<'a, T: AsRef<[u8]>>(
         &'a self,
-        frames: impl Iterator<Item = (T, Checksums)>,
+        frames: impl Iterator<Item = impl FnOnce() -> (T, Checksums)>,
     ) -> impl Iterator<Item = (Opened<'a, T>, Checksums)> {
         let both = frames.zip(&self.verdicts);
-        both.filter_map(|((frame, checksums), verdict)| match verdict {
-            Verdict::Plain => Some((Opened::Plain(frame), checksums)),
+        both.filter_map(|(frame, verdict)| match verdict {
+            Verdict::Plain => {
+                let (frame, checksums) = frame();
+                Some((Opened::Plain(frame), checksums))
+            }
             // The ICV covers what checksums would.
             Verdict::Opened(range) => {
                 let inside = Opened::Inside(&self.buffer[range.clone()]);

@@ -93,11 +93,12 @@ impl Protected {
             Some(frames) => {
                 opener.open(frames);
                 let again = queue.whole_frames().into_iter().flatten();
+                let again = again.map(|frame| move || frame);
                 batch.handle_frames(opener.frames(again), &mut tx);
             }
             None => {
                 opener.open(queue.frames());
-                batch.handle_frames(opener.frames(queue.frames()), &mut tx);
+                batch.handle_frames(opener.frames(queue.frames_later()), &mut tx);
             }
         }
     }

@@ -130,10 +130,8 @@ impl Pair {
     /// Receives a frame. Returns what the engine gets, if anything.
     pub(super) fn receive(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
         self.to.opener.open([(frame, Checksums::None)].into_iter());
-        let frames = self
-            .to
-            .opener
-            .frames([(frame, Checksums::None)].into_iter());
+        let again = [|| (frame, Checksums::None)].into_iter();
+        let frames = self.to.opener.frames(again);
         let got: Vec<_> = frames.map(|(frame, _)| frame.as_ref().to_vec()).collect();
         let drops = self.to.take_counts().drops;
         let mut reasons = drops.entries().filter(|(_, count)| *count > 0);

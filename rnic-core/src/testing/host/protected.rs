@@ -174,7 +174,8 @@ impl Machine for Protected {
         let mut batch = self.driver.begin(now);
         let mut tx = Sealing::new(tx, sealer);
         opener.open(frames.clone());
-        batch.handle_frames(opener.frames(frames), &mut tx);
+        let again = frames.map(|frame| move || frame);
+        batch.handle_frames(opener.frames(again), &mut tx);
         let busy = batch.finish(&mut tx);
         let counts = self.protection.take_counts();
         self.driver.begin(now).count_protection(&counts);

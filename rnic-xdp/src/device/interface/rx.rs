@@ -237,9 +237,19 @@ impl RxRing {
     /// Returns the frames of the batch from their Ethernet headers on, and how to check their
     /// checksums.
     pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
-        (0..self.ready).map(|frame| match self.multi_buffer {
-            true => self.frame(self.starts[frame]..self.starts[frame + 1]),
-            false => (Frame::Chunk(self.chunk(frame)), Checksums::None),
+        self.frames_later().map(|frame| frame())
+    }
+
+    /// Returns what [puts each frame of the batch together](Self::frames), which takes time for
+    /// those of several chunks.
+    pub(crate) fn frames_later<'a>(
+        &'a self,
+    ) -> impl Iterator<Item = impl FnOnce() -> (Frame<'a>, Checksums)> {
+        (0..self.ready).map(move |frame| {
+            move || match self.multi_buffer {
+                true => self.frame(self.starts[frame]..self.starts[frame + 1]),
+                false => (Frame::Chunk(self.chunk(frame)), Checksums::None),
+            }
         })
     }
 
