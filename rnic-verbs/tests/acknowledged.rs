@@ -10,6 +10,7 @@ use rnic_verbs::{
 };
 use rnic_xdp::testing::Namespace;
 
+const ADDRESS: &str = "127.0.0.1:4420";
 const SIZE: usize = 64;
 const ROUNDS: u64 = 10;
 
@@ -42,7 +43,8 @@ fn open() -> Device {
 fn connect(namespace: &Namespace, devices: &[Device; 2]) -> [End; 2] {
     let [mut client, mut server] = [End::new(&devices[0]), End::new(&devices[1])];
     let options = ConnectionOptions::default();
-    common::connect(namespace, devices, &mut client.qp, &mut server.qp, &options);
+    let qps = (&mut client.qp, &mut server.qp);
+    common::connect([namespace; 2], devices, qps, ADDRESS, &options);
     [client, server]
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{ADDRESS, SOON, until};
+use common::{SOON, until};
 use rnic_core::connection::{Arrived, AssociationSocket, Associations, OutgoingChunk};
 use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
@@ -17,6 +17,7 @@ use rnic_verbs::{
 };
 use rnic_xdp::testing::Namespace;
 
+const ADDRESS: &str = "127.0.0.1:4420";
 const MESSAGE: usize = 1000;
 
 fn open() -> Result<Device, OpenError> {
@@ -87,7 +88,8 @@ fn connect_with(
     options: &ConnectionOptions,
 ) -> (End, End) {
     let (mut client, mut server) = (End::new(&devices[0]), End::new(&devices[1]));
-    common::connect(namespace, devices, &mut client.qp, &mut server.qp, options);
+    let qps = (&mut client.qp, &mut server.qp);
+    common::connect([namespace; 2], devices, qps, ADDRESS, options);
     (client, server)
 }
 

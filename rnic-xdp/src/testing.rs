@@ -7,11 +7,11 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use nix::sched::{CloneFlags, setns};
-use rnic_core::esp::{Keys, Sa};
+
+pub use crate::device::give_association;
 
 /// A new network namespace, removed when dropped.
 #[derive(Debug)]
@@ -120,24 +120,6 @@ pub fn disable_offloads(namespace: &Namespace, netdev: &str) -> io::Result<()> {
         "-K", netdev, "tx", "off", "tso", "off", "gso", "off", "gro", "off",
     ]);
     output(command).map(drop)
-}
-
-/// Network devices, with the associations that were given for them.
-static GIVEN: Mutex<Vec<(String, Sa, Keys)>> = Mutex::new(Vec::new());
-
-/// Gives an association to every device that is opened on a network device from now on, with
-/// sequence numbers from 1 on, as if the kernel had it with the `ipsec_if_id` of the device.
-/// Policies are the kernel's.
-pub fn give_association(netdev: &str, sa: Sa, keys: Keys) {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    given.push((netdev.to_owned(), sa, keys));
-}
-
-pub(crate) fn given_associations(netdev: &str) -> Vec<(Sa, Keys)> {
-    let given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let here = given.iter().filter(|(name, ..)| name == netdev);
-    here.map(|(_, sa, keys)| (sa.clone(), keys.clone()))
-        .collect()
 }
 
 fn run<A: AsRef<OsStr>>(

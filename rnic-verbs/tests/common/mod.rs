@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use rnic_verbs::{ConnectionOptions, Device, Qp};
 use rnic_xdp::testing::Namespace;
 
-pub(crate) const ADDRESS: &str = "127.0.0.1:4420";
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Drives both devices until something is there.
@@ -27,17 +26,18 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Connects a queue pair of the first device, with these options, to one of the second.
+/// Connects a queue pair of the first device, with these options, to one of the second, in their
+/// namespaces. The second listens at an address.
 pub(crate) fn connect(
-    namespace: &Namespace,
+    [near, far]: [&Namespace; 2],
     devices: &[Device; 2],
-    client: &mut Qp,
-    server: &mut Qp,
+    (client, server): (&mut Qp, &mut Qp),
+    address: &str,
     options: &ConnectionOptions,
 ) {
-    let address: SocketAddr = ADDRESS.parse().unwrap();
-    let listener = namespace.run(|| devices[1].listen(address)).unwrap();
-    let connecting = namespace.run(|| client.connect(address, None, options.clone()));
+    let address: SocketAddr = address.parse().unwrap();
+    let listener = far.run(|| devices[1].listen(address)).unwrap();
+    let connecting = near.run(|| client.connect(address, None, options.clone()));
     connecting.unwrap();
     let request = until(devices, "a request", || {
         listener.next_request(Duration::ZERO).unwrap()

@@ -25,3 +25,6 @@ pub mod steering;
 pub(crate) mod tx_checksum;
 pub(crate) mod vlans;
 pub(crate) mod worker;
+
+#[cfg(feature = "testing")]
+pub use self::protection::give_association;

@@ -3,6 +3,8 @@
 //! that no link has is the only one to use what has that number.
 
 mod acquiring;
+#[cfg(feature = "testing")]
+mod given;
 mod numbers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,6 +22,8 @@ use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::acquiring::Acquiring;
+#[cfg(feature = "testing")]
+pub use self::given::give_association;
 use self::numbers::{NumberLock, taken};
 use super::error::OpenError;
 use super::netlink::{
@@ -117,24 +121,6 @@ impl HostProtection {
         #[cfg(feature = "testing")]
         opened.add_given();
         Ok(opened)
-    }
-
-    /// Begins to use the associations that a test has given.
-    #[cfg(feature = "testing")]
-    fn add_given(&mut self) {
-        for (sa, keys) in crate::testing::given_associations(&self.netdev) {
-            let id = sa.id;
-            if self.own.contains(&sa.source) {
-                let made = OutboundSa::new(sa, &keys, 0).expect("its keys are usable");
-                self.changes.push_back(Change::Outbound(Box::new(made)));
-                self.changes.push_back(Change::Numbers(id, 1..1 << 63));
-            } else {
-                let window = Window::new(USUAL_WINDOW, sa.extended, 0);
-                let made = InboundSa::new(sa, &keys, window).expect("its keys are usable");
-                self.steered.add(id).expect("its packets can be steered");
-                self.changes.push_back(Change::Inbound(Box::new(made)));
-            }
-        }
     }
 
     /// Returns the next change that the worker must be told.

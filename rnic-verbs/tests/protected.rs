@@ -1,0 +1,143 @@
+//! Two devices whose frames ESP protects, with associations that the kernel does not know of: it
+//! need not have ESP.
+
+mod common;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use common::until;
+use rnic_core::esp::{Algorithm, Keys, Mode, Sa, SaId};
+use rnic_verbs::{
+    Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest,
+};
+use rnic_xdp::testing::{Namespace, VethEnd, give_association, veth_pair};
+
+const IF_ID: u32 = 0x524e;
+const SIZE: usize = 100_000;
+const ADDRESSES: [&str; 2] = ["10.77.3.1", "10.77.3.2"];
+
+struct End {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(device: &Device) -> Self {
+        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
+        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.allocate(2 * SIZE, access).unwrap();
+        Self { cq, qp, mr }
+    }
+}
+
+/// Two namespaces, of which each protects what goes to the other. `netdevs` are their devices.
+fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [Namespace; 2] {
+    let hosts = [(); 2].map(|()| Namespace::new("esp").unwrap());
+    let addresses = ADDRESSES.map(|address| format!("{address}/24"));
+    let [one, other] = [0, 1].map(|host: usize| VethEnd {
+        namespace: &hosts[host],
+        name: netdevs[host],
+        addresses: &addresses[host],
+    });
+    veth_pair(one, other, 1).unwrap();
+    for (host, netdev) in hosts.iter().zip(netdevs) {
+        host.ip(&format!("link set dev {netdev} mtu {mtu}"))
+            .unwrap();
+    }
+    for (from, to) in [(0, 1), (1, 0)] {
+        let sa = Sa {
+            id: SaId {
+                spi: 0x1000 + from as u32,
+                destination: ADDRESSES[to].parse().unwrap(),
+            },
+            source: ADDRESSES[from].parse().unwrap(),
+            mode,
+            algorithm: Algorithm::AesGcm,
+            extended: true,
+            request: 1,
+        };
+        // A key of 16 octets, and a salt of 4.
+        let keys = Keys::new(vec![from as u8 + 1; 20], Vec::new());
+        for (host, direction) in [(from, "out"), (to, "in")] {
+            give_association(netdevs[host], sa.clone(), keys.clone());
+            let ends = format!("src {} dst {}", ADDRESSES[from], ADDRESSES[to]);
+            let template = format!("tmpl {ends} proto esp reqid 1 mode {mode}");
+            let policy = format!("{ends} proto tcp dir {direction} if_id {IF_ID} {template}");
+            let added = hosts[host].ip(&format!("xfrm policy add {policy}"));
+            added.unwrap();
+        }
+    }
+    hosts
+}
+
+/// Moves octets both ways, by Writes and Reads, through devices that are protected. Returns how
+/// many frames each has opened, and how many it has received.
+fn exchange(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [(u64, u64); 2] {
+    let hosts = hosts(netdevs, mtu, mode);
+    let devices = [0, 1].map(|host: usize| {
+        let mut config = DeviceConfig::new(netdevs[host]);
+        config.interface.ipsec_if_id = NonZeroU32::new(IF_ID);
+        config.interface.require_protection = true;
+        hosts[host].run(|| Device::open_with(&config)).unwrap()
+    });
+    let [mut client, mut server] = [End::new(&devices[0]), End::new(&devices[1])];
+    let (qps, options) = (
+        (&mut client.qp, &mut server.qp),
+        ConnectionOptions::default(),
+    );
+    let [near, far] = [&hosts[0], &hosts[1]];
+    let listen = format!("{}:4420", ADDRESSES[1]);
+    common::connect([near, far], &devices, qps, &listen, &options);
+
+    let octets: Vec<u8> = (0..SIZE).map(|at| (at * 7 + at / 251) as u8).collect();
+    client.mr.write(0, &octets).unwrap();
+    let there = [client.mr.sge(0, SIZE as u32)];
+    let back = [client.mr.sge(SIZE, SIZE as u32)];
+    let remote = server.mr.remote(0);
+    for request in [
+        SendRequest::write(remote).memory(&there),
+        SendRequest::read(remote).memory(&back),
+    ] {
+        client.qp.post_send(&request).unwrap();
+        let done = until(&devices, "a completion", || client.cq.poll_one());
+        assert!(done.is_success(), "{done:?}");
+    }
+    for (mr, at) in [(&server.mr, 0), (&client.mr, SIZE)] {
+        let mut came = vec![0; SIZE];
+        mr.read(at, &mut came).unwrap();
+        assert!(came == octets, "other octets arrive");
+    }
+    devices.map(|device| {
+        let snapshot = device.snapshot(Duration::from_secs(10)).unwrap().unwrap();
+        (
+            snapshot.engine.frames_opened,
+            snapshot.engine.frames_received,
+        )
+    })
+}
+
+/// Frames of 9,000 octets take several chunks of a device's memory.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+#[cfg_attr(all(root, not(ipsec)), ignore = "needs a kernel with IPsec")]
+fn all_that_devices_send_each_other_is_protected() {
+    for (number, (mtu, mode)) in [
+        (1500, Mode::Transport),
+        (9000, Mode::Transport),
+        (1500, Mode::Tunnel),
+        (9000, Mode::Tunnel),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let netdevs = [format!("near{number}"), format!("far{number}")];
+        let [near, far] = [&netdevs[0], &netdevs[1]];
+        for (opened, received) in exchange([near, far], mtu, mode) {
+            assert!(opened > 10, "{mtu}, {mode}: {opened} frames were opened");
+            assert_eq!(opened, received, "{mtu}, {mode}: some came in the clear");
+        }
+    }
+}
