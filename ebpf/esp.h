@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* ESP whose associations are a process's own, so that the kernel must not open it. */
+/* ESP whose associations are a process's own, or a client's, so that the kernel must not open it. */
 #ifndef RNIC_ESP_H
 #define RNIC_ESP_H
 
@@ -11,7 +11,7 @@ struct {
 	__uint(max_entries, STEER_MAX_SAS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct steer_sa);
-	__type(value, __u32);
+	__type(value, struct steer_sa_use);
 } steer_sas SEC(".maps");
 
 /*
@@ -48,10 +48,11 @@ static __always_inline int parse_esp_v6(struct xdp_md *context, __u32 *at, struc
 }
 
 /*
- * Reads the destination of a frame of ESP into the key, and its MAC addresses. Returns whether it
- * is of an association that is steered.
+ * Reads the destination of a frame of ESP into the key, and its MAC addresses. Returns who has its
+ * association, NULL if it is of none that is steered.
  */
-static __always_inline int is_steered_esp(struct xdp_md *context, struct steer_key *key, struct headers *headers)
+static __always_inline struct steer_sa_use *find_steered(struct xdp_md *context, struct steer_key *key,
+							 struct headers *headers)
 {
 	struct steer_sa sa = {};
 	__u32 at = 0;
@@ -67,14 +68,14 @@ static __always_inline int is_steered_esp(struct xdp_md *context, struct steer_k
 		break;
 	}
 	if (!found)
-		return 0;
+		return NULL;
 	spi = octets(context, at, room, sizeof(room));
 	if (!spi)
-		return 0;
+		return NULL;
 	__builtin_memcpy(sa.spi, spi, sizeof(sa.spi));
 	__builtin_memcpy(sa.address, key->address, sizeof(sa.address));
 	sa.family = key->family;
-	return bpf_map_lookup_elem(&steer_sas, &sa) != NULL;
+	return bpf_map_lookup_elem(&steer_sas, &sa);
 }
 
 #endif

@@ -29,6 +29,7 @@ mod peer;
 mod peers;
 mod private;
 mod processes;
+pub mod protection;
 pub mod protocol;
 mod refused;
 mod signals;

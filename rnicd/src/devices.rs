@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rnic_manager::states::Event;
+use rnic_xdp::shared::MayProtect;
 use tracing::{info, warn};
 
-use crate::config::{Device, Forwarding, Setting};
+use crate::config::{Device, Forwarding, Limits, Setting};
 use crate::kernel_settings::{forwards, reserve};
 use crate::open::{Held, open};
 use crate::server::Server;
@@ -67,6 +68,25 @@ impl Server {
         self.waits_for_devices().then_some(wait)
     }
 
+    /// Tells the devices what their ports may have protected.
+    pub(crate) fn say_who_may_protect(&mut self) {
+        let policy = &self.settings.policy;
+        for shared in self
+            .devices
+            .iter_mut()
+            .filter(|shared| shared.device.has_associations())
+        {
+            let ports = shared.ports.iter().map(|(number, port)| {
+                let record = &port.record;
+                let limits = policy.limits(record.account(), &record.gids);
+                (*number, may_protect(&limits, port.protects))
+            });
+            let may = ports.collect();
+            shared.device.may_protect_all(may);
+            shared.device.update_protection();
+        }
+    }
+
     /// Stops sharing what is not to be shared any more, and looks at once for what is.
     pub(crate) fn share_what_is_wanted(&mut self) {
         let wanted = self.settings.shared_devices();
@@ -75,6 +95,7 @@ impl Server {
         for shared in &mut self.devices {
             shared.device.look_at_program_soon();
         }
+        self.say_who_may_protect();
         self.look_at = Instant::now();
     }
 
@@ -99,6 +120,8 @@ impl Server {
         let device = self.settings.shared_device(name);
         let mode = device.map(|device| device.mode().value).unwrap_or_default();
         let forwarding = device.map(Device::forwarding);
+        let if_id = device.and_then(|device| device.ipsec_if_id.as_ref());
+        let how = (mode, if_id.map(|number| number.value));
         self.check_forwarding(name, forwarding)?;
         let ports = self.settings.config.automatic_ports.value.clone();
         reserve(&ports);
@@ -108,7 +131,7 @@ impl Server {
             found: &mut self.found,
             endings: &mut self.endings,
         };
-        let opened = open(&self.places, &mut self.pins, name, mode, ports, &mut held);
+        let opened = open(&self.places, &mut self.pins, name, how, ports, &mut held);
         let shared = opened.map_err(|why| why.to_string())?;
         info!(
             "shares {name}: XDP {}, {} port{}",
@@ -121,6 +144,7 @@ impl Server {
             netdev: name.to_owned(),
         });
         self.devices.push(shared);
+        self.say_who_may_protect();
         Ok(())
     }
 }
@@ -147,6 +171,16 @@ impl Server {
             ));
         }
         Ok(())
+    }
+}
+
+/// Returns what a port of a user may have protected. A client of an older version knows nothing of
+/// that.
+pub(crate) fn may_protect(limits: &Limits, knows: bool) -> MayProtect {
+    let ports = limits.protected.value.0.clone();
+    MayProtect {
+        ports: if knows { ports } else { Vec::new() },
+        peers: limits.peers.value.0.clone(),
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Port {
     pub(crate) leases: BTreeMap<SocketAddr, Lease>,
     /// The paths that it follows.
     pub(crate) follows: BTreeSet<AddressPair>,
+    /// Its client knows of associations.
+    pub(crate) protects: bool,
 }
 
 impl Port {

@@ -25,6 +25,35 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::AesGcm,
+        Self::ChaCha20Poly1305,
+        Self::AesGmac,
+        Self::AesCbcHmacSha256,
+        Self::AesCbcHmacSha1,
+        Self::NullHmacSha256,
+        Self::NullHmacSha1,
+    ];
+
+    /// Returns the one with a name, as [`name`](Self::name) has it.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == name)
+    }
+
+    /// Returns its name, of the kernel's names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AesGcm => "rfc4106(gcm(aes))",
+            Self::ChaCha20Poly1305 => "rfc7539esp(chacha20,poly1305)",
+            Self::AesGmac => "rfc4543(gcm(aes))",
+            Self::AesCbcHmacSha256 => "cbc(aes) hmac(sha256)",
+            Self::AesCbcHmacSha1 => "cbc(aes) hmac(sha1)",
+            Self::NullHmacSha256 => "ecb(cipher_null) hmac(sha256)",
+            Self::NullHmacSha1 => "ecb(cipher_null) hmac(sha1)",
+        }
+    }
+
     /// Returns whether a nonce that is used twice under one key breaks it, and the nonces are
     /// sequence numbers.
     pub fn counts_nonces(self) -> bool {
@@ -35,15 +64,7 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     /// Formats it by the kernel's names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AesGcm => "rfc4106(gcm(aes))",
-            Self::ChaCha20Poly1305 => "rfc7539esp(chacha20,poly1305)",
-            Self::AesGmac => "rfc4543(gcm(aes))",
-            Self::AesCbcHmacSha256 => "cbc(aes) hmac(sha256)",
-            Self::AesCbcHmacSha1 => "cbc(aes) hmac(sha1)",
-            Self::NullHmacSha256 => "ecb(cipher_null) hmac(sha256)",
-            Self::NullHmacSha1 => "ecb(cipher_null) hmac(sha1)",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -64,6 +85,11 @@ impl Keys {
             encryption: Zeroizing::new(encryption),
             integrity: Zeroizing::new(integrity),
         }
+    }
+
+    /// Returns both keys, for the process of who may have them.
+    pub fn octets(&self) -> (&[u8], &[u8]) {
+        (&self.encryption, &self.integrity)
     }
 
     /// Returns whether all octets of a key are zero, which no key manager negotiates: the kernel

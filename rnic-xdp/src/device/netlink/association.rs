@@ -449,6 +449,18 @@ impl AssociationSocket {
         told.map(drop)
     }
 
+    /// Ends an association, as if it had reached its limits. One that is gone has ended.
+    pub(crate) fn end(&mut self, known: &Association) -> Result<(), NetlinkError> {
+        match self.expire(known, true) {
+            Err(NetlinkError::Refused { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) =>
+            {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
     /// Returns what has happened since the last call.
     pub(crate) fn news(&mut self) -> io::Result<News> {
         let notifications = self.news.notifications();

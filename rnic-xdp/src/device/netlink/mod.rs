@@ -23,6 +23,7 @@ mod xdp;
 
 pub(crate) use address::{Address, addresses};
 pub(crate) use association::{Association, AssociationSocket, Spent};
+pub(crate) use demand::Selected;
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
 pub use generic::link_speed;

@@ -11,7 +11,7 @@ use rnic_core::engine::{Peers, Prefix};
 
 use super::layout::{
     self, ALL_PEERS, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries, PortOctets,
-    SOME_PEERS, TargetWords, key, port_in,
+    SOME_PEERS, TargetWords, is_protected, key, port_in,
 };
 use super::load::Maps;
 use super::maps::io_error;
@@ -107,6 +107,19 @@ impl SteeredPorts {
         let maps = self.lock();
         let each = |(entry, steered): (&Entry, &Steered)| (port_in(steered.recipient), *entry);
         maps.known.iter().map(each).collect()
+    }
+
+    /// Lists all entries at an address and port once, each with the port of the client that has it,
+    /// and whether nothing goes there unprotected.
+    pub(crate) fn list_protected(&self) -> Vec<(u32, SocketAddr, bool)> {
+        let maps = self.lock();
+        let each = |(entry, steered): (&Entry, &Steered)| {
+            let recipient = steered.recipient;
+            (port_in(recipient), entry.local, is_protected(recipient))
+        };
+        let mut all: Vec<_> = maps.known.iter().map(each).collect();
+        all.dedup();
+        all
     }
 
     /// Returns how many peers entries are limited to, each with the port of the client that has it.

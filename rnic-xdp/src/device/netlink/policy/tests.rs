@@ -143,12 +143,15 @@ fn what_is_not_for_connections_of_this_host_is_left_out() {
             direction: 3,
             ..base()
         },
-        Raw {
-            protocol: 17,
-            ..base()
-        },
     ] {
         assert_eq!(other.read(), None);
+    }
+    // Who asks what associations are for gets all.
+    let of = |protocol| Raw { protocol, ..base() }.read().unwrap();
+    for (protocol, is_for_tcp, alone) in [(0, true, false), (6, true, true), (17, false, false)] {
+        assert_eq!(of(protocol).is_for_tcp_alone(), alone);
+        let left = Policies(vec![of(protocol)]).for_tcp();
+        assert_eq!(!left.0.is_empty(), is_for_tcp, "{protocol}");
     }
     assert_eq!(
         read(base().message().attribute(XFRMA_IF_ID, &1u32.to_ne_bytes())),
