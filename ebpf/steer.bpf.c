@@ -78,18 +78,22 @@ static __always_inline struct steer_link *find_vlan(struct steer_key *key)
 static __always_inline int judge_esp(struct xdp_md *context, int shared, int verdict, struct steer_target *target)
 {
 	struct steer_key key = {};
+	__be32 source[4] = {};
 	struct headers headers;
 	struct steer_sa_use *use;
 
 	if (verdict != STEER_NOT_TCP && verdict != STEER_FRAGMENT)
 		return verdict;
-	use = find_steered(context, &key, &headers);
+	use = find_steered(context, &key, source, &headers);
 	if (!use)
 		return verdict;
 	if (!is_ours(find_vlan(&key), headers.destination_mac))
 		return STEER_OTHER_HOST;
-	if (shared) {
-		target->port = use->port;
+	if (!shared)
+		return STEER_REDIRECTED;
+	target->port = use->port;
+	/* What others send with its SPI, the client drops, and the kernel would have to. */
+	if (is_same(use->source, source)) {
 		__sync_fetch_and_add(&use->packets, 1);
 		__sync_fetch_and_add(&use->octets, bpf_xdp_get_buff_len(context));
 	}

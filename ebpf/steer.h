@@ -92,12 +92,13 @@ struct steer_sa {
 
 /*
  * Value of steer_sas and police_sas: who has the association. What clients do with it is counted
- * here, so that they cannot hide it.
+ * here, so that they cannot hide it. What they receive is counted before it is known whether it is
+ * genuine.
  */
 struct steer_sa_use {
 	__u32 port;       /* of the client; 0: the socket of the receive queue */
-	__u32 reserved;   /* zero */
-	__be32 source[4]; /* in police_sas: the sender, as in steer_key; else zero */
+	__u32 print;      /* of its key, by which the next rnicd knows it again */
+	__be32 source[4]; /* the sender, as in steer_key; zero where nothing is counted */
 	__u64 packets;
 	__u64 octets; /* of whole frames */
 };

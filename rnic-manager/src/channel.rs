@@ -22,7 +22,7 @@ use rustix::net::{
 use crate::closer::Closer;
 use crate::peer;
 use crate::private::PrivateFd;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize;
 
 use crate::protocol::{DecodeError, MAX_MESSAGE, Message, OLDEST, SOCKET};
 pub use crate::sockets::{administration_socket, default_socket, observation_socket};
@@ -326,7 +326,7 @@ impl Channel {
     ) -> Result<(), ChannelError> {
         assert_eq!(descriptors.len(), message.descriptors());
         // It may have keys.
-        let octets = Zeroizing::new(message.encode().ok_or(ChannelError::TooLong)?);
+        let octets = message.encode().ok_or(ChannelError::TooLong)?;
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut room);
         if !descriptors.is_empty() {

@@ -37,6 +37,7 @@ mod sockets;
 pub mod states;
 mod token;
 mod verdict;
+mod wiped;
 
 pub use administrator::{Administrator, AskError, TimedEvent};
 pub use bell::{Bell, bell};

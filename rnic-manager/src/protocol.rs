@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use rnic_core::engine::Peers;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use crate::device::LinkState;
 pub use crate::grant::{BigPacket, BigSegment, Grant, Hop, RingSizes, UntaggedAddress};
@@ -21,6 +22,7 @@ use crate::states::{
     UserState,
 };
 use crate::token::Token;
+use crate::wiped::Wiped;
 
 /// The version of this protocol.
 pub const VERSION: u32 = 3;
@@ -56,9 +58,10 @@ pub trait Message: Serialize + Sized {
     fn check(&self) -> Result<(), String>;
 
     /// Writes the message. It is `None` if it is longer than [`MAX_MESSAGE`].
-    fn encode(&self) -> Option<Vec<u8>> {
-        let octets = serde_json::to_vec(self).ok()?;
-        (octets.len() <= MAX_MESSAGE).then_some(octets)
+    fn encode(&self) -> Option<Zeroizing<Vec<u8>>> {
+        let mut octets = Wiped::default();
+        serde_json::to_writer(&mut octets, self).ok()?;
+        (octets.0.len() <= MAX_MESSAGE).then_some(octets.0)
     }
 
     /// Reads and checks a message.

@@ -1,9 +1,11 @@
 //! The devices that are to be shared: which are missing, and opening them.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use rnic_manager::states::Event;
 use rnic_xdp::shared::MayProtect;
+use rnic_xdp::steering::ModeChoice;
 use tracing::{info, warn};
 
 use crate::config::{Device, Forwarding, Limits, Setting};
@@ -94,6 +96,18 @@ impl Server {
         self.stop_sharing(|name| !wanted.iter().any(|wanted| wanted == name));
         for shared in &mut self.devices {
             shared.device.look_at_program_soon();
+            let netdev = shared.device.netdev();
+            let (_, wanted) = how(self.settings.shared_device(netdev));
+            if shared.ipsec_if_id != wanted {
+                let words = |number: Option<NonZeroU32>| {
+                    number.map_or("none".to_owned(), |number| format!("{number:#x}"))
+                };
+                let [now, wanted] = [shared.ipsec_if_id, wanted].map(words);
+                warn!(
+                    "{netdev}: its ipsec_if_id stays {now}, and is {wanted} when rnicd starts again or opens it anew (`rnic-ctl dev set {netdev} \
+                     ipsec_if_id {wanted} --force`, which ends its ports)"
+                );
+            }
         }
         self.say_who_may_protect();
         self.look_at = Instant::now();
@@ -118,10 +132,8 @@ impl Server {
     /// Opens a device that is to be shared, or says why it cannot be shared.
     pub(crate) fn open_device(&mut self, name: &str) -> Result<(), String> {
         let device = self.settings.shared_device(name);
-        let mode = device.map(|device| device.mode().value).unwrap_or_default();
         let forwarding = device.map(Device::forwarding);
-        let if_id = device.and_then(|device| device.ipsec_if_id.as_ref());
-        let how = (mode, if_id.map(|number| number.value));
+        let how = how(device);
         self.check_forwarding(name, forwarding)?;
         let ports = self.settings.config.automatic_ports.value.clone();
         reserve(&ports);
@@ -172,6 +184,14 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Returns how a device is to be opened: the XDP mode, and the number of the host's associations that
+/// clients may have.
+pub(crate) fn how(device: Option<&Device>) -> (ModeChoice, Option<NonZeroU32>) {
+    let mode = device.map(|device| device.mode().value).unwrap_or_default();
+    let if_id = device.and_then(|device| device.ipsec_if_id.as_ref());
+    (mode, if_id.map(|number| number.value))
 }
 
 /// Returns what a port of a user may have protected. A client of an older version knows nothing of

@@ -45,7 +45,7 @@ impl Server {
 
     /// Returns the user whose quotas a port counts for: the one who opened it. Another user may
     /// have taken it over.
-    fn owner_of(&mut self, key: ClientKey, port: u32) -> u32 {
+    pub(crate) fn owner_of(&mut self, key: ClientKey, port: u32) -> u32 {
         let account = self.clients[key].account;
         let shared = self.port_of(key, port);
         let port = shared.ok().and_then(|shared| shared.ports.get(&port));

@@ -185,6 +185,7 @@ pub(crate) fn open(
         has_more: false,
         device,
         choice,
+        ipsec_if_id,
         records,
         usage,
         ports: shared_ports,

@@ -13,6 +13,7 @@ use crate::shared::ClientKey;
 impl Server {
     /// Hands a client sequence numbers of an association that it has.
     pub(crate) fn numbers(&mut self, key: ClientKey, port: u32, id: SaId) -> Answered {
+        self.rest_after(key, port);
         let shared = self.port_of(key, port)?;
         let taken = shared.device.take_numbers(port, id);
         let (first, end) = taken.map_err(|why| {
@@ -29,6 +30,7 @@ impl Server {
         (number, name): (u32, u32),
         path: AddressPair,
     ) -> Answered {
+        self.rest_after(key, number);
         let shared = self.port_of(key, number)?;
         let port = shared.ports.get(&number);
         // What is followed is limited, and so is what is asked for.
@@ -41,5 +43,12 @@ impl Server {
         let ends = (path.local, path.remote);
         shared.device.acquire(number, name, ends);
         nothing()
+    }
+
+    /// Lets a client rest that makes the kernel look something up, as all do who follow next hops.
+    fn rest_after(&mut self, key: ClientKey, port: u32) {
+        let account = self.owner_of(key, port);
+        let rest = self.users.look_up(account);
+        self.clients[key].rest(rest);
     }
 }

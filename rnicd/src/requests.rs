@@ -300,10 +300,7 @@ impl Server {
         );
         let knows = self.clients[key].version >= PROTECTS && made.queue.is_none();
         let may = may_protect(&limits, knows);
-        let if_id = self.settings.shared_device(netdev);
-        let if_id = if_id.and_then(|device| device.ipsec_if_id.as_ref());
-        let if_id = if_id.map(|number| number.value);
-        let if_id = if_id.filter(|_| !may.ports.is_empty() && shared.device.has_associations());
+        let if_id = shared.ipsec_if_id.filter(|_| !may.ports.is_empty());
         shared.device.may_protect(number, may);
         let grant = made.grant(shared, number, (token, if_id), &limits);
         let opened = Event::PortOpened {

@@ -3,6 +3,7 @@
 //! that no link has is the only one to use what has that number.
 
 mod acquiring;
+mod limits;
 mod numbers;
 mod own;
 
@@ -20,6 +21,7 @@ use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::acquiring::Acquiring;
+use self::limits::{Limits, Reached};
 use self::numbers::{NumberLock, taken};
 pub(crate) use self::own::Own;
 use super::error::OpenError;
@@ -49,6 +51,9 @@ pub(crate) trait Uses {
 
     /// Returns whether sequence numbers are taken before somebody asks for them.
     fn takes_numbers(&self) -> bool;
+
+    /// Returns whether what was received was known to be genuine when it was counted.
+    fn counts_genuine(&self) -> bool;
 }
 
 /// The host's associations and policies of one number, and what becomes of them.
@@ -80,8 +85,7 @@ pub(crate) struct Known {
     pub(crate) usage: Arc<Usage>,
     /// What was reported last.
     reported: (Spent, u64),
-    /// Its soft limit was told.
-    told: bool,
+    limits: Limits,
 }
 
 impl Known {
@@ -93,6 +97,23 @@ impl Known {
             packets: before.packets + self.usage.packets(),
         }
     }
+
+    /// Returns whether it has reached a limit at which it is used no more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.limits.have_ended()
+    }
+
+    /// Returns whether it is one to send with as a policy demands, whatever its algorithm is.
+    fn meets(&self, template: &Template) -> bool {
+        let found = &self.association;
+        !self.has_ended() && is_between(template, found.id, (found.source, found.request))
+    }
+}
+
+/// Returns whether an association goes between the ends that a policy demands, in its name.
+fn is_between(template: &Template, id: SaId, (source, request): (IpAddr, u32)) -> bool {
+    let demanded = (template.local, template.remote, template.request);
+    (source, id.destination, request) == demanded
 }
 
 impl<U: Uses> HostProtection<U> {
@@ -154,11 +175,14 @@ impl<U: Uses> HostProtection<U> {
 
     /// Ends an association, as if it had reached its limits: the key managers make another one.
     pub(crate) fn end(&mut self, id: SaId) -> Result<(), NetlinkError> {
-        let Some(known) = self.known.get(&id) else {
+        let Some(known) = self.known.get_mut(&id) else {
             return Ok(());
         };
         self.reads = true;
-        self.socket.end(&known.association)
+        known.limits.reach(Reached::Hard);
+        self.socket.end(&known.association)?;
+        known.limits.note_told();
+        Ok(())
     }
 
     /// Returns whether the kernel may still have an association: it had it when it was read last,
@@ -167,10 +191,32 @@ impl<U: Uses> HostProtection<U> {
         self.reads || self.known.contains_key(&id) || self.refused.contains_key(&id)
     }
 
-    /// Takes numbers of an association from the kernel's counter.
+    /// Takes numbers of an association from the kernel's counter. Tells the key managers when they
+    /// come to their end.
     pub(crate) fn take_numbers(&mut self, id: SaId) -> Result<Range<u64>, String> {
-        let known = self.known.get(&id).ok_or("the association is gone")?;
-        self.lock.take(&mut self.socket, &known.association)
+        let known = self.known.get_mut(&id).ok_or("the association is gone")?;
+        if known.has_ended() {
+            return Err("the association has reached its limits".into());
+        }
+        let block = self.lock.take(&mut self.socket, &known.association)?;
+        let end = block.as_ref().map(|block| block.end);
+        let reached = Reached::by_numbers(end, known.association.extended);
+        if known.limits.reach(reached) {
+            let netdev = &self.netdev;
+            let left = if reached == Reached::Hard {
+                "no"
+            } else {
+                "few"
+            };
+            warn!(
+                "{netdev}: {left} sequence numbers are left of the IPsec association of SPI {:#010x} to {}: the key managers are told to replace \
+                 it; extended ones do not end (ESN: `flag esn`, or `-esn` in esp_proposals)",
+                id.spi, id.destination
+            );
+            self.uses.tell(change(id, reached));
+        }
+        tell_limit(&mut self.socket, known);
+        block.ok_or_else(|| "its numbers are used up".into())
     }
 
     /// Follows what has changed, and reports what was done.
@@ -231,18 +277,10 @@ impl<U: Uses> HostProtection<U> {
     /// Returns whether there is an association to send with as a policy demands. The worker may not
     /// know of it yet. One that cannot be used counts: another one would be no better.
     fn has_one_for(&self, template: &Template) -> bool {
-        let known = self.known.iter().map(|(id, known)| {
-            let Association {
-                source, request, ..
-            } = known.association;
-            (id, source, request)
-        });
-        let refused = self.refused.iter();
-        let refused = refused.map(|(id, (source, request))| (id, *source, *request));
-        known.chain(refused).any(|(id, source, request)| {
-            let demanded = (template.local, template.remote, template.request);
-            (source, id.destination, request) == demanded
-        })
+        let mut known = self.known.values();
+        let mut refused = self.refused.iter();
+        known.any(|known| known.meets(template))
+            || refused.any(|(id, found)| is_between(template, *id, *found))
     }
 
     /// Reads the addresses of this host again, by which associations have a direction.
@@ -382,7 +420,7 @@ impl<U: Uses> HostProtection<U> {
             is_outbound,
             reported: Default::default(),
             usage,
-            told: false,
+            limits: Limits::default(),
         };
         self.known.insert(found.id, known);
         if is_outbound && self.uses.takes_numbers() {
@@ -394,7 +432,7 @@ impl<U: Uses> HostProtection<U> {
     /// Takes numbers of an association from the kernel's counter, for the worker. Without any,
     /// tries again later.
     fn add_numbers(&mut self, id: SaId) {
-        if !self.known.contains_key(&id) {
+        if self.known.get(&id).is_none_or(Known::has_ended) {
             return;
         }
         match self.take_numbers(id) {
@@ -418,35 +456,106 @@ impl<U: Uses> HostProtection<U> {
     /// were reached.
     pub(crate) fn report(&mut self) {
         for (id, known) in &mut self.known {
-            let now = (known.spent(), known.usage.number());
-            if now == known.reported {
-                continue;
+            let is_genuine = known.is_outbound || self.uses.counts_genuine();
+            let spent = known.spent();
+            let Association {
+                soft_limit,
+                hard_limit,
+                ..
+            } = known.association;
+            let reached = Reached::by(spent, [soft_limit, hard_limit], is_genuine);
+            let spent = match is_genuine {
+                true => spent,
+                // The kernel would end it.
+                false => spent.below(hard_limit),
+            };
+            let now = (spent, known.usage.number());
+            if now != known.reported {
+                let reported = self.lock.report(
+                    &mut self.socket,
+                    &known.association,
+                    (!known.is_outbound).then_some(now.1),
+                    spent,
+                );
+                match reported {
+                    Ok(()) => known.reported = now,
+                    Err(why) => debug!("cannot report what SPI {:#010x} has done: {why}", id.spi),
+                }
             }
-            let reported = self.lock.report(
-                &mut self.socket,
-                &known.association,
-                (!known.is_outbound).then_some(now.1),
-                now.0,
-            );
-            match reported {
-                Ok(()) => known.reported = now,
-                Err(why) => debug!("cannot report what SPI {:#010x} has done: {why}", id.spi),
+            if known.limits.reach(reached) {
+                self.uses.tell(change(*id, reached));
             }
-            let association = &known.association;
-            let hard = now.0.reaches(association.hard_limit);
-            if hard || (now.0.reaches(association.soft_limit) && !known.told) {
-                known.told = self.socket.expire(association, hard).is_ok();
-                self.uses.tell(match hard {
-                    true => Change::Gone(*id),
-                    false => Change::Dying(*id),
-                });
-            }
+            self.reads |= known.has_ended();
+            tell_limit(&mut self.socket, known);
         }
+    }
+}
+
+/// Returns what an association's limits mean to who uses it.
+fn change(id: SaId, reached: Reached) -> Change {
+    match reached {
+        Reached::Hard => Change::Gone(id),
+        Reached::Soft | Reached::Nothing => Change::Dying(id),
+    }
+}
+
+/// Tells the key managers which limit an association has reached, unless they know.
+fn tell_limit(socket: &mut AssociationSocket, known: &mut Known) {
+    let told = match known.limits.untold() {
+        None => return,
+        Some(Reached::Hard) => socket.end(&known.association),
+        Some(Reached::Soft | Reached::Nothing) => socket.expire(&known.association, false),
+    };
+    match told {
+        Ok(()) => known.limits.note_told(),
+        // It is told at the next report.
+        Err(why) => debug!(
+            "cannot tell of a limit of SPI {:#010x}: {why}",
+            known.association.id.spi
+        ),
     }
 }
 
 impl<U> AsFd for HostProtection<U> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rnic_core::esp::Mode;
+
+    use super::*;
+    use crate::device::netlink::example_association;
+
+    #[test]
+    fn what_has_reached_its_hard_limit_is_asked_for_anew() {
+        let association = example_association();
+        let template = Template {
+            request: association.request,
+            mode: Mode::Transport,
+            local: association.source,
+            remote: association.id.destination,
+        };
+        let mut known = Known {
+            association,
+            is_outbound: true,
+            usage: Arc::default(),
+            reported: Default::default(),
+            limits: Limits::default(),
+        };
+        assert!(known.meets(&template));
+        known.limits.reach(Reached::Soft);
+        assert!(known.meets(&template));
+        // The key managers may not have been told, and the kernel has it still.
+        known.limits.reach(Reached::Hard);
+        assert!(!known.meets(&template));
+        let other = Template {
+            request: template.request + 1,
+            ..template
+        };
+        known.limits = Limits::default();
+        assert!(!known.meets(&other));
     }
 }

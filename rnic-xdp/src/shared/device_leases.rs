@@ -195,7 +195,7 @@ impl SharedDevice {
                 error => other(local, error),
             });
         }
-        self.note_ports();
+        self.note_lease(port, local);
         Ok((local, socket))
     }
 
@@ -216,7 +216,7 @@ impl SharedDevice {
         for (_, entry) in leases.filter(|(of, _)| *of == port) {
             self.steering.remove_lease(port, &entry)?;
         }
-        self.note_ports();
+        self.note_lease(port, local);
         Ok(())
     }
 }

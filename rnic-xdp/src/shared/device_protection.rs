@@ -1,5 +1,6 @@
 //! The host's associations for the clients of a shared device.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +9,7 @@ use rnic_core::esp::SaId;
 use rnic_core::time::Instant;
 
 use super::device::{DeviceEvent, SharedDevice};
-use super::protection::{MayProtect, PortProtection, SharedProtection};
+use super::protection::{Leases, MayProtect, PortProtection, SharedProtection};
 use crate::device::clock::clock;
 use crate::device::locals::other;
 
@@ -37,10 +38,7 @@ impl SharedDevice {
 
     /// Returns whether nothing goes to a lease of a port, or comes from there, unprotected.
     pub fn is_protected(&self, port: u32, local: SocketAddr) -> bool {
-        self.protection.is_some() && {
-            let leases = self.steering.protected_leases();
-            leases.contains(&(port, local, true))
-        }
+        self.protection.is_some() && self.steering.is_protected(port, local)
     }
 
     /// Returns what protects a port, as the last [`DeviceEvent::Protection`] has reported it.
@@ -86,8 +84,8 @@ impl SharedDevice {
             let mut networks = networks.members();
             networks.any(|network| network.contains(address))
         };
-        let leases = self.steering.protected_leases();
-        let changed = protection.update(&leases, &ports, is_on_link);
+        let leases = || self.steering.protected_leases();
+        let changed = protection.update(leases, &ports, is_on_link);
         self.events
             .extend(changed.into_iter().map(DeviceEvent::Protection));
     }
@@ -114,11 +112,23 @@ impl SharedDevice {
         self.update_protection();
     }
 
-    /// Notes that there are other ports or leases now.
+    /// Notes that there are other ports now.
     pub(super) fn note_ports(&mut self) {
         if let Some(protection) = &mut self.protection {
-            protection.note_change();
+            protection.note_ports();
         }
+    }
+
+    /// Notes that a port has leased something, or given it back.
+    pub(super) fn note_lease(&mut self, port: u32, local: SocketAddr) {
+        if let Some(protection) = &mut self.protection {
+            protection.note_lease(port, local);
+        }
+    }
+
+    /// Returns all leases, once somebody asks.
+    fn all_leases(&self) -> LazyCell<Leases, impl FnOnce() -> Leases> {
+        LazyCell::new(|| self.steering.protected_leases().into_iter().collect())
     }
 
     /// Fails if a port cannot listen at an address and TCP port: what is protected has a port of
@@ -177,7 +187,7 @@ impl SharedDevice {
             policy: why,
         };
         protection
-            .check(port, local, &self.steering.protected_leases())
+            .check(port, local, &self.all_leases())
             .map_err(refused)?;
         let is_protected = protection.protects(port, local.port());
         if is_protected && self.steering.queue_of(port).is_some() {
@@ -206,7 +216,6 @@ impl SharedDevice {
         let Some(protection) = &self.protection else {
             return Vec::new();
         };
-        let leases = self.steering.protected_leases();
-        protection.ports_to(port, (local, remote), &leases, PORT_TRIES)
+        protection.ports_to(port, (local, remote), &self.all_leases(), PORT_TRIES)
     }
 }

@@ -27,9 +27,11 @@ fn key(receiver: &[u8], spi: [u8; 4]) -> Vec<u8> {
     [&key[..], &spi, &family.to_ne_bytes()].concat()
 }
 
-/// Steers an association to the client with this port; 0 is the socket of the queue.
-fn steer(rig: &Rig<'_>, client: u32, receiver: &[u8]) {
-    let value = [&client.to_ne_bytes()[..], &[0; 36]].concat();
+/// Steers an association to the client with this port; 0 is the socket of the queue. What comes from
+/// `source` is counted.
+fn steer(rig: &Rig<'_>, client: u32, receiver: &[u8], source: &[u8]) {
+    let mut value = [&client.to_ne_bytes()[..], &[0; 4], source].concat();
+    value.resize(40, 0);
     let map = &rig.skeleton.maps.steer_sas;
     let told = map.update(&key(receiver, SPI), &value, MapFlags::ANY);
     told.unwrap();
@@ -41,6 +43,11 @@ fn counted(rig: &Rig<'_>, receiver: &[u8]) -> [u64; 2] {
     let value = map.lookup(&key(receiver, SPI), MapFlags::ANY);
     let value = value.unwrap().unwrap();
     [24, 32].map(|at| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap()))
+}
+
+/// Returns the address from which a frame comes.
+fn frame_source(frame: &[u8], at: std::ops::Range<usize>) -> Vec<u8> {
+    frame[at].to_vec()
 }
 
 /// Makes a frame of ESP.
@@ -62,7 +69,7 @@ fn with_spi(mut frame: Vec<u8>, at: usize) -> Vec<u8> {
 fn associations_go_to_the_process_that_has_the_device() {
     with_esp_rig(false, |rig| {
         assert_eq!(rig.run(&esp()), NOT_TCP);
-        steer(rig, 0, &[10, 1, 2, 3]);
+        steer(rig, 0, &[10, 1, 2, 3], &[]);
         assert_eq!(rig.run(&esp()), REDIRECTED);
         let mut other = esp();
         other[37] ^= 1;
@@ -88,10 +95,15 @@ fn associations_go_to_the_process_that_has_the_device() {
 fn associations_go_to_their_clients_and_are_counted() {
     with_esp_rig(true, |rig| {
         assert_eq!(rig.run(&esp()), NOT_TCP);
-        steer(rig, 5, &[10, 1, 2, 3]);
+        steer(rig, 5, &[10, 1, 2, 3], &frame_source(&esp(), 26..30));
         assert_eq!(rig.run(&esp()), NO_PORT);
         connect(rig, 5);
         assert_eq!(rig.run(&esp()), TO_PORT);
+        assert_eq!(counted(rig, &[10, 1, 2, 3]), [2, 2 * esp().len() as u64]);
+        // Whoever knows the SPI can send with it, but not as the peer: that is the client's to drop.
+        let mut forged = esp();
+        forged[29] ^= 1;
+        assert_eq!(rig.run(&forged), TO_PORT);
         assert_eq!(counted(rig, &[10, 1, 2, 3]), [2, 2 * esp().len() as u64]);
         let mut others = esp();
         others[..6].copy_from_slice(&OTHERS);
@@ -99,9 +111,13 @@ fn associations_go_to_their_clients_and_are_counted() {
         let six = with_spi(ipv6(&[], 50, "fd00::1", 6000, 100), 54);
         assert_eq!(rig.run(&six), NOT_TCP);
         let address: std::net::Ipv6Addr = "fd00::1".parse().unwrap();
-        steer(rig, 6, &address.octets());
+        steer(rig, 6, &address.octets(), &frame_source(&six, 22..38));
         connect(rig, 6);
         assert_eq!(rig.run(&six), TO_PORT);
+        assert_eq!(counted(rig, &address.octets()), [1, six.len() as u64]);
+        let mut forged = six.clone();
+        forged[37] ^= 1;
+        assert_eq!(rig.run(&forged), TO_PORT);
         assert_eq!(counted(rig, &address.octets()), [1, six.len() as u64]);
     });
 }

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::hash::BuildHasher;
 
+use ring::digest::{SHA256, digest};
 use zeroize::Zeroizing;
 
 /// What protects packets.
@@ -101,11 +102,23 @@ impl Keys {
 
     /// Returns a fingerprint of the key that numbers are used under.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> u64 {
-        let key = match self.encryption.is_empty() {
+        hasher.hash_one(self.of_numbers())
+    }
+
+    /// Returns a fingerprint of it that is the same in each process. It says so little of the key
+    /// that root may see it.
+    pub fn print(&self) -> u32 {
+        let digest = digest(&SHA256, self.of_numbers());
+        let first = digest.as_ref().first_chunk();
+        first.map_or(0, |octets| u32::from_be_bytes(*octets))
+    }
+
+    /// Returns the key that numbers are used under.
+    fn of_numbers(&self) -> &[u8] {
+        match self.encryption.is_empty() {
             true => &self.integrity,
             false => &self.encryption,
-        };
-        hasher.hash_one(key.as_slice())
+        }
     }
 
     /// Returns whether both have a key in common.

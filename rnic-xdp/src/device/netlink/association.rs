@@ -172,6 +172,15 @@ impl Spent {
     pub(crate) fn reaches(self, limit: Self) -> bool {
         self.octets >= limit.octets || self.packets >= limit.packets
     }
+
+    /// Returns as much of it as does not reach a limit.
+    pub(crate) fn below(self, limit: Self) -> Self {
+        let below = |spent: u64, limit: u64| spent.min(limit.saturating_sub(1));
+        Self {
+            octets: below(self.octets, limit.octets),
+            packets: below(self.packets, limit.packets),
+        }
+    }
 }
 
 /// An association of the kernel.
@@ -501,4 +510,4 @@ impl AsFd for AssociationSocket {
 mod acquire;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

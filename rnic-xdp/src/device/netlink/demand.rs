@@ -72,6 +72,8 @@ impl Policy {
 pub(crate) struct Selected {
     /// Nothing but TCP.
     pub(crate) tcp_alone: bool,
+    /// It may go in the clear, too (`level use`).
+    pub(crate) optional: bool,
     /// By addresses and ports.
     pub(crate) selector: Selector,
     /// The policy, in words.
@@ -84,12 +86,16 @@ impl Policies {
     pub(crate) fn by_request(&self) -> BTreeMap<u32, Vec<Selected>> {
         let mut found: BTreeMap<u32, Vec<Selected>> = BTreeMap::new();
         for policy in &self.0 {
-            let Action::Protect(layers) = &policy.action else {
-                continue;
+            let layers = match &policy.action {
+                Action::Protect(layers) => layers.as_slice(),
+                Action::Pass | Action::Block => &[],
             };
-            for layer in layers {
-                found.entry(layer.request).or_default().push(Selected {
+            let demanded = layers.iter().map(|layer| (layer.request, false));
+            let optional = policy.optional.iter().map(|request| (*request, true));
+            for (request, optional) in demanded.chain(optional) {
+                found.entry(request).or_default().push(Selected {
                     tcp_alone: policy.is_for_tcp_alone(),
+                    optional,
                     selector: policy.selector(),
                     words: policy.to_string(),
                 });

@@ -22,6 +22,8 @@ mod veth;
 mod xdp;
 
 pub(crate) use address::{Address, addresses};
+#[cfg(test)]
+pub(crate) use association::tests::example_association;
 pub(crate) use association::{Association, AssociationSocket, Spent};
 pub(crate) use demand::Selected;
 pub use error::NetlinkError;

@@ -85,6 +85,8 @@ pub(crate) struct Policy {
     /// The kernel's default for packets that no policy selects.
     is_default: bool,
     pub(super) action: Action,
+    /// The requests of what may protect it and need not (`level use`).
+    pub(super) optional: Vec<u32>,
 }
 
 /// Reads an address. Returns `None` for a family that is not IP.
@@ -146,6 +148,7 @@ impl Policy {
             link: u32::try_from(selector.link).ok().filter(|link| *link != 0),
             is_default: false,
             action: action(raw.action, attributes),
+            optional: optional(attributes),
         })
     }
 
@@ -174,6 +177,7 @@ impl Policy {
                     link: None,
                     is_default: true,
                     action: Action::Block,
+                    optional: Vec::new(),
                 });
             }
         }
@@ -213,14 +217,22 @@ impl Policy {
     }
 }
 
+fn templates(attributes: Attributes<'_>) -> impl Iterator<Item = RawTemplate> {
+    let templates = attributes.get(XFRMA_TMPL).unwrap_or_default();
+    let templates = templates.chunks_exact(size_of::<RawTemplate>());
+    templates.filter_map(|octets| RawTemplate::read_from_bytes(octets).ok())
+}
+
+fn optional(attributes: Attributes<'_>) -> Vec<u32> {
+    let optional = templates(attributes).filter(|template| template.optional != 0);
+    optional.map(|template| template.request).collect()
+}
+
 fn action(action: u8, attributes: Attributes<'_>) -> Action {
     if action == ACTION_BLOCK {
         return Action::Block;
     }
-    let templates = attributes.get(XFRMA_TMPL).unwrap_or_default();
-    let templates = templates.chunks_exact(size_of::<RawTemplate>());
-    let demanded = templates
-        .filter_map(|octets| RawTemplate::read_from_bytes(octets).ok())
+    let demanded = templates(attributes)
         .filter(|template| template.optional == 0)
         .map(|template| Layer::new(&template));
     match demanded.collect::<Vec<_>>() {

@@ -56,6 +56,10 @@ impl Uses for Own {
     fn takes_numbers(&self) -> bool {
         true
     }
+
+    fn counts_genuine(&self) -> bool {
+        true
+    }
 }
 
 impl HostProtection<Own> {

@@ -12,6 +12,17 @@ use super::layout::{
 };
 use super::maps::io_error;
 
+/// Who has an association.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    /// The port of a client.
+    pub(crate) port: u32,
+    /// A fingerprint of the key.
+    pub(crate) print: u32,
+    /// The sender. What comes from others is not counted, and is not sent.
+    pub(crate) source: Option<IpAddr>,
+}
+
 /// A map of associations, with who has them.
 pub(crate) struct SteeredAssociations(pub(super) HashMap<MapData, AssociationOctets, UseOctets>);
 
@@ -23,17 +34,20 @@ impl SteeredAssociations {
 
     /// Steers the packets of an association to the sockets of this process.
     pub(crate) fn add(&mut self, id: SaId) -> io::Result<()> {
-        self.add_for(OWN_SOCKETS, id, None)
+        self.insert(id, UsedAssociation::new(OWN_SOCKETS, 0, None))
     }
 
-    /// Gives an association to the client with this port: one that it sends with has a source.
-    pub(crate) fn add_for(
-        &mut self,
-        port: u32,
-        id: SaId,
-        source: Option<IpAddr>,
-    ) -> io::Result<()> {
-        let used = UsedAssociation::new(port, source);
+    /// Gives an association to a client.
+    pub(crate) fn add_for(&mut self, holder: Holder, id: SaId) -> io::Result<()> {
+        let Holder {
+            port,
+            print,
+            source,
+        } = holder;
+        self.insert(id, UsedAssociation::new(port, print, source))
+    }
+
+    fn insert(&mut self, id: SaId, used: UsedAssociation) -> io::Result<()> {
         let octets = used.octets();
         self.0.insert(association(id), octets, 0).map_err(io_error)
     }
@@ -50,13 +64,13 @@ impl SteeredAssociations {
         Ok((used.packets, used.octets))
     }
 
-    /// Lists all, each with the port of the client that has it.
-    pub(crate) fn list(&self) -> io::Result<Vec<(SaId, u32)>> {
+    /// Lists all.
+    pub(crate) fn list(&self) -> io::Result<Vec<(SaId, UsedAssociation)>> {
         let mut found = Vec::new();
         for each in self.0.iter() {
             let (key, octets) = each.map_err(io_error)?;
             if let Some(id) = association_of(&key) {
-                found.push((id, UsedAssociation::read(octets).port));
+                found.push((id, UsedAssociation::read(octets)));
             }
         }
         Ok(found)

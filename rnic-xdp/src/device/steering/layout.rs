@@ -71,7 +71,8 @@ pub(crate) fn association_of(key: &AssociationOctets) -> Option<SaId> {
 pub(crate) struct UsedAssociation {
     /// That of a client, or of this process ([`OWN_SOCKETS`]).
     pub(crate) port: u32,
-    reserved: u32,
+    /// A fingerprint of its key.
+    pub(crate) print: u32,
     source: [u8; 16],
     pub(crate) packets: u64,
     /// Octets of whole frames.
@@ -83,14 +84,14 @@ pub(crate) type UseOctets = [u8; 40];
 
 impl UsedAssociation {
     /// Makes one with which nothing was done.
-    pub(crate) fn new(port: u32, source: Option<IpAddr>) -> Self {
+    pub(crate) fn new(port: u32, print: u32, source: Option<IpAddr>) -> Self {
         let mut octets = [0; 16];
         if let Some(source) = source {
             octets.copy_from_slice(&address(source)[..16]);
         }
         Self {
             port,
-            reserved: 0,
+            print,
             source: octets,
             packets: 0,
             octets: 0,
@@ -572,12 +573,14 @@ mod tests {
         use crate::device::steering::skeleton::types::steer_sa_use;
         assert_eq!(size_of::<steer_sa_use>(), size_of::<UsedAssociation>());
         let offsets = [
+            std::mem::offset_of!(steer_sa_use, print),
             std::mem::offset_of!(steer_sa_use, source),
             std::mem::offset_of!(steer_sa_use, packets),
             std::mem::offset_of!(steer_sa_use, octets),
         ];
-        assert_eq!(offsets, [8, 24, 32]);
-        let used = UsedAssociation::new(7, Some([10, 1, 2, 3].into()));
+        assert_eq!(offsets, [4, 8, 24, 32]);
+        let used = UsedAssociation::new(7, 9, Some([10, 1, 2, 3].into()));
+        assert_eq!(used.octets()[4..8], 9u32.to_ne_bytes());
         assert_eq!(used.octets()[8..12], [10, 1, 2, 3]);
         assert_eq!(UsedAssociation::read(used.octets()), used);
     }

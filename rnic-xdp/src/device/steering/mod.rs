@@ -31,13 +31,13 @@ mod ports;
 pub mod skeleton;
 mod stack;
 
-pub(crate) use associations::SteeredAssociations;
+pub(crate) use associations::{Holder, SteeredAssociations};
 use attach::Attachment;
 pub(crate) use below::{Below, above};
 pub(crate) use inspect::{PROGRAM_NAME, has_queue_ports, program_info};
 pub use inspect::{SteeringError, counters, entries, steered, steered_devices};
 pub use layout::{Entry, SteeringCounters};
-pub(crate) use layout::{protected_recipient, recipient};
+pub(crate) use layout::{UsedAssociation, protected_recipient, recipient};
 pub(crate) use links::SteeredLinks;
 pub(crate) use load::{CLIENTS_ASSOCIATIONS, Loaded, Maps, Use, WANTED, load, load_steer, refused};
 pub(crate) use log::capture as hold_warnings;

@@ -122,6 +122,16 @@ impl SteeredPorts {
         all
     }
 
+    /// Returns whether nothing goes unprotected to what a client has at an address and port.
+    pub(crate) fn is_protected(&self, port: u32, local: SocketAddr) -> bool {
+        let maps = self.lock();
+        let [first, last] = [0, u16::MAX].map(|vlan| Entry { local, vlan });
+        let mut there = maps.known.range(first..=last);
+        there.any(|(_, steered)| {
+            port_in(steered.recipient) == port && is_protected(steered.recipient)
+        })
+    }
+
     /// Returns how many peers entries are limited to, each with the port of the client that has it.
     pub(crate) fn listed_peers(&self) -> Vec<(u32, usize)> {
         let maps = self.lock();

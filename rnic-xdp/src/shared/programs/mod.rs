@@ -441,6 +441,11 @@ impl SharedSteering {
         self.ports.list_protected()
     }
 
+    /// Returns whether nothing goes unprotected to a lease of a port.
+    pub(crate) fn is_protected(&self, port: u32, local: SocketAddr) -> bool {
+        self.ports.is_protected(port, local)
+    }
+
     /// Returns the maps of the associations that clients receive with, and send with.
     pub(crate) fn associations(&self) -> io::Result<[SteeredAssociations; 2]> {
         let of = |name| self.maps.get(name).map(SteeredAssociations::new);

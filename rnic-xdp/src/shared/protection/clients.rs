@@ -64,4 +64,9 @@ impl Uses for Clients {
     fn takes_numbers(&self) -> bool {
         false
     }
+
+    fn counts_genuine(&self) -> bool {
+        // The programs count, and the clients have the keys.
+        false
+    }
 }

@@ -2,6 +2,7 @@
 //! it likes with it: so it has one only if all that the host's policies protect with it is from
 //! addresses and TCP ports of this host that are its own.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -28,12 +29,66 @@ impl MayProtect {
 
     /// Returns whether all these are.
     pub(super) fn covers(&self, ports: Ports) -> bool {
-        ports.iter().all(|port| self.contains(port))
+        let Some((first, last)) = range(ports) else {
+            return ports.iter().all(|port| self.contains(port));
+        };
+        let mut next = u32::from(first);
+        while next <= last.into() {
+            let mut all = self.ports.iter();
+            let Some(found) = all.find(|range| {
+                let [start, end] = [range.start(), range.end()].map(|port| u32::from(*port));
+                (start..=end).contains(&next)
+            }) else {
+                return false;
+            };
+            next = u32::from(*found.end()) + 1;
+        }
+        true
     }
+}
+
+/// Returns the first and the last of some ports, if they are all between.
+fn range(ports: Ports) -> Option<(u16, u16)> {
+    let free = !ports.mask;
+    let first = ports.port & ports.mask;
+    (free & free.wrapping_add(1) == 0).then_some((first, first | free))
 }
 
 /// A lease: the port that has it, what it is, and whether it is for what is protected alone.
 pub(super) type Leased = (u32, SocketAddr, bool);
+
+/// Leases by their TCP ports.
+pub(in crate::shared) struct Leases(BTreeMap<u16, Vec<Leased>>);
+
+impl FromIterator<Leased> for Leases {
+    fn from_iter<T: IntoIterator<Item = Leased>>(leases: T) -> Self {
+        let mut by_port = BTreeMap::<_, Vec<_>>::new();
+        for lease in leases {
+            by_port.entry(lease.1.port()).or_default().push(lease);
+        }
+        Self(by_port)
+    }
+}
+
+impl Leases {
+    /// Returns those of some TCP ports.
+    fn of(&self, ports: Ports) -> impl Iterator<Item = &Leased> {
+        let (first, last) = range(ports).unwrap_or((0, u16::MAX));
+        let between = self.0.range(first..=last);
+        let of = between.filter(move |(port, _)| ports.contains(**port));
+        of.flat_map(|(_, leases)| leases)
+    }
+
+    /// Returns what each port has leased for what is protected.
+    pub(super) fn protected(&self) -> BTreeMap<u32, Vec<SocketAddr>> {
+        let mut by_client = BTreeMap::<_, Vec<_>>::new();
+        let all = self.0.values().flatten();
+        for (port, local, _) in all.filter(|(.., is_protected)| *is_protected) {
+            by_client.entry(*port).or_default().push(*local);
+        }
+        by_client
+    }
+}
 
 /// The addresses and TCP ports of this host that associations are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,9 +156,10 @@ impl Scope {
 
     /// Returns the port that has leased what it is for, if one has. Fails if that cannot be said of
     /// one alone, with the reason.
-    pub(super) fn holder(&self, leases: &[Leased]) -> Result<Option<u32>, String> {
+    pub(super) fn holder(&self, leases: &Leases) -> Result<Option<u32>, String> {
         let mut found = None;
-        for (port, local, is_protected) in leases {
+        let of_parts = self.parts.iter().flat_map(|(_, ports)| leases.of(*ports));
+        for (port, local, is_protected) in of_parts {
             if !self.contains(*local) {
                 continue;
             }
@@ -129,18 +185,18 @@ impl Scope {
 fn fault(selected: &Selected) -> Option<String> {
     let Selected {
         tcp_alone,
+        optional,
         selector,
         words,
     } = selected;
     let whole = if selector.local.is_ipv4() { 32 } else { 128 };
-    let why = match (tcp_alone, selector.local.bits() == whole) {
-        (true, true) => return None,
-        (false, _) => "other protocols than TCP",
-        (_, false) => "more than one address of this host",
+    let why = match (optional, tcp_alone, selector.local.bits() == whole) {
+        (false, true, true) => return None,
+        (true, ..) => "protects where it can alone (`level use`); demand it (`level required`)",
+        (_, false, _) => "selects other protocols than TCP",
+        (.., false) => "selects more than one address of this host",
     };
-    Some(format!(
-        "the policy \"{words}\" with its reqid selects {why}"
-    ))
+    Some(format!("the policy \"{words}\" with its reqid {why}"))
 }
 
 #[cfg(test)]
@@ -164,6 +220,7 @@ mod tests {
     fn selected(local: &str, local_ports: Ports) -> Selected {
         Selected {
             tcp_alone: true,
+            optional: false,
             selector: Selector {
                 local: local.parse().unwrap(),
                 local_ports,
@@ -209,6 +266,26 @@ mod tests {
             why.contains("other protocols") && why.contains("the words"),
             "{why}"
         );
+        let optional = Selected {
+            optional: true,
+            ..one()
+        };
+        let why = of(1, &[one(), optional]).unwrap_err();
+        assert!(why.contains("`level use`"), "{why}");
+    }
+
+    #[test]
+    fn ranges_cover_what_they_have_together() {
+        let three = may(&[20..=29, 0..=9, 5..=22]);
+        let ports = |port, mask| Ports { port, mask };
+        // 0 to 15, 16 to 31, and 28 and 29.
+        assert!(three.covers(ports(3, 0xfff0)));
+        assert!(!three.covers(ports(16, 0xfff0)));
+        assert!(three.covers(ports(28, 0xfffe)));
+        // 12 and 28; 14 and 30.
+        assert!(three.covers(ports(12, 0xffef)));
+        assert!(!three.covers(ports(14, 0xffef)));
+        assert!(!may(&[0..=65534]).covers(ALL) && may(&[1..=65535, 0..=0]).covers(ALL));
     }
 
     #[test]
@@ -235,12 +312,15 @@ mod tests {
             leased(3, "192.0.2.2:40000", true),
             leased(3, "[fd00::1]:40000", false),
         ];
-        assert_eq!(scope.holder(&beside), Ok(None));
+        assert_eq!(scope.holder(&beside.into_iter().collect()), Ok(None));
         let own = [
             leased(1, "192.0.2.1:40000", true),
             leased(1, "0.0.0.0:40063", true),
         ];
-        let of = |more: &[Leased]| scope.holder(&[&beside[..], &own[..], more].concat());
+        let of = |more: &[Leased]| {
+            let all = [&beside[..], &own[..], more].concat();
+            scope.holder(&all.into_iter().collect())
+        };
         assert_eq!(of(&[]), Ok(Some(1)));
         of(&[leased(2, "192.0.2.1:40001", true)]).unwrap_err();
         of(&[leased(2, "192.0.2.1:40001", false)]).unwrap_err();
