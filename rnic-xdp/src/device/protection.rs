@@ -215,6 +215,7 @@ impl<U: Uses> HostProtection<U> {
             );
             self.uses.tell(change(id, reached));
         }
+        self.reads |= known.has_ended();
         tell_limit(&mut self.socket, known);
         block.ok_or_else(|| "its numbers are used up".into())
     }

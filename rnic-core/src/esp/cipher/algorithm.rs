@@ -143,3 +143,20 @@ pub struct UnusableKey {
     /// Bits of the key, with the salt of an AEAD.
     pub bits: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_tells_keys_apart_in_each_process() {
+        let keys = |encryption: &[u8], integrity: &[u8]| {
+            Keys::new(encryption.to_vec(), integrity.to_vec()).print()
+        };
+        // The first octets of SHA-256 of "abc" (FIPS 180-2, appendix B.1).
+        assert_eq!(keys(b"abc", b""), 0xba78_16bf);
+        assert_eq!(keys(b"", b"abc"), 0xba78_16bf);
+        assert_eq!(keys(b"abc", b"other"), 0xba78_16bf);
+        assert_ne!(keys(b"abd", b""), 0xba78_16bf);
+    }
+}

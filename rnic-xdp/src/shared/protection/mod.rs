@@ -32,7 +32,7 @@ pub use self::scope::MayProtect;
 use self::scope::Scope;
 use super::programs::SharedSteering;
 use crate::device::error::OpenError;
-use crate::device::netlink::RouteSocket;
+use crate::device::netlink::{RouteSocket, Spent};
 use crate::device::protection::{HostProtection, Known};
 use crate::device::steering::{SteeredAssociations, UsedAssociation};
 
@@ -61,19 +61,19 @@ fn print(known: &Known) -> Option<u32> {
     Some(usable.2.print())
 }
 
-/// Takes over what a former process has given. What was done since then counts: the kernel was told
-/// less than the programs have counted.
-fn taken_over(used: &UsedAssociation, known: Option<&Known>) -> Given {
-    let spent = known.map(|known| known.association.spent);
-    let spent = spent.unwrap_or_default();
-    Given {
-        port: used.port,
-        print: used.print,
-        first: None,
-        before: (
-            used.packets.min(spent.packets),
-            used.octets.min(spent.octets),
-        ),
+impl Given {
+    /// Takes over what a former process has given. `spent`: what the kernel was told, which may be less
+    /// than the programs have counted since.
+    fn taken_over(used: &UsedAssociation, spent: Spent) -> Self {
+        Self {
+            port: used.port,
+            print: used.print,
+            first: None,
+            before: (
+                used.packets.min(spent.packets),
+                used.octets.min(spent.octets),
+            ),
+        }
     }
 }
 
@@ -115,7 +115,11 @@ impl SharedProtection {
         let mut given = BTreeMap::new();
         for map in [&received, &sent] {
             let listed = map.list().map_err(failed)?.into_iter();
-            given.extend(listed.map(|(id, used)| (id, taken_over(&used, host.known().get(&id)))));
+            given.extend(listed.map(|(id, used)| {
+                let known = host.known().get(&id);
+                let spent = known.map(|known| known.association.spent);
+                (id, Given::taken_over(&used, spent.unwrap_or_default()))
+            }));
         }
         // Those of another `ipsec_if_id` are followed no more.
         let others = given.iter().filter(|(id, _)| !host.may_have(**id));
@@ -375,5 +379,30 @@ impl SharedProtection {
 impl AsFd for SharedProtection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.host.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_while_no_rnicd_ran_counts() {
+        let used = |packets, octets| {
+            let mut used = UsedAssociation::new(7, 9, None);
+            (used.packets, used.octets) = (packets, octets);
+            used
+        };
+        let told = Spent {
+            octets: 1000,
+            packets: 10,
+        };
+        let before = |used| Given::taken_over(&used, told).before;
+        // 5 packets more were counted than were told.
+        assert_eq!(before(used(15, 1500)), (10, 1000));
+        // The kernel, or who had it before, has done some, too.
+        assert_eq!(before(used(6, 600)), (6, 600));
+        let given = Given::taken_over(&used(15, 1500), told);
+        assert_eq!((given.port, given.print), (7, 9));
     }
 }
