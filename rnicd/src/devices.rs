@@ -92,25 +92,42 @@ impl Server {
     /// Stops sharing what is not to be shared any more, and looks at once for what is.
     pub(crate) fn share_what_is_wanted(&mut self) {
         let wanted = self.settings.shared_devices();
-        let wanted: Vec<_> = wanted.map(|device| device.name.value.clone()).collect();
+        let mut wanted: Vec<_> = wanted.map(|device| device.name.value.clone()).collect();
+        // These are opened anew.
+        let outdated = self.devices_with_another_number();
+        wanted.retain(|name| !outdated.contains(name));
         self.stop_sharing(|name| !wanted.iter().any(|wanted| wanted == name));
         for shared in &mut self.devices {
             shared.device.look_at_program_soon();
-            let netdev = shared.device.netdev();
-            let (_, wanted) = how(self.settings.shared_device(netdev));
-            if shared.ipsec_if_id != wanted {
-                let words = |number: Option<NonZeroU32>| {
-                    number.map_or("none".to_owned(), |number| format!("{number:#x}"))
-                };
-                let [now, wanted] = [shared.ipsec_if_id, wanted].map(words);
-                warn!(
-                    "{netdev}: its ipsec_if_id stays {now}, and is {wanted} when rnicd starts again or opens it anew (`rnic-ctl dev set {netdev} \
-                     ipsec_if_id {wanted} --force`, which ends its ports)"
-                );
-            }
         }
         self.say_who_may_protect();
         self.look_at = Instant::now();
+    }
+
+    /// Returns the devices that were opened with another `ipsec_if_id` than is configured now, and
+    /// that have no ports. Those that have keep it, which the log says.
+    fn devices_with_another_number(&self) -> Vec<String> {
+        let mut outdated = Vec::new();
+        for shared in &self.devices {
+            let netdev = shared.device.netdev();
+            let (_, wanted) = how(self.settings.shared_device(netdev));
+            match shared.ports.len() {
+                _ if shared.ipsec_if_id == wanted => {}
+                0 => outdated.push(netdev.to_owned()),
+                ports => {
+                    let words = |number: Option<NonZeroU32>| {
+                        number.map_or("none".to_owned(), |number| format!("{number:#x}"))
+                    };
+                    let [now, wanted] = [shared.ipsec_if_id, wanted].map(words);
+                    warn!(
+                        "{netdev}: its ipsec_if_id is still {now}, because it has {ports} port{}; it is {wanted} when rnicd starts again, or is \
+                         reloaded and it has none",
+                        if ports == 1 { "" } else { "s" }
+                    );
+                }
+            }
+        }
+        outdated
     }
 
     /// Opens the devices that are missing, if it is time.
