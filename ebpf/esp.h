@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* ESP whose associations are a process's own, so that the kernel must not open it. */
+/* ESP whose associations are a process's own, or a client's, so that the kernel must not open it. */
 #ifndef RNIC_ESP_H
 #define RNIC_ESP_H
 
@@ -11,7 +11,7 @@ struct {
 	__uint(max_entries, STEER_MAX_SAS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct steer_sa);
-	__type(value, __u32);
+	__type(value, struct steer_sa_use);
 } steer_sas SEC(".maps");
 
 /*
@@ -19,7 +19,7 @@ struct {
  * it goes where the others would, so that the kernel never has all of them. Returns whether it is
  * ESP.
  */
-static __always_inline int parse_esp_v4(struct xdp_md *context, __u32 *at, struct steer_key *key)
+static __always_inline int parse_esp_v4(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *source)
 {
 	struct iphdr room, *ip = octets(context, *at, &room, sizeof(room));
 	__u32 header_len;
@@ -31,11 +31,12 @@ static __always_inline int parse_esp_v4(struct xdp_md *context, __u32 *at, struc
 		return 0;
 	key->family = STEER_IPV4;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	__builtin_memcpy(source, &ip->saddr, sizeof(ip->saddr));
 	*at += header_len;
 	return 1;
 }
 
-static __always_inline int parse_esp_v6(struct xdp_md *context, __u32 *at, struct steer_key *key)
+static __always_inline int parse_esp_v6(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *source)
 {
 	struct ipv6hdr room, *ip = octets(context, *at, &room, sizeof(room));
 
@@ -43,15 +44,17 @@ static __always_inline int parse_esp_v6(struct xdp_md *context, __u32 *at, struc
 		return 0;
 	key->family = STEER_IPV6;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	__builtin_memcpy(source, &ip->saddr, sizeof(ip->saddr));
 	*at += sizeof(*ip);
 	return 1;
 }
 
 /*
- * Reads the destination of a frame of ESP into the key, and its MAC addresses. Returns whether it
- * is of an association that is steered.
+ * Reads the destination of a frame of ESP into the key, its source, and its MAC addresses. Returns
+ * who has its association, NULL if it is of none that is steered.
  */
-static __always_inline int is_steered_esp(struct xdp_md *context, struct steer_key *key, struct headers *headers)
+static __always_inline struct steer_sa_use *find_steered(struct xdp_md *context, struct steer_key *key, __be32 *source,
+							 struct headers *headers)
 {
 	struct steer_sa sa = {};
 	__u32 at = 0;
@@ -60,21 +63,21 @@ static __always_inline int is_steered_esp(struct xdp_md *context, struct steer_k
 
 	switch (parse_ethernet(context, &at, key, headers)) {
 	case ETH_P_IP:
-		found = parse_esp_v4(context, &at, key);
+		found = parse_esp_v4(context, &at, key, source);
 		break;
 	case ETH_P_IPV6:
-		found = parse_esp_v6(context, &at, key);
+		found = parse_esp_v6(context, &at, key, source);
 		break;
 	}
 	if (!found)
-		return 0;
+		return NULL;
 	spi = octets(context, at, room, sizeof(room));
 	if (!spi)
-		return 0;
+		return NULL;
 	__builtin_memcpy(sa.spi, spi, sizeof(sa.spi));
 	__builtin_memcpy(sa.address, key->address, sizeof(sa.address));
 	sa.family = key->family;
-	return bpf_map_lookup_elem(&steer_sas, &sa) != NULL;
+	return bpf_map_lookup_elem(&steer_sas, &sa);
 }
 
 #endif

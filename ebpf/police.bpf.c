@@ -12,6 +12,7 @@
 #include "tap.h"
 #include "police.h"
 
+#define ESP_LEAST 8 /* octets of its header */
 #define TCP_DATA_OFFSET 12 /* in the header; the upper half of the octet, in words */
 #define TCP_DATA_OFFSET_FIELD bpf_htonl(0xf0000000) /* in the word of the flags */
 #define TCP_SEQ_TO_WINDOW 12 /* octets of the header from the sequence number to the window */
@@ -53,6 +54,18 @@ struct {
 	__type(value, struct police_counters);
 } police_counters SEC(".maps");
 
+/* Associations of ESP that clients send with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STEER_MAX_SAS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct steer_sa);
+	__type(value, struct steer_sa_use);
+} police_sas SEC(".maps");
+
+/* Not 0 if clients may send ESP. Otherwise the verifier removes what is for that. */
+const volatile __u32 police_esp = 0;
+
 /* A frame, and what its headers say. */
 struct frame {
 	__u32 len;
@@ -91,30 +104,47 @@ static __always_inline int read(struct xdp_md *context, struct frame *frame, str
 	return POLICE_TO_NIC;
 }
 
+/* Checks the Ethernet header. Returns POLICE_TO_NIC to go on. */
+static __always_inline int check_ethernet(const struct headers *headers, __u32 vlan)
+{
+	if (headers->destination_mac[0] & bpf_htons(0x0100))
+		return POLICE_GROUP;
+	if (!is_ours(find_link(vlan), headers->source_mac))
+		return POLICE_SOURCE_MAC;
+	return headers->priority ? POLICE_PRIORITY : POLICE_TO_NIC;
+}
+
+/*
+ * Checks all lengths of a frame whose packet has a header of `header_len` behind that of IP.
+ * Returns POLICE_TO_NIC to go on.
+ */
+static __always_inline int check_lengths(const struct frame *frame, __u32 header_len, __u32 mtu)
+{
+	const struct headers *headers = &frame->headers;
+
+	if (headers->ip_header_len + header_len > headers->ip_len || headers->ip_at + headers->ip_len > frame->len)
+		return POLICE_LENGTH;
+	/* What lies behind the packet would leave with it. The shortest frames have padding. */
+	if (headers->ip_at + headers->ip_len < frame->len && frame->len > POLICE_SHORTEST)
+		return POLICE_LENGTH;
+	return frame->len - headers->ip_at <= mtu ? POLICE_TO_NIC : POLICE_MTU;
+}
+
 /* Checks the Ethernet header and all lengths. Returns POLICE_TO_NIC to go on. */
 static __always_inline int check_frame(struct xdp_md *context, const struct frame *frame, __u32 vlan, __u32 mtu)
 {
 	const struct headers *headers = &frame->headers;
 	__u32 tcp_at = headers->ip_at + headers->ip_header_len;
 	__u8 room, *data_offset = octets(context, tcp_at + TCP_DATA_OFFSET, &room, sizeof(room));
+	int verdict = check_ethernet(headers, vlan);
 	__u32 tcp_header_len;
 
-	if (headers->destination_mac[0] & bpf_htons(0x0100))
-		return POLICE_GROUP;
-	if (!is_ours(find_link(vlan), headers->source_mac))
-		return POLICE_SOURCE_MAC;
-	if (headers->priority)
-		return POLICE_PRIORITY;
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
 	if (!data_offset)
 		return POLICE_LENGTH;
 	tcp_header_len = (*data_offset >> 4) * 4;
-	if (tcp_header_len < 20 || headers->ip_header_len + tcp_header_len > headers->ip_len ||
-	    headers->ip_at + headers->ip_len > frame->len)
-		return POLICE_LENGTH;
-	/* What lies behind the packet would leave with it. The shortest frames have padding. */
-	if (headers->ip_at + headers->ip_len < frame->len && frame->len > POLICE_SHORTEST)
-		return POLICE_LENGTH;
-	return frame->len - headers->ip_at <= mtu ? POLICE_TO_NIC : POLICE_MTU;
+	return tcp_header_len < 20 ? POLICE_LENGTH : check_lengths(frame, tcp_header_len, mtu);
 }
 
 /*
@@ -167,15 +197,19 @@ static __always_inline int is_neighbour(const __be16 *mac)
 }
 
 /*
- * Returns whether a client has leased an address of this host and port: its own entry, or one for
- * any address.
+ * Returns POLICE_TO_NIC if a client has leased an address of this host and port for what is not
+ * protected: its own entry, or one for any address.
  */
-static __always_inline int has_leased(__u32 port, const struct steer_key *key)
+static __always_inline int check_lease(__u32 port, const struct steer_key *key)
 {
 	struct steer_key entry = *key;
 	struct steer_target target;
 
-	return find(&entry, 1, 1, &target) && target.port == port;
+	if (!find(&entry, 1, 1, &target))
+		return POLICE_NOT_LEASED;
+	if (target.port == port)
+		return POLICE_TO_NIC;
+	return police_esp && target.port == (port | STEER_PROTECTED) ? POLICE_UNPROTECTED : POLICE_NOT_LEASED;
 }
 
 /*
@@ -212,13 +246,16 @@ static __always_inline int take(struct police_client *client, __u32 len)
 /* Checks who sends to whom. Returns POLICE_TO_NIC to go on. */
 static __always_inline int check_ends(struct police_client *client, const struct steer_key *to, const struct steer_key *from)
 {
+	int verdict;
+
 	if (is_of_no_host(to->family, to->address))
 		return POLICE_DESTINATION;
 	if (look_up(from) != POLICE_OWN)
 		return POLICE_SOURCE;
 	// rfc: 5040-116, 5041-94, 5042-2 what could affect others takes a lease of the manager
-	if (!has_leased(client->port, from))
-		return POLICE_NOT_LEASED;
+	verdict = check_lease(client->port, from);
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
 	return may_speak(client->port, to->family, to->address) ? POLICE_TO_NIC : POLICE_PEER;
 }
 
@@ -244,12 +281,153 @@ static __always_inline int route(const struct headers *headers, struct steer_key
 		return to_network(headers, from);
 	/* A port that is a hardware queue has frames from the network alone. */
 	if (!find(to, 1, 1, &target) || target.port == STEER_NIC || target.port > STEER_PORT_MASK)
-		return POLICE_NOBODY;
+		return POLICE_NOBODY; /* so is one where nothing is unprotected */
 	if (let_in(target.peers, to, from->address) != STEER_REDIRECTED ||
 	    !may_speak(target.port, from->family, from->address))
 		return POLICE_STRANGER;
 	*device = target.port;
 	return POLICE_TO_PORT;
+}
+
+/* The ends of a frame of ESP. */
+struct esp_ends {
+	struct steer_key key; /* the destination */
+	__be32 source[4];     /* as in the key */
+};
+
+/*
+ * Reads the IP header of a frame of ESP, as far as they are sent: IPv4 without options, or IPv6.
+ * Returns whether it is one.
+ */
+static __always_inline int read_esp(struct xdp_md *context, __u16 ethertype, struct headers *headers, struct esp_ends *ends)
+{
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} room;
+	struct iphdr *ip4;
+	struct ipv6hdr *ip6;
+	__u32 at = headers->ip_at;
+
+	switch (ethertype) {
+	case ETH_P_IP:
+		ip4 = octets(context, at, &room.v4, sizeof(room.v4));
+		if (!ip4 || ip4->version != 4 || ip4->ihl * 4 != sizeof(*ip4) || ip4->protocol != IPPROTO_ESP ||
+		    ip4->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
+			return 0;
+		ends->key.family = STEER_IPV4;
+		__builtin_memcpy(ends->key.address, &ip4->daddr, sizeof(ip4->daddr));
+		__builtin_memcpy(ends->source, &ip4->saddr, sizeof(ip4->saddr));
+		headers->hop_limit = ip4->ttl;
+		headers->priority |= ip4->tos & DSCP;
+		headers->ip_header_len = sizeof(*ip4);
+		headers->ip_len = bpf_ntohs(ip4->tot_len);
+		break;
+	case ETH_P_IPV6:
+		ip6 = octets(context, at, &room.v6, sizeof(room.v6));
+		if (!ip6 || ip6->version != 6 || ip6->nexthdr != IPPROTO_ESP)
+			return 0;
+		ends->key.family = STEER_IPV6;
+		__builtin_memcpy(ends->key.address, &ip6->daddr, sizeof(ip6->daddr));
+		__builtin_memcpy(ends->source, &ip6->saddr, sizeof(ip6->saddr));
+		headers->hop_limit = ip6->hop_limit;
+		headers->priority |= (ip6->priority << 4 | ip6->flow_lbl[0] >> 4) & DSCP;
+		headers->ip_header_len = sizeof(*ip6);
+		headers->ip_len = sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+		break;
+	default:
+		return 0;
+	}
+	return 1;
+}
+
+/*
+ * Returns the association of a frame of ESP, if a client may send with it from its source to its
+ * destination. What is inside was sealed with a key that the client has for what it leased alone:
+ * the peer's policies bound it.
+ */
+static __always_inline struct steer_sa_use *find_own_sa(struct xdp_md *context, const struct police_client *client,
+							const struct headers *headers, const struct esp_ends *ends)
+{
+	struct steer_sa sa = { .family = ends->key.family };
+	__u8 room[4], *spi = octets(context, headers->ip_at + headers->ip_header_len, room, sizeof(room));
+	struct steer_sa_use *use;
+
+	if (!spi)
+		return NULL;
+	__builtin_memcpy(sa.spi, spi, sizeof(sa.spi));
+	__builtin_memcpy(sa.address, ends->key.address, sizeof(sa.address));
+	use = bpf_map_lookup_elem(&police_sas, &sa);
+	return use && use->port == client->port && is_same(use->source, ends->source) ? use : NULL;
+}
+
+/*
+ * Checks the ends of a frame of ESP. Returns POLICE_TO_NIC to go on. With whom a client may speak is
+ * asked when it gets an association.
+ */
+static __always_inline int check_esp_ends(const struct esp_ends *ends)
+{
+	const struct steer_key *key = &ends->key;
+	struct police_address address = { .family = key->family, .vlan = key->vlan };
+	__u32 *found;
+
+	if (is_of_no_host(key->family, key->address) || is_loopback(key->family, key->address))
+		return POLICE_DESTINATION;
+	__builtin_memcpy(address.address, key->address, sizeof(address.address));
+	if (bpf_map_lookup_elem(&police_addresses, &address))
+		return POLICE_DESTINATION;
+	__builtin_memcpy(address.address, ends->source, sizeof(address.address));
+	found = bpf_map_lookup_elem(&police_addresses, &address);
+	return found && *found == POLICE_OWN ? POLICE_TO_NIC : POLICE_SOURCE;
+}
+
+/*
+ * Judges a frame that is no TCP segment: it goes to the network if it is one of ESP that this
+ * client may send. A function of its own, so that others do not pay for it.
+ */
+static __noinline int judge_esp(struct xdp_md *context, struct police_client *client, __u32 len)
+{
+	struct esp_ends ends = {};
+	struct frame frame = { .len = len };
+	struct headers *headers = &frame.headers;
+	struct steer_sa_use *use;
+	__u16 ethertype;
+	int verdict, knows_next_hop;
+
+	if (!client)
+		return POLICE_NOT_TCP;
+	headers->ip_at = 0;
+	ethertype = parse_ethernet(context, &headers->ip_at, &ends.key, headers);
+	/* Here the addresses need not be kept, for which the stack has no room. */
+	verdict = check_ethernet(headers, ends.key.vlan);
+	knows_next_hop = is_neighbour(headers->destination_mac);
+	if (!read_esp(context, ethertype, headers, &ends))
+		return POLICE_NOT_TCP;
+	if (verdict == POLICE_TO_NIC)
+		verdict = headers->priority ? POLICE_PRIORITY : check_lengths(&frame, ESP_LEAST, client->mtu);
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
+	if (!headers->hop_limit)
+		return POLICE_DESTINATION;
+	use = find_own_sa(context, client, headers, &ends);
+	if (!use)
+		return POLICE_NOT_SA;
+	verdict = check_esp_ends(&ends);
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
+	if (!take(client, len))
+		return POLICE_RATE;
+	if (!knows_next_hop)
+		return POLICE_NEXT_HOP;
+	__sync_fetch_and_add(&use->packets, 1);
+	__sync_fetch_and_add(&use->octets, len);
+	return POLICE_TO_NIC;
+}
+
+/* Returns a verdict as one that the compiler knows to be counted, as it knows of all others. */
+static __always_inline __u32 known(__u32 verdict)
+{
+	return verdict < POLICE_VERDICTS ? verdict : POLICE_NOT_TCP;
 }
 
 /* Returns POLICE_TO_NIC or POLICE_TO_PORT, and the device, or why the frame is dropped. */
@@ -260,7 +438,7 @@ static __always_inline int judge(struct xdp_md *context, struct police_client *c
 	int verdict = read(context, &frame, &to, &from);
 
 	if (verdict != POLICE_TO_NIC)
-		return verdict;
+		return verdict == POLICE_NOT_TCP && police_esp ? known(judge_esp(context, client, len)) : verdict;
 	verdict = check_frame(context, &frame, to.vlan, client->mtu);
 	if (verdict != POLICE_TO_NIC)
 		return verdict;

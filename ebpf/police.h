@@ -80,8 +80,8 @@ struct police_peer {
 };
 
 /*
- * The verdict on a frame that a client sends, in the order of the checks. All but the first two
- * drop it, but a SYN for nobody or from a stranger goes back to its sender as the RST that answers
+ * The verdict on a frame that a client sends, in the order of the checks but for the last two. All
+ * but the first two drop it, but a SYN for nobody or from a stranger goes back to its sender as the RST that answers
  * it.
  */
 enum police_verdict {
@@ -107,7 +107,9 @@ enum police_verdict {
 	POLICE_NOBODY = 19,       /* to an address of this host, at a port that no client has leased */
 	POLICE_STRANGER = 20,     /* to a client of this host that does not listen for this one, or may not speak with it */
 	POLICE_NO_DEVICE = 21,    /* the device where it goes is gone */
-	POLICE_VERDICTS = 22,
+	POLICE_UNPROTECTED = 22,  /* unprotected, from an address and port that the client has leased for what is protected */
+	POLICE_NOT_SA = 23,       /* of ESP, with an association that is not the client's */
+	POLICE_VERDICTS = 24,
 };
 
 /* Value of police_counters, by port: one slot per CPU. */

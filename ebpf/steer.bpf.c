@@ -71,17 +71,33 @@ static __always_inline struct steer_link *find_vlan(struct steer_key *key)
 	return find_link(*vlan);
 }
 
-/* Returns STEER_REDIRECTED if a frame is of ESP that is steered and ours, or why it passes. */
-static __always_inline int judge_esp(struct xdp_md *context, int verdict)
+/*
+ * Returns STEER_REDIRECTED if a frame is of ESP that is steered and ours, or why it passes. Sets
+ * the port of the target if the device is shared.
+ */
+static __always_inline int judge_esp(struct xdp_md *context, int shared, int verdict, struct steer_target *target)
 {
 	struct steer_key key = {};
+	__be32 source[4] = {};
 	struct headers headers;
+	struct steer_sa_use *use;
 
 	if (verdict != STEER_NOT_TCP && verdict != STEER_FRAGMENT)
 		return verdict;
-	if (!is_steered_esp(context, &key, &headers))
+	use = find_steered(context, &key, source, &headers);
+	if (!use)
 		return verdict;
-	return is_ours(find_vlan(&key), headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
+	if (!is_ours(find_vlan(&key), headers.destination_mac))
+		return STEER_OTHER_HOST;
+	if (!shared)
+		return STEER_REDIRECTED;
+	target->port = use->port;
+	/* What others send with its SPI, the client drops, and the kernel would have to. */
+	if (is_same(use->source, source)) {
+		__sync_fetch_and_add(&use->packets, 1);
+		__sync_fetch_and_add(&use->octets, bpf_xdp_get_buff_len(context));
+	}
+	return STEER_REDIRECTED;
 }
 
 /* Returns STEER_REDIRECTED if a frame goes to the target, or why it passes. */
@@ -94,13 +110,15 @@ static __always_inline int judge(struct xdp_md *context, int shared, struct stee
 	int verdict = parse(context, &key, peer, &headers);
 
 	if (verdict != STEER_REDIRECTED)
-		return steer_esp ? judge_esp(context, verdict) : verdict;
+		return steer_esp ? judge_esp(context, shared, verdict, target) : verdict;
 	/* Clients lease these too, for what police turns around on this host. */
 	if (shared && (is_loopback(key.family, key.address) || is_loopback(key.family, peer)))
 		return STEER_LOOPBACK;
 	link = find_vlan(&key);
 	if (!find(&key, shared, 0, target))
 		return STEER_NOT_STEERED;
+	if (shared && target->port & STEER_PROTECTED && steer_esp)
+		return STEER_UNPROTECTED;
 	verdict = let_in(target->peers, &key, peer);
 	if (verdict != STEER_REDIRECTED)
 		return verdict;
@@ -140,7 +158,8 @@ int rnic_steer(struct xdp_md *context)
 
 	if (verdict != STEER_REDIRECTED) {
 		count(verdict);
-		return XDP_PASS;
+		/* The kernel would answer it with RST, in the clear too. */
+		return verdict == STEER_UNPROTECTED && steer_esp ? XDP_DROP : XDP_PASS;
 	}
 
 	if (shared && target.port) {

@@ -62,10 +62,11 @@
  * Who gets the frames of an entry, in the word "port": in the low bits the number of a client's
  * port, which is an index of steer_devices, or 0 for the socket of the receive queue. If the port
  * is a hardware queue of the device, the bits above are the number of that queue plus 1: an index
- * of steer_sockets.
+ * of steer_sockets. The highest bit is set if nothing goes there or comes from there unprotected.
  */
 #define STEER_PORT_MASK 0xffff
 #define STEER_QUEUE_SHIFT 16
+#define STEER_PROTECTED 0x80000000
 
 /*
  * Key of steer_map. An all-zero address stands for any address of the family that is this host's
@@ -80,13 +81,26 @@ struct steer_key {
 };
 
 /*
- * Key of steer_sas: a Security Association of ESP that this host receives with. Its packets go to
- * the socket of their receive queue.
+ * Key of steer_sas and police_sas: a Security Association of ESP that this host receives with, or
+ * that clients send with.
  */
 struct steer_sa {
 	__be32 address[4]; /* the receiver: as in steer_key */
 	__u8 spi[4];       /* network order */
 	__u32 family;      /* as in steer_key */
+};
+
+/*
+ * Value of steer_sas and police_sas: who has the association. What clients do with it is counted
+ * here, so that they cannot hide it. What they receive is counted before it is known whether it is
+ * genuine.
+ */
+struct steer_sa_use {
+	__u32 port;       /* of the client; 0: the socket of the receive queue */
+	__u32 print;      /* of its key, by which the next rnicd knows it again */
+	__be32 source[4]; /* the sender, as in steer_key; zero where nothing is counted */
+	__u64 packets;
+	__u64 octets; /* of whole frames */
 };
 
 /* Value of steer_map. */
@@ -174,7 +188,8 @@ enum steer_verdict {
 	STEER_NO_PORT = 9,      /* to a client whose device is gone: passed */
 	STEER_LOOPBACK = 10,    /* from or to a loopback address, which must not come from a network: passed */
 	STEER_WRONG_QUEUE = 11, /* to a client that has a hardware queue, but from another queue: dropped */
-	STEER_VERDICTS = 12,
+	STEER_UNPROTECTED = 12, /* steered, but unprotected where nothing may be: dropped */
+	STEER_VERDICTS = 13,
 };
 
 #endif

@@ -49,6 +49,9 @@ class Sharing(Nics):
         interface, _ = nic.SIDES[side]
         self.bed.run(side, f"""mkdir -p {DIRECTORY}/{side}
             printf 'socket_group = "nogroup"\\n[defaults]\\nlisten = ["1024-65535"]\\nrate = "none"\\npeers = "all"\\n[[device]]\\nname = "{interface}"\\n%b' '{self._rules.format(nic=interface)}' >{DIRECTORY}/{side}/rnicd.toml""").checked()
+        self._launch(side)
+
+    def _launch(self, side):
         self._rnicd[side] = self.bed.spawn(side, f"exec {RNICD} {self.options(side)}", 600)
         self.expect_shared(side)
 

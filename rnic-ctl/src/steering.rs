@@ -72,6 +72,9 @@ fn explain(counter: &str) -> &'static str {
         "to_ports" => "to the clients that share the interface",
         "no_port" => "to the kernel: for a client whose interface is gone",
         "wrong_queue" => "dropped: for a client that has a hardware queue, but from another queue",
+        "unprotected" => {
+            "dropped: for a client that speaks protected there or not at all, and unprotected"
+        }
         "loopback" => "to the kernel: from or to a loopback address",
         "truncated" => "to the kernel: shorter than their headers say",
         "other_host" => {

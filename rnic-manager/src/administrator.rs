@@ -15,7 +15,8 @@ use crate::dialogue::{Dialogue, program};
 use crate::inspected::{self, ALL_TOGETHER, INSPECTIONS, Inspected, InspectionEnd};
 use crate::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
 use crate::states::{
-    DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
+    AssociationState, DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState,
+    UserState,
 };
 
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd
@@ -114,6 +115,17 @@ impl Administrator {
         };
         self.all(show, |answer| match answer {
             Answer::Leases(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Returns the associations whose keys ports have, by port, receiver and SPI.
+    pub fn associations(&mut self) -> Result<Vec<AssociationState>, AskError> {
+        let show = |last: Option<&AssociationState>| Show::Associations {
+            after: last.map(|last| (last.port, last.destination, last.spi)),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Associations(page) => Some(page),
             _ => None,
         })
     }

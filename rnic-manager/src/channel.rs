@@ -22,6 +22,8 @@ use rustix::net::{
 use crate::closer::Closer;
 use crate::peer;
 use crate::private::PrivateFd;
+use zeroize::Zeroize;
+
 use crate::protocol::{DecodeError, MAX_MESSAGE, Message, OLDEST, SOCKET};
 pub use crate::sockets::{administration_socket, default_socket, observation_socket};
 
@@ -323,6 +325,7 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
         assert_eq!(descriptors.len(), message.descriptors());
+        // It may have keys.
         let octets = message.encode().ok_or(ChannelError::TooLong)?;
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut room);
@@ -357,7 +360,9 @@ impl Channel {
             closer.close(descriptors);
             return Err(ChannelError::Descriptors { came, expected: 0 });
         }
-        let message = M::decode(&octets[..len])?;
+        let message = M::decode(&octets[..len]);
+        octets[..len].zeroize();
+        let message = message?;
         let expected = message.descriptors();
         if came != expected {
             return Err(ChannelError::Descriptors { came, expected });

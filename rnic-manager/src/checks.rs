@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::device::Mode;
 use crate::protocol::{
-    Answer, Ask, Change, FromDaemon, Grant, Hop, Message, Notice, Refused, Reply, Request,
-    UntaggedAddress,
+    Answer, Ask, Change, FromDaemon, Grant, Hop, Message, Notice, Protection, Refused, Reply,
+    Request, UntaggedAddress,
 };
 use crate::states::MAX_OBJECTS;
 
@@ -143,6 +143,8 @@ impl Message for Request {
         "admit",
         "follow",
         "forget",
+        "take_numbers",
+        "acquire",
         "show",
         "end_port",
         "revoke",
@@ -215,6 +217,8 @@ impl Message for Request {
             | Ask::Release { .. }
             | Ask::Follow { .. }
             | Ask::Forget { .. }
+            | Ask::TakeNumbers { .. }
+            | Ask::Acquire { .. }
             | Ask::Show(_)
             | Ask::EndPort { .. }
             | Ask::Revoke { .. }
@@ -229,11 +233,13 @@ impl Message for FromDaemon {
         "port",
         "adopted",
         "lease",
+        "numbers",
         "located",
         "released",
         "devices",
         "ports",
         "leases",
+        "associations",
         "users",
         "usage",
         "daemon",
@@ -244,6 +250,8 @@ impl Message for FromDaemon {
         "link",
         "untagged",
         "too_big",
+        "protected_too_big",
+        "protection",
         "revoked",
         "describe",
         "event",
@@ -257,11 +265,13 @@ impl Message for FromDaemon {
                 Answer::Welcome { .. }
                 | Answer::Adopted
                 | Answer::Lease { .. }
+                | Answer::Numbers { .. }
                 | Answer::Located { .. }
                 | Answer::Released
                 | Answer::Devices(_)
                 | Answer::Ports(_)
                 | Answer::Leases(_)
+                | Answer::Associations(_)
                 | Answer::Users(_)
                 | Answer::Usage(_)
                 | Answer::Daemon(_)
@@ -286,6 +296,7 @@ impl Message for FromDaemon {
             Self::Notice(Notice::NextHop { hop: Some(hop), .. }) => check_hop(hop),
             Self::Notice(Notice::Untagged { addresses, .. }) => check_untagged(addresses),
             Self::Notice(Notice::Describe { what, within, .. }) => inspection(what, *within),
+            Self::Notice(Notice::Protection { protection, .. }) => check_protection(protection),
             Self::Notice(_) => Ok(()),
         }
     }
@@ -313,8 +324,12 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         Answer::Devices(page) => list("list", page.list.len()),
         Answer::Ports(page) => list("list", page.list.len()),
         Answer::Leases(page) => list("list", page.list.len()),
+        Answer::Associations(page) => list("list", page.list.len()),
         Answer::Users(page) => list("list", page.list.len()),
         Answer::Usage(page) => list("list", page.list.len()),
+        Answer::Numbers { first, end } => rule((1..*end).contains(first), || {
+            format!("there are no numbers from {first} up to {end}")
+        }),
         Answer::Adopted
         | Answer::Lease { .. }
         | Answer::Released
@@ -322,6 +337,12 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         | Answer::Daemon(_)
         | Answer::Done => Ok(()),
     }
+}
+
+fn check_protection(protection: &Protection) -> Result<(), String> {
+    list("demands", protection.demands.len())?;
+    list("addresses", protection.addresses.len())?;
+    list("associations", protection.associations.len())
 }
 
 fn check_refused(refused: &Refused) -> Result<(), String> {

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 
 use rnic_core::connection::NextHop;
 use rnic_core::engine::{InUse, NetError};
+use rnic_core::wire::esp::EspHeader;
 use rnic_core::wire::ethernet::MacAddr;
-use rnic_core::wire::icmp::TooBig;
+use rnic_core::wire::icmp::{EspTooBig, TooBig};
 use rnic_core::wire::tcp::Seq;
 
 use crate::device::Untagged;
-use crate::protocol::{BigSegment, Hop, Policy, Reason, Refused, UntaggedAddress};
+use crate::protocol::{BigPacket, BigSegment, Hop, Policy, Reason, Refused, UntaggedAddress};
 
 impl From<NextHop> for Hop {
     fn from(hop: NextHop) -> Self {
@@ -42,6 +43,32 @@ impl From<TooBig> for BigSegment {
             remote: segment.remote,
             seq: segment.seq.0,
             mtu: segment.mtu,
+        }
+    }
+}
+
+impl From<EspTooBig> for BigPacket {
+    fn from(told: EspTooBig) -> Self {
+        Self {
+            source: told.source,
+            destination: told.destination,
+            spi: told.header.spi,
+            number: told.header.number,
+            mtu: told.mtu,
+        }
+    }
+}
+
+impl From<BigPacket> for EspTooBig {
+    fn from(packet: BigPacket) -> Self {
+        Self {
+            source: packet.source,
+            destination: packet.destination,
+            header: EspHeader {
+                spi: packet.spi,
+                number: packet.number,
+            },
+            mtu: packet.mtu,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! hops, segments that were too big.
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,9 @@ pub struct Grant {
     /// The hardware queue that the port is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u32>,
+    /// The number (`if_id`) of the host's policies and associations of which the port may have some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipsec_if_id: Option<NonZeroU32>,
 }
 
 /// Entries of the rings of an AF_XDP socket: powers of two.
@@ -102,6 +105,22 @@ pub struct BigSegment {
     pub remote: SocketAddr,
     /// Its sequence number.
     pub seq: u32,
+    /// Octets of the largest IP packet that fits.
+    pub mtu: u16,
+}
+
+/// A sealed packet that was too big, as JSON has it:
+/// [`EspTooBig`](rnic_core::wire::icmp::EspTooBig) in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BigPacket {
+    /// The sender.
+    pub source: IpAddr,
+    /// The receiver.
+    pub destination: IpAddr,
+    /// Its Security Parameters Index.
+    pub spi: u32,
+    /// The lower half of its sequence number.
+    pub number: u32,
     /// Octets of the largest IP packet that fits.
     pub mtu: u16,
 }

@@ -29,6 +29,7 @@ mod peer;
 mod peers;
 mod private;
 mod processes;
+pub mod protection;
 pub mod protocol;
 mod refused;
 mod signals;
@@ -36,6 +37,7 @@ mod sockets;
 pub mod states;
 mod token;
 mod verdict;
+mod wiped;
 
 pub use administrator::{Administrator, AskError, TimedEvent};
 pub use bell::{Bell, bell};

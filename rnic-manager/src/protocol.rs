@@ -10,18 +10,25 @@ use std::net::{IpAddr, SocketAddr};
 use rnic_core::engine::Peers;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use crate::device::LinkState;
-pub use crate::grant::{BigSegment, Grant, Hop, RingSizes, UntaggedAddress};
+pub use crate::grant::{BigPacket, BigSegment, Grant, Hop, RingSizes, UntaggedAddress};
 use crate::peers;
+pub use crate::protection::Protection;
 pub use crate::refused::{Policy, Reason, Refused, Withheld};
 use crate::states::{
-    DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
+    AssociationState, DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState,
+    UserState,
 };
 use crate::token::Token;
+use crate::wiped::Wiped;
 
 /// The version of this protocol.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+
+/// The oldest version that knows leases of what is protected. Others get none.
+pub const PROTECTS: u32 = 3;
 
 /// The oldest version that is spoken. In version 1 the socket that reserves a lease's TCP port came
 /// with the lease.
@@ -51,9 +58,10 @@ pub trait Message: Serialize + Sized {
     fn check(&self) -> Result<(), String>;
 
     /// Writes the message. It is `None` if it is longer than [`MAX_MESSAGE`].
-    fn encode(&self) -> Option<Vec<u8>> {
-        let octets = serde_json::to_vec(self).ok()?;
-        (octets.len() <= MAX_MESSAGE).then_some(octets)
+    fn encode(&self) -> Option<Zeroizing<Vec<u8>>> {
+        let mut octets = Wiped::default();
+        serde_json::to_writer(&mut octets, self).ok()?;
+        (octets.0.len() <= MAX_MESSAGE).then_some(octets.0)
     }
 
     /// Reads and checks a message.
@@ -246,8 +254,29 @@ pub enum Ask {
         /// The destination.
         destination: IpAddr,
     },
-    /// What is there, answered by `Daemon`, `Devices`, `Ports`, `Leases`, `Users` or `Usage`. Root
-    /// sees all; other users see their own ports and leases.
+    /// Sequence numbers to send with by an association of the port, answered by `Numbers`.
+    TakeNumbers {
+        /// The port.
+        port: u32,
+        /// The association's Security Parameters Index.
+        spi: u32,
+        /// Its receiver.
+        destination: IpAddr,
+    },
+    /// Ask the host's key managers for an association that a policy demands for what the port
+    /// sends. The port follows the next hop. Answered only if it is refused.
+    Acquire {
+        /// The port.
+        port: u32,
+        /// In the name of which the policy demands it (reqid).
+        request: u32,
+        /// The address from which it sends.
+        local: IpAddr,
+        /// The peer.
+        remote: IpAddr,
+    },
+    /// What is there, answered by `Daemon`, `Devices`, `Ports`, `Leases`, `Associations`, `Users` or
+    /// `Usage`. Root sees all; other users see their own ports and leases.
     Show(Show),
     /// Root only: the end of a port, answered by `Done` once nothing is sent or received there any
     /// more.
@@ -352,6 +381,13 @@ pub enum Show {
         #[serde(default)]
         after: Option<(u32, SocketAddr)>,
     },
+    /// The host's associations whose keys ports have, by port, receiver and SPI. For root and
+    /// observers.
+    Associations {
+        /// The port, the receiver and the SPI of an association.
+        #[serde(default)]
+        after: Option<(u32, IpAddr, u32)>,
+    },
     /// Users that have ports or are connected, by number.
     Users {
         /// The number of a user.
@@ -411,6 +447,16 @@ pub enum Answer {
     Lease {
         /// The local address and TCP port, by which the lease is known from here on.
         local: SocketAddr,
+        /// Nothing may be sent from there unprotected, and nothing that is not protected arrives.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        protected: bool,
+    },
+    /// To `TakeNumbers`: from the first one up to another that is not among them.
+    Numbers {
+        /// The first one.
+        first: u64,
+        /// Behind the last one.
+        end: u64,
     },
     /// To `Locate`.
     Located {
@@ -425,6 +471,8 @@ pub enum Answer {
     Ports(Page<PortState>),
     /// To `Show` of leases.
     Leases(Page<LeaseState>),
+    /// To `Show` of associations.
+    Associations(Page<AssociationState>),
     /// To `Show` of users.
     Users(Page<UserState>),
     /// To `Show` of what users have sent and received.
@@ -476,6 +524,20 @@ pub enum Notice {
         port: u32,
         /// The segment.
         segment: BigSegment,
+    },
+    /// A router reported that a packet was too big that an association has sealed.
+    ProtectedTooBig {
+        /// The port that has the association.
+        port: u32,
+        /// The packet.
+        packet: BigPacket,
+    },
+    /// What protects what a port sends and receives. It replaces what was said before.
+    Protection {
+        /// The port.
+        port: u32,
+        /// All of it.
+        protection: Protection,
     },
     /// A lease has ended: nothing more arrives there, and nothing is sent from there.
     Revoked {

@@ -198,6 +198,21 @@ pub struct LeaseState {
     pub since: Option<u64>,
 }
 
+/// A Security Association of the host whose keys a port has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssociationState {
+    /// The port.
+    pub port: u32,
+    /// The device of the port.
+    pub netdev: String,
+    /// The user of the port's client.
+    pub uid: u32,
+    /// Its Security Parameters Index.
+    pub spi: u32,
+    /// The receiver.
+    pub destination: IpAddr,
+}
+
 /// A user that has ports or is connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserState {

@@ -1,7 +1,7 @@
 //! What becomes of the frames that clients send.
 
-/// What the program does with a frame that a client sends, in the order of its checks. All but the
-/// first two drop it.
+/// What the program does with a frame that a client sends, in the order of its checks but for the
+/// last two. All but the first two drop it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum PoliceVerdict {
@@ -52,10 +52,14 @@ pub enum PoliceVerdict {
     Stranger,
     /// The device where it goes is gone.
     NoDevice,
+    /// Unprotected, from an address and port that the client has leased for what is protected.
+    Unprotected,
+    /// Of ESP, with an association that is not the client's.
+    NotSa,
 }
 
 /// The number of verdicts.
-const VERDICTS: usize = 22;
+const VERDICTS: usize = 24;
 
 impl PoliceVerdict {
     /// All verdicts, in the order of the counters.
@@ -82,6 +86,8 @@ impl PoliceVerdict {
         Self::Nobody,
         Self::Stranger,
         Self::NoDevice,
+        Self::Unprotected,
+        Self::NotSa,
     ];
 
     /// Returns its name.
@@ -109,6 +115,8 @@ impl PoliceVerdict {
             Self::Nobody => "nobody",
             Self::Stranger => "stranger",
             Self::NoDevice => "no_device",
+            Self::Unprotected => "unprotected",
+            Self::NotSa => "not_sa",
         }
     }
 }

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 
 use rnic_manager::LinkState;
 use rnic_manager::protocol::{Answer, Notice, Reason, Refused, Show};
 use rnic_manager::states::{
-    Configured, DaemonState, DeviceState, Event, Holding, LeaseState, Page, PortEnd, PortState,
-    QueueState, SentFrames, SteeredFrames, UsageState, UserState,
+    AssociationState, Configured, DaemonState, DeviceState, Event, Holding, LeaseState, Page,
+    PortEnd, PortState, QueueState, SentFrames, SteeredFrames, UsageState, UserState,
 };
 use tracing::info;
 
@@ -43,6 +43,10 @@ impl Server {
             }
             Show::Ports { after } => Answer::Ports(self.port_states(after, sees)),
             Show::Leases { after } => Answer::Leases(self.lease_states(after, sees)),
+            Show::Associations { after } => {
+                self.check_observer(key, "see the associations")?;
+                Answer::Associations(self.association_states(after))
+            }
             Show::Users { after } => {
                 Answer::Users(self.user_states(after, |of| all || of == account))
             }
@@ -103,6 +107,7 @@ impl Server {
             );
             return Err(Refused::new(Reason::Other, why));
         }
+        shared.device.end_protection_of(number, local);
         info!("port {number}: {local} was revoked by an administrator");
         let owner = shared.ports.get(&number).and_then(|port| port.client);
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
@@ -236,6 +241,25 @@ impl Server {
         Page::of(leases)
     }
 
+    fn association_states(&self, after: Option<(u32, IpAddr, u32)>) -> Page<AssociationState> {
+        let mut found = BTreeMap::new();
+        for shared in &self.devices {
+            for (id, port) in shared.device.associations() {
+                let uid = shared.ports.get(&port).map(|port| port.record.uid);
+                let state = uid.map(|uid| AssociationState {
+                    port,
+                    netdev: shared.device.netdev().to_owned(),
+                    uid,
+                    spi: id.spi,
+                    destination: id.destination,
+                });
+                found.extend(state.map(|state| ((port, id.destination, id.spi), state)));
+            }
+        }
+        let shown = found.range((behind(after), Bound::Unbounded));
+        Page::of(shown.map(|(_, state)| state.clone()))
+    }
+
     fn user_states(&self, after: Option<u32>, sees: impl Fn(u32) -> bool) -> Page<UserState> {
         // The groups decide on the limits; those of a connection are newer than those of a port.
         let policy = &self.settings.policy;
@@ -294,6 +318,7 @@ impl Server {
                 in_words("devices", &limits.devices),
                 in_words("queues", &limits.queues),
                 in_words("listen", &limits.listen),
+                in_words("protected", &limits.protected),
                 in_words("rate", &limits.rate),
                 in_words("peers", &limits.peers),
             ],
@@ -360,7 +385,12 @@ fn settings_of(device: &Device) -> Vec<Configured> {
         let (value, origin) = (forwarding.value.name(), forwarding.origin.clone());
         in_words("forwarding", &Setting { value, origin })
     });
-    [mode].into_iter().chain(said).collect()
+    let number = device.ipsec_if_id.as_ref().map(|number| Configured {
+        key: "ipsec_if_id".to_owned(),
+        value: format!("{:#x}", number.value),
+        set_by: set_by(&number.origin),
+    });
+    [mode].into_iter().chain(said).chain(number).collect()
 }
 
 fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState {

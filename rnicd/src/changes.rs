@@ -143,7 +143,9 @@ impl Server {
             let why = format!("rnicd cannot write {}: {error}", file.display());
             other(why)
         })?;
-        Ok(std::mem::replace(&mut self.settings, settings))
+        let before = std::mem::replace(&mut self.settings, settings);
+        self.say_who_may_protect();
+        Ok(before)
     }
 
     fn switch_back(&mut self, before: Settings) {

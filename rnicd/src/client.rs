@@ -60,6 +60,10 @@ pub(crate) struct Client {
     pub(crate) links_changed: BTreeSet<u32>,
     /// Ports of whose device the addresses without tags have changed since it was told.
     pub(crate) untagged_changed: BTreeSet<u32>,
+    /// Ports of which something else protects what they send and receive since it was told.
+    pub(crate) protection_changed: BTreeSet<u32>,
+    /// The newest version of the protocol that it knows, once it has said hello.
+    pub(crate) version: u32,
     /// What it does not know that it has leased no more.
     revoked: BTreeSet<(u32, SocketAddr)>,
     /// A request that waits, and until when. No other is read before it is answered.
@@ -109,6 +113,8 @@ impl Client {
             changed: BTreeSet::new(),
             links_changed: BTreeSet::new(),
             untagged_changed: BTreeSet::new(),
+            protection_changed: BTreeSet::new(),
+            version: 0,
             revoked: BTreeSet::new(),
             waiting: None,
             missed: None,
@@ -131,12 +137,15 @@ impl Client {
 
     /// Returns what the rules give it.
     pub(crate) fn limits(&self, policy: &Policy) -> Limits {
-        let gids: &[u32] = if self.has_groups {
-            &self.peer.gids
-        } else {
-            &[]
-        };
-        policy.limits(self.account, gids)
+        policy.limits(self.account, self.gids())
+    }
+
+    /// Returns the groups of which the rules count for it.
+    pub(crate) fn gids(&self) -> &[u32] {
+        match self.has_groups {
+            true => &self.peer.gids,
+            false => &[],
+        }
     }
 
     /// Returns whether a port is one of its user.
@@ -215,7 +224,11 @@ impl Client {
 
     /// Returns whether something is to be sent.
     pub(crate) fn has_news(&self) -> bool {
-        let changes = [&self.links_changed, &self.untagged_changed];
+        let changes = [
+            &self.links_changed,
+            &self.untagged_changed,
+            &self.protection_changed,
+        ];
         let has_changes = !self.changed.is_empty()
             || !self.revoked.is_empty()
             || changes.iter().any(|ports| !ports.is_empty());
@@ -243,6 +256,7 @@ impl Client {
         self.revoked.retain(|(of, _)| *of != port);
         self.links_changed.remove(&port);
         self.untagged_changed.remove(&port);
+        self.protection_changed.remove(&port);
     }
 
     /// Reads a request.

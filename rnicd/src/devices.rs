@@ -1,11 +1,14 @@
 //! The devices that are to be shared: which are missing, and opening them.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use rnic_manager::states::Event;
+use rnic_xdp::shared::MayProtect;
+use rnic_xdp::steering::ModeChoice;
 use tracing::{info, warn};
 
-use crate::config::{Device, Forwarding, Setting};
+use crate::config::{Device, Forwarding, Limits, Setting};
 use crate::kernel_settings::{forwards, reserve};
 use crate::open::{Held, open};
 use crate::server::Server;
@@ -67,15 +70,64 @@ impl Server {
         self.waits_for_devices().then_some(wait)
     }
 
+    /// Tells the devices what their ports may have protected.
+    pub(crate) fn say_who_may_protect(&mut self) {
+        let policy = &self.settings.policy;
+        for shared in self
+            .devices
+            .iter_mut()
+            .filter(|shared| shared.device.has_associations())
+        {
+            let ports = shared.ports.iter().map(|(number, port)| {
+                let record = &port.record;
+                let limits = policy.limits(record.account(), &record.gids);
+                (*number, may_protect(&limits, port.protects))
+            });
+            let may = ports.collect();
+            shared.device.may_protect_all(may);
+            shared.device.update_protection();
+        }
+    }
+
     /// Stops sharing what is not to be shared any more, and looks at once for what is.
     pub(crate) fn share_what_is_wanted(&mut self) {
         let wanted = self.settings.shared_devices();
-        let wanted: Vec<_> = wanted.map(|device| device.name.value.clone()).collect();
+        let mut wanted: Vec<_> = wanted.map(|device| device.name.value.clone()).collect();
+        // These are opened anew.
+        let outdated = self.devices_with_another_number();
+        wanted.retain(|name| !outdated.contains(name));
         self.stop_sharing(|name| !wanted.iter().any(|wanted| wanted == name));
         for shared in &mut self.devices {
             shared.device.look_at_program_soon();
         }
+        self.say_who_may_protect();
         self.look_at = Instant::now();
+    }
+
+    /// Returns the devices that were opened with another `ipsec_if_id` than is configured now, and
+    /// that have no ports. Those that have keep it, which the log says.
+    fn devices_with_another_number(&self) -> Vec<String> {
+        let mut outdated = Vec::new();
+        for shared in &self.devices {
+            let netdev = shared.device.netdev();
+            let (_, wanted) = how(self.settings.shared_device(netdev));
+            match shared.ports.len() {
+                _ if shared.ipsec_if_id == wanted => {}
+                0 => outdated.push(netdev.to_owned()),
+                ports => {
+                    let words = |number: Option<NonZeroU32>| {
+                        number.map_or("none".to_owned(), |number| format!("{number:#x}"))
+                    };
+                    let [now, wanted] = [shared.ipsec_if_id, wanted].map(words);
+                    warn!(
+                        "{netdev}: its ipsec_if_id is still {now}, because it has {ports} port{}; it is {wanted} when rnicd starts again, or is \
+                         reloaded and it has none",
+                        if ports == 1 { "" } else { "s" }
+                    );
+                }
+            }
+        }
+        outdated
     }
 
     /// Opens the devices that are missing, if it is time.
@@ -97,8 +149,8 @@ impl Server {
     /// Opens a device that is to be shared, or says why it cannot be shared.
     pub(crate) fn open_device(&mut self, name: &str) -> Result<(), String> {
         let device = self.settings.shared_device(name);
-        let mode = device.map(|device| device.mode().value).unwrap_or_default();
         let forwarding = device.map(Device::forwarding);
+        let how = how(device);
         self.check_forwarding(name, forwarding)?;
         let ports = self.settings.config.automatic_ports.value.clone();
         reserve(&ports);
@@ -108,7 +160,7 @@ impl Server {
             found: &mut self.found,
             endings: &mut self.endings,
         };
-        let opened = open(&self.places, &mut self.pins, name, mode, ports, &mut held);
+        let opened = open(&self.places, &mut self.pins, name, how, ports, &mut held);
         let shared = opened.map_err(|why| why.to_string())?;
         info!(
             "shares {name}: XDP {}, {} port{}",
@@ -121,6 +173,7 @@ impl Server {
             netdev: name.to_owned(),
         });
         self.devices.push(shared);
+        self.say_who_may_protect();
         Ok(())
     }
 }
@@ -147,6 +200,24 @@ impl Server {
             ));
         }
         Ok(())
+    }
+}
+
+/// Returns how a device is to be opened: the XDP mode, and the number of the host's associations that
+/// clients may have.
+pub(crate) fn how(device: Option<&Device>) -> (ModeChoice, Option<NonZeroU32>) {
+    let mode = device.map(|device| device.mode().value).unwrap_or_default();
+    let if_id = device.and_then(|device| device.ipsec_if_id.as_ref());
+    (mode, if_id.map(|number| number.value))
+}
+
+/// Returns what a port of a user may have protected. A client of an older version knows nothing of
+/// that.
+pub(crate) fn may_protect(limits: &Limits, knows: bool) -> MayProtect {
+    let ports = limits.protected.value.0.clone();
+    MayProtect {
+        ports: if knows { ports } else { Vec::new() },
+        peers: limits.peers.value.0.clone(),
     }
 }
 

@@ -13,6 +13,7 @@ use rnic_xdp::Mapping;
 use crate::administration::{Answered, release};
 use crate::client::now;
 use crate::config::Limits;
+use crate::protected::protection;
 use crate::quota::{Charge, QuotaError, Resource};
 use crate::server::Server;
 use crate::shared::{ClientKey, Lease, Shared, lease_key};
@@ -44,7 +45,7 @@ impl Server {
 
     /// Returns the user whose quotas a port counts for: the one who opened it. Another user may
     /// have taken it over.
-    fn owner_of(&mut self, key: ClientKey, port: u32) -> u32 {
+    pub(crate) fn owner_of(&mut self, key: ClientKey, port: u32) -> u32 {
         let account = self.clients[key].account;
         let shared = self.port_of(key, port);
         let port = shared.ok().and_then(|shared| shared.ports.get(&port));
@@ -143,7 +144,9 @@ impl Server {
         let limits = self.limits(key);
         let (uid, account) = (self.clients[key].peer.uid, self.owner_of(key, number));
         let wanted = local.map_or(0, |local| local.port());
-        if wanted != 0 && !limits.listen.value.contains(wanted) {
+        let may_choose =
+            |port| limits.listen.value.contains(port) || limits.protected.value.contains(port);
+        if wanted != 0 && !may_choose(wanted) {
             let setting = &limits.listen;
             let why = format!(
                 "uid {uid} may choose from the TCP ports {}, not {wanted}; {} says so",
@@ -158,7 +161,9 @@ impl Server {
             .try_take(account, Resource::Connections, 1, &limits)
             .map_err(over)?;
         let reserved = shared.device.connect(number, remote, local);
-        if wanted == 0 {
+        let is_protected =
+            |(local, _): &(SocketAddr, OwnedFd)| limits.protected.value.contains(local.port());
+        if wanted == 0 && !reserved.as_ref().is_ok_and(is_protected) {
             self.check_chosen(number, &reserved)?;
         }
         self.lease(number, reserved, (held, None))
@@ -193,6 +198,7 @@ impl Server {
         (held, mapping): (Charge, Option<Mapping>),
     ) -> Answered {
         let (local, socket) = reserved.map_err(|error| self.refusal(error, number))?;
+        let mut protected = false;
         let mut devices = self.devices.iter_mut();
         if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&number)) {
             let netdev = shared.device.netdev();
@@ -203,15 +209,26 @@ impl Server {
                 _held: held,
                 since: Some(now()),
             };
+            let mut client = None;
             if let Some(port) = shared.ports.get_mut(&number) {
                 port.leases.insert(local, lease);
+                client = port.client;
+            }
+            protected = shared.device.is_protected(number, local);
+            if protected {
+                // It has what it needs before it knows of the lease.
+                shared.device.update_protection();
+                let client = client.and_then(|client| self.clients.get_mut(client));
+                if let Some(client) = client {
+                    client.tell(protection(shared, number));
+                }
             }
         }
         self.announce(Event::LeaseAdded {
             port: number,
             local,
         });
-        Ok((Answer::Lease { local }, Vec::new()))
+        Ok((Answer::Lease { local, protected }, Vec::new()))
     }
 
     pub(crate) fn release(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
@@ -236,7 +253,7 @@ impl Server {
             let why = format!("port {number} has not leased {local}");
             return Err(Refused::new(Reason::NotPermitted, why));
         }
-        shared.device.check_connection(local, remote)?;
+        shared.device.check_connection(number, local, remote)?;
         Ok((Answer::Done, Vec::new()))
     }
 
@@ -306,7 +323,7 @@ pub(crate) fn path(source: Option<IpAddr>, destination: IpAddr) -> AddressPair {
 /// Fails if a user may not listen at a TCP port.
 fn check_listen(limits: &Limits, uid: u32, port: u16) -> Result<(), Refused> {
     let setting = &limits.listen;
-    if setting.value.contains(port) {
+    if setting.value.contains(port) || limits.protected.value.contains(port) {
         return Ok(());
     }
     let why = format!(

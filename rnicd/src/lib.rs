@@ -34,6 +34,8 @@ pub mod owners;
 mod patience;
 mod places;
 pub mod policy;
+mod protected;
+mod protecting;
 mod questions;
 pub mod quota;
 mod record;

@@ -2,6 +2,7 @@
 //! send, its rate included, is settled here.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
 use rnic_manager::Token;
@@ -94,7 +95,13 @@ impl MadePort {
     }
 
     /// Returns what its client must know.
-    pub(crate) fn grant(&self, shared: &Shared, port: u32, token: Token, limits: &Limits) -> Grant {
+    pub(crate) fn grant(
+        &self,
+        shared: &Shared,
+        port: u32,
+        (token, ipsec_if_id): (Token, Option<NonZeroU32>),
+        limits: &Limits,
+    ) -> Grant {
         let (device, shape) = (&shared.device, &self.shape);
         let mtu = device.mtu();
         Grant {
@@ -124,6 +131,7 @@ impl MadePort {
             crc_optional: limits.crc.value == Crc::Optional,
             untagged: UntaggedAddress::list(device.untagged()),
             queue: self.queue.as_ref().map(|queue| queue.queue),
+            ipsec_if_id,
         }
     }
 }

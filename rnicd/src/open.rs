@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
@@ -83,7 +84,7 @@ pub(crate) fn open(
     places: &Places,
     pins: &mut Option<Claim>,
     name: &str,
-    choice: ModeChoice,
+    (choice, ipsec_if_id): (ModeChoice, Option<NonZeroU32>),
     automatic_ports: RangeInclusive<u16>,
     held: &mut Held<'_>,
 ) -> Result<Shared, SharingError> {
@@ -93,7 +94,7 @@ pub(crate) fn open(
         let claimed = Claim::make(&places.pins).map_err(io::Error::other);
         *pins = Some(claimed.map_err(failed("have the directory of the pinned maps"))?);
     }
-    let mut device = SharedDevice::open(name, choice, &places.pins.join(name))?;
+    let mut device = SharedDevice::open(name, choice, ipsec_if_id, &places.pins.join(name))?;
     device.set_automatic_ports(automatic_ports);
     let records = Records::open(places.records(name));
     let records = records.map_err(failed("keep records of ports"))?;
@@ -140,6 +141,8 @@ pub(crate) fn open(
             memory: held.memory(key),
             leases: Default::default(),
             follows: Default::default(),
+            // Its client says so when it is back; who did not has no leases for it.
+            protects: record.queue.is_none(),
             record,
         };
         shared_ports.insert(port.record.port, port);
@@ -182,6 +185,7 @@ pub(crate) fn open(
         has_more: false,
         device,
         choice,
+        ipsec_if_id,
         records,
         usage,
         ports: shared_ports,

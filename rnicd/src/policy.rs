@@ -44,6 +44,7 @@ impl Policy {
             faults: Faults::default(),
         };
         check_devices(config, &mut faults);
+        check_protection(config, &mut faults);
         let group = &config.socket_group;
         let socket_gid = match gid(&group.value) {
             Ok(gid) => gid,
@@ -241,6 +242,44 @@ fn gid(name: &str) -> Result<u32, String> {
             "there is no group {name:?}; make one (`groupadd --system {name}`), or name another"
         )),
         Err(error) => Err(format!("cannot look up the group {name:?}: {error}")),
+    }
+}
+
+/// Finds fault with what is said of IPsec.
+fn check_protection(config: &Config, faults: &mut Found<'_>) {
+    let numbers = config.devices.iter();
+    let numbers: Vec<_> = numbers
+        .filter_map(|device| device.ipsec_if_id.as_ref())
+        .collect();
+    for (at, number) in numbers.iter().enumerate() {
+        let mut before = numbers[..at].iter();
+        if let Some(first) = before.find(|first| first.value == number.value) {
+            let (value, first) = (number.value, &first.origin);
+            let what = format!(
+                "another device has the ipsec_if_id {value:#x} too, at {first}; give each its own, and policies and associations with \
+                 it"
+            );
+            faults.add(&number.origin, what);
+        }
+    }
+    let rules = config.groups.iter().chain(&config.users);
+    let lists = rules.filter_map(|subject| subject.rule.protected.as_ref());
+    let automatic = &config.automatic_ports;
+    for Setting { value, origin } in lists.chain([&config.defaults.protected]) {
+        if !value.0.is_empty() && numbers.is_empty() {
+            let what = "no [[device]] has an ipsec_if_id, which says which policies protect; add it, or remove this";
+            faults.add(origin, what.into());
+        }
+        let meets = |range: &&std::ops::RangeInclusive<u16>| {
+            range.start() <= automatic.value.end() && automatic.value.start() <= range.end()
+        };
+        if value.0.iter().find(meets).is_some() {
+            let (first, last) = (automatic.value.start(), automatic.value.end());
+            let what = format!(
+                "some of them are automatic_ports ({first}-{last}), which any connection may get; choose others"
+            );
+            faults.add(origin, what);
+        }
     }
 }
 

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use rnic_core::connection::AddressPair;
+use rnic_core::esp::SaId;
 use rnic_manager::Token;
 use rnic_manager::protocol::{
-    Answer, Ask, Notice, OLDEST, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
-    Withheld,
+    Answer, Ask, Notice, OLDEST, PROTECTS, Reason, Refused, Reply, Request, UntaggedAddress,
+    VERSION, Withheld,
 };
 use rnic_manager::states::Event;
 use rnic_xdp::InterfaceConfig;
@@ -16,7 +18,7 @@ use tracing::debug;
 
 use crate::administration::{Answered, release};
 use crate::client::now;
-use crate::devices::cannot_share;
+use crate::devices::{cannot_share, may_protect};
 use crate::leasing::{not_yours, nothing, over, path};
 use crate::listeners::Role;
 use crate::made::{MadePort, check_queue, frames};
@@ -40,7 +42,7 @@ impl Server {
         }
         let silent = matches!(
             request.ask,
-            Ask::Follow { .. } | Ask::Forget { .. } | Ask::Unmap { .. }
+            Ask::Follow { .. } | Ask::Forget { .. } | Ask::Unmap { .. } | Ask::Acquire { .. }
         );
         let answered = self.carry_out(key, request.ask.clone());
         if !(silent && answered.is_ok()) {
@@ -146,6 +148,17 @@ impl Server {
                     .forget(port, path(source, destination));
                 nothing()
             }
+            Ask::TakeNumbers {
+                port,
+                spi,
+                destination,
+            } => self.numbers(key, port, SaId { spi, destination }),
+            Ask::Acquire {
+                port,
+                request,
+                local,
+                remote,
+            } => self.acquire(key, (port, request), AddressPair { local, remote }),
             Ask::Show(show) => self.show(key, show),
             Ask::EndPort { port } => self.end_port(key, port),
             Ask::Revoke { port, local } => self.revoke(key, port, local),
@@ -175,6 +188,7 @@ impl Server {
         let (uid, pid) = (client.peer.uid, client.peer.pid);
         debug!("{program} (pid {pid}, uid {uid}) has connected");
         client.program = Some(program);
+        client.version = version;
         let (mut devices, mut withheld) = (Vec::new(), Vec::new());
         let wanted = self.settings.shared_devices();
         let wanted = wanted.map(|device| device.name.value.clone());
@@ -259,7 +273,7 @@ impl Server {
             token,
             uid: peer.uid,
             account: Some(account),
-            gids: peer.gids,
+            gids: self.clients[key].gids().to_vec(),
             program,
             pid: peer.pid,
             since: now(),
@@ -284,7 +298,11 @@ impl Server {
             "{netdev}: port {number} for {} (pid {}, uid {})",
             record.program, peer.pid, peer.uid
         );
-        let grant = made.grant(shared, number, token, &limits);
+        let knows = self.clients[key].version >= PROTECTS && made.queue.is_none();
+        let may = may_protect(&limits, knows);
+        let if_id = shared.ipsec_if_id.filter(|_| !may.ports.is_empty());
+        shared.device.may_protect(number, may);
+        let grant = made.grant(shared, number, (token, if_id), &limits);
         let opened = Event::PortOpened {
             port: number,
             netdev: netdev.clone(),
@@ -299,6 +317,7 @@ impl Server {
             memory: Some(memory),
             leases: Default::default(),
             follows: Default::default(),
+            protects: knows,
         };
         shared.usage.add_port(number, port.record.account());
         shared.usage.keep();
@@ -353,6 +372,7 @@ impl Server {
             before.lose(number);
         }
         shared.device.watch_port(number, false);
+        port.protects = self.clients[key].version >= PROTECTS && port.record.queue.is_none();
         // A process that was forked may have it now. The record can do without that.
         port.record.pid = self.clients[key].peer.pid;
         let leases: BTreeSet<_> = leases.iter().copied().collect();
@@ -370,6 +390,7 @@ impl Server {
             port: number,
             addresses,
         });
+        self.clients[key].protection_changed.insert(number);
         for &local in &lost {
             release(shared, number, local)?;
         }
@@ -382,6 +403,7 @@ impl Server {
         for local in lost {
             self.lease_ended(number, local, false);
         }
+        self.say_who_may_protect();
         Ok((Answer::Adopted, Vec::new()))
     }
 }

@@ -26,6 +26,7 @@ use crate::kept::Keeper;
 use crate::listeners::Listener;
 use crate::memory::Memory;
 use crate::places::Places;
+use crate::protected::protection;
 use crate::questions::Questions;
 use crate::quota::Quotas;
 use crate::record::Records;
@@ -438,6 +439,12 @@ impl Server {
                 client.tell(Notice::Link { port, state });
             }
         }
+        for port in std::mem::take(&mut client.protection_changed) {
+            let mut devices = self.devices.iter();
+            if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
+                client.tell(protection(shared, port));
+            }
+        }
         for port in std::mem::take(&mut client.untagged_changed) {
             let mut devices = self.devices.iter();
             if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
@@ -559,6 +566,19 @@ fn pass_on(
             {
                 let segment = too_big.into();
                 client.mention(Notice::TooBig { port, segment });
+            }
+            None
+        }
+        DeviceEvent::ProtectedTooBig(port, too_big) => {
+            if let Some(client) = client_of(shared, clients, port) {
+                let packet = too_big.into();
+                client.mention(Notice::ProtectedTooBig { port, packet });
+            }
+            None
+        }
+        DeviceEvent::Protection(port) => {
+            if let Some(client) = client_of(shared, clients, port) {
+                client.protection_changed.insert(port);
             }
             None
         }

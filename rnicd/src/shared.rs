@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_manager::states::KernelLink;
@@ -50,6 +51,8 @@ pub(crate) struct Port {
     pub(crate) leases: BTreeMap<SocketAddr, Lease>,
     /// The paths that it follows.
     pub(crate) follows: BTreeSet<AddressPair>,
+    /// Its client knows of associations.
+    pub(crate) protects: bool,
 }
 
 impl Port {
@@ -102,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) device: SharedDevice,
     /// The XDP mode that it was to be opened in.
     pub(crate) choice: ModeChoice,
+    /// The number of the host's associations that clients may have, with which it was opened.
+    pub(crate) ipsec_if_id: Option<NonZeroU32>,
     /// What outlives rnicd of its ports.
     pub(crate) records: Records,
     /// What its users have sent and received.

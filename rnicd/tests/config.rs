@@ -40,6 +40,7 @@ queues = []
 ports = 4
 frames = 32768
 listen = [7174, "18500-19999"]
+protected = []
 listeners = 64
 connections = 1024
 rate = "1Gbit"
@@ -101,6 +102,7 @@ name = "eth2"
 shared = false
 xdp_mode = "native"
 forwarding = "accept"
+ipsec_if_id = 0x524e
 
 [[device]]
 name = "eth3"
@@ -114,6 +116,7 @@ queues = []
 ports = 0
 frames = 1
 listen = []
+protected = [7471, "40000-40063"]
 listeners = 2
 connections = 3
 rate = "10Gbit"
@@ -166,7 +169,7 @@ fn everything_that_can_be_said_is_read_and_shown() {
         Some(Rate(Some(1)))
     );
     let origin = config.defaults.frames.origin.to_string();
-    assert_eq!(origin, "/etc/rnic/rnicd.toml:38");
+    assert_eq!(origin, "/etc/rnic/rnicd.toml:39");
     assert_eq!(Limits::default().frames.origin.to_string(), "the default");
 }
 
@@ -187,7 +190,7 @@ fn every_fault_has_its_line_and_a_remedy() {
         ),
         (
             "[[user]]\nuid = 1\nbandwidth_out = [1]",
-            "3: unknown key \"bandwidth_out\" in [[user]]; known are name, uid, devices, queues, ports, frames, listen, listeners, \
+            "3: unknown key \"bandwidth_out\" in [[user]]; known are name, uid, devices, queues, ports, frames, listen, protected, listeners, \
              connections, rate, peers, hugepages, crc",
         ),
         (
@@ -471,16 +474,16 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
     };
     assert_eq!(
         shown(7, &[7]),
-        "devices = \"all\"; queues = []; ports = 1; frames = 2; listen = [7174, \"18500-19999\"]; listeners = 3; connections = 1024; \
+        "devices = \"all\"; queues = []; ports = 1; frames = 2; listen = [7174, \"18500-19999\"]; protected = []; listeners = 3; connections = 1024; \
          rate = \"1Gbit\"; peers = [\"on-link\"]; hugepages = \"128MiB\"; crc = \"always\"; "
     );
     // A group's rule holds also where the defaults allow more.
     assert_eq!(
         shown(7, &[7, 100]),
-        "devices = [\"eth1\"]; queues = []; ports = 4; frames = 2; listen = [1]; listeners = 3; connections = 5; rate = \"1Gbit\"; \
+        "devices = [\"eth1\"]; queues = []; ports = 4; frames = 2; listen = [1]; protected = []; listeners = 3; connections = 5; rate = \"1Gbit\"; \
          peers = [\"192.0.2.0/24\"]; hugepages = \"1GiB\"; crc = \"always\"; "
     );
-    let both = "ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"2Gbit\"; \
+    let both = "ports = 6; frames = 2; listen = [1, 2]; protected = []; listeners = 3; connections = 5; rate = \"2Gbit\"; \
                 peers = [\"192.0.2.0/24\", \"192.0.3.0/24\"]; hugepages = \"1GiB\"; crc = \"optional\"; ";
     assert_eq!(
         shown(7, &[100, 101]),
@@ -488,7 +491,7 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
     );
     assert_eq!(
         shown(7, &[100, 101, 102]),
-        "devices = \"all\"; queues = []; ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"none\"; \
+        "devices = \"all\"; queues = []; ports = 6; frames = 2; listen = [1, 2]; protected = []; listeners = 3; connections = 5; rate = \"none\"; \
          peers = \"all\"; hugepages = \"1GiB\"; crc = \"optional\"; "
     );
     assert_eq!(
@@ -572,4 +575,37 @@ queues = ["eth1:0", "eth4:1"]
     ];
     let expected = expected.map(|line| format!("{FILE}:{line}"));
     assert_eq!(said(text), expected.join("\n"));
+}
+
+#[test]
+fn what_is_protected_needs_a_number_of_its_own() {
+    let device = |name: &str, number: &str| format!("[[device]]\nname = \"{name}\"\n{number}\n");
+    let number = device("eth1", "ipsec_if_id = 0x524e");
+    let rule = "[[user]]\nuid = 1000\nprotected = [7471, \"40000-40063\"]\n";
+    let limits = policy(&[&number, rule].concat()).limits(1000, &[]);
+    let protected = limits.protected.value;
+    assert!(protected.contains(7471) && protected.contains(40063) && !protected.contains(40064));
+    let said = |text: &str| {
+        let text = format!("socket_group = \"root\"\n{text}");
+        Policy::new(&read(&text)).unwrap_err().to_string()
+    };
+    let none = said(&[&device("eth1", ""), rule].concat());
+    assert!(none.contains("no [[device]] has an ipsec_if_id"), "{none}");
+    let twice = said(&[number.clone(), device("eth2", "ipsec_if_id = 21070")].concat());
+    assert!(
+        twice.contains("another device has the ipsec_if_id 0x524e too"),
+        "{twice}"
+    );
+    let automatic = said(&[&number, "[defaults]\nprotected = [\"60000-61000\"]\n"].concat());
+    assert!(
+        automatic.contains("automatic_ports (61000-65535)"),
+        "{automatic}"
+    );
+    for bad in ["0", "-1", "\"0x524e\"", "4294967296", "1.5"] {
+        let said = faults(&device("eth1", &format!("ipsec_if_id = {bad}")));
+        assert!(
+            said[0].contains("a number from 1 to 0xffffffff"),
+            "{said:?}"
+        );
+    }
 }

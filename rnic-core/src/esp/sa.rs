@@ -67,6 +67,12 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Sets what was counted elsewhere, by one thread alone.
+    pub fn set(&self, packets: u64, octets: u64) {
+        self.packets.store(packets, Relaxed);
+        self.octets.store(octets, Relaxed);
+    }
+
     fn pass(&self, octets: usize, number: u64) {
         raise(&self.packets, 1);
         raise(&self.octets, octets as u64);

@@ -29,6 +29,14 @@ impl Ports {
         self.mask & other.mask == self.mask && self.contains(other.port)
     }
 
+    /// Returns all its ports, in order.
+    pub fn iter(self) -> impl Iterator<Item = u16> {
+        // What is free counts through the bits that do not count.
+        let (fixed, free) = (self.port & self.mask, !self.mask);
+        let next = move |bits: &u16| Some(bits.wrapping_sub(free) & free).filter(|next| *next != 0);
+        std::iter::successors(Some(0), next).map(move |bits| fixed | bits)
+    }
+
     /// Returns whether both have a port in common.
     pub fn meets(self, other: Self) -> bool {
         (self.port ^ other.port) & self.mask & other.mask == 0
@@ -102,7 +110,7 @@ impl Template {
     }
 
     /// Returns it with the ends of an association for the packets between two hosts.
-    pub(super) fn between(self, local: IpAddr, remote: IpAddr) -> Self {
+    pub fn between(self, local: IpAddr, remote: IpAddr) -> Self {
         let (local, remote) = self.ends(local, remote);
         Self {
             local,

@@ -47,6 +47,7 @@ const LOGS: &[&str] = &[
     "rnic-verbs/src/listener",
     "rnic-verbs/src/open",
     "rnic-verbs/src/qp",
+    "rnic-xdp/src/client/protection",
     "rnic-xdp/src/client/session",
     "rnic-xdp/src/device/interface/control",
     "rnic-xdp/src/device/interface/mod",
@@ -61,6 +62,7 @@ const LOGS: &[&str] = &[
     "rnic-xdp/src/shared/device_news",
     "rnic-xdp/src/shared/device_queues",
     "rnic-xdp/src/shared/host_end",
+    "rnic-xdp/src/shared/protection/mod",
     "rnic-xdp/src/shared/queue_ports",
     "rnicd/src",
 ];

@@ -25,8 +25,8 @@ pub(crate) enum Verb {
         /// The name or number of the user
         user: Option<String>,
     },
-    /// Change what a user may have: devices, ports, frames, listen, listeners, connections, rate,
-    /// peers, hugepages, crc
+    /// Change what a user may have: devices, ports, frames, listen, protected, listeners,
+    /// connections, rate, peers, hugepages, crc
     Set {
         /// The name or number of the user
         user: String,

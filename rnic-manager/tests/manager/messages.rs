@@ -108,7 +108,7 @@ fn an_unknown_type_is_answered() {
     assert_eq!((id, refused.reason), (77, Reason::Malformed));
     assert_eq!(
         refused.message,
-        "messages of type \"open_window\\u{1b}[2J\" are unknown in version 2 of this protocol; upgrade the older one of rnicd \
+        "messages of type \"open_window\\u{1b}[2J\" are unknown in version 3 of this protocol; upgrade the older one of rnicd \
          and its client"
     );
     // A client knows no request, and rnicd no answer.

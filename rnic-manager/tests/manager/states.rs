@@ -4,8 +4,8 @@ use rnic_manager::LinkState;
 use rnic_manager::Mode;
 use rnic_manager::protocol::Reason;
 use rnic_manager::states::{
-    Configured, DeviceNews, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd,
-    PortState, SentFrames, SteeredFrames, UsageState, UserState,
+    AssociationState, Configured, DeviceNews, DeviceState, Event, Holding, KernelLink, LeaseState,
+    Page, PortEnd, PortState, SentFrames, SteeredFrames, UsageState, UserState,
 };
 
 fn kernel() -> KernelLink {
@@ -88,6 +88,20 @@ pub(crate) fn ports() -> Page<PortState> {
 }
 
 pub(crate) const LEASES: &str = r#""list":[{"port":7,"local":"192.0.2.1:7174","netdev":"eth1","uid":1000,"since":1700000000},{"port":7,"local":"[2001:db8::1]:1","known_as":"[2001:db8::1]:80","netdev":"eth1","uid":1000,"since":null}],"more":false"#;
+
+pub(crate) const ASSOCIATIONS: &str = r#""list":[{"port":7,"netdev":"eth1","uid":1000,"spi":4097,"destination":"192.0.2.2"}],"more":false"#;
+
+pub(crate) fn associations() -> Page<AssociationState> {
+    let one = AssociationState {
+        port: 7,
+        netdev: "eth1".into(),
+        uid: 1000,
+        spi: 4097,
+        destination: "192.0.2.2".parse().unwrap(),
+    };
+    let list = vec![one];
+    Page { list, more: false }
+}
 
 pub(crate) fn leases() -> Page<LeaseState> {
     let lease = |local: &str, known_as: Option<&str>, since| LeaseState {

@@ -4,9 +4,10 @@ use rnic_core::engine::Peers;
 use rnic_manager::LinkState;
 use rnic_manager::Mode;
 use rnic_manager::Token;
+use rnic_manager::protection::{Association, Demanded, Done, Protection, Secret};
 use rnic_manager::protocol::{
-    Answer, Ask, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused,
-    Reply, Request, RingSizes, Show, UntaggedAddress, Withheld,
+    Answer, Ask, BigPacket, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason,
+    Refused, Reply, Request, RingSizes, Show, UntaggedAddress, Withheld,
 };
 use rnic_manager::states::{DaemonState, Event};
 
@@ -243,6 +244,23 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             r#""type":"reset_user","user":"1000""#.into(),
         ),
         (
+            Ask::TakeNumbers {
+                port: 7,
+                spi: 4097,
+                destination: "192.0.2.2".parse().unwrap(),
+            },
+            r#""type":"take_numbers","port":7,"spi":4097,"destination":"192.0.2.2""#.into(),
+        ),
+        (
+            Ask::Acquire {
+                port: 7,
+                request: 42,
+                local: "192.0.2.1".parse().unwrap(),
+                remote: "192.0.2.2".parse().unwrap(),
+            },
+            r#""type":"acquire","port":7,"request":42,"local":"192.0.2.1","remote":"192.0.2.2""#.into(),
+        ),
+        (
             Ask::Inspect { port: 7, what: "qp".into(), within: 2000 },
             r#""type":"inspect","port":7,"what":"qp","within":2000"#.into(),
         ),
@@ -285,6 +303,7 @@ pub(crate) fn grant() -> Grant {
         crc_optional: true,
         untagged: untagged(),
         queue: None,
+        ipsec_if_id: std::num::NonZeroU32::new(0x524e),
     }
 }
 
@@ -319,15 +338,27 @@ fn answers() -> Vec<(Answer, String)> {
         (
             Answer::Port(grant()),
             format!(
-                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true,"crc_optional":true,"untagged":[{{"address":"192.0.2.1","vlan":9}},{{"address":"2001:db8::1","vlan":4094}}]"#
+                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true,"crc_optional":true,"untagged":[{{"address":"192.0.2.1","vlan":9}},{{"address":"2001:db8::1","vlan":4094}}],"ipsec_if_id":21070"#
             ),
         ),
         (Answer::Adopted, r#""type":"adopted""#.into()),
         (
             Answer::Lease {
                 local: "192.0.2.1:7174".parse().unwrap(),
+                protected: false,
             },
             r#""type":"lease","local":"192.0.2.1:7174""#.into(),
+        ),
+        (
+            Answer::Lease {
+                local: "192.0.2.1:7174".parse().unwrap(),
+                protected: true,
+            },
+            r#""type":"lease","local":"192.0.2.1:7174","protected":true"#.into(),
+        ),
+        (
+            Answer::Numbers { first: 1, end: u64::MAX },
+            r#""type":"numbers","first":1,"end":18446744073709551615"#.into(),
         ),
         (
             Answer::Located {
@@ -347,6 +378,10 @@ fn answers() -> Vec<(Answer, String)> {
         (
             Answer::Leases(states::leases()),
             format!(r#""type":"leases",{}"#, states::LEASES),
+        ),
+        (
+            Answer::Associations(states::associations()),
+            format!(r#""type":"associations",{}"#, states::ASSOCIATIONS),
         ),
         (
             Answer::Users(states::users()),
@@ -383,6 +418,43 @@ fn untagged() -> Vec<UntaggedAddress> {
     all.map(each).into()
 }
 
+fn protection() -> Protection {
+    let (local, remote) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    Protection {
+        demands: vec![Demanded {
+            outgoing: true,
+            local: "192.0.2.1/32".into(),
+            local_ports: (7471, 65535),
+            remote: "0.0.0.0/0".into(),
+            remote_ports: (0, 0),
+            action: Done::Protect {
+                request: 7,
+                tunnel: false,
+                local,
+                remote,
+            },
+        }],
+        addresses: vec![local],
+        associations: vec![Association {
+            spi: 4097,
+            source: local,
+            destination: remote,
+            tunnel: false,
+            algorithm: "rfc4106(gcm(aes))".into(),
+            extended: true,
+            request: 7,
+            encryption: Secret::new(&[1, 2]),
+            integrity: Secret::new(&[]),
+            outbound: true,
+            dying: false,
+            age: 1_700_000_000,
+            window: 1024,
+            received: 0,
+            first: Some((65536, 1_114_112)),
+        }],
+    }
+}
+
 fn notices() -> Vec<(Notice, String)> {
     let (port, destination) = (7, "192.0.2.2".parse().unwrap());
     let hop = Hop {
@@ -396,6 +468,13 @@ fn notices() -> Vec<(Notice, String)> {
         local: "192.0.2.1:1".parse().unwrap(),
         remote: "192.0.2.2:2".parse().unwrap(),
         seq: u32::MAX,
+        mtu: 1280,
+    };
+    let packet = BigPacket {
+        source: "192.0.2.1".parse().unwrap(),
+        destination: "192.0.2.2".parse().unwrap(),
+        spi: 4097,
+        number: 5,
         mtu: 1280,
     };
     vec![
@@ -422,6 +501,14 @@ fn notices() -> Vec<(Notice, String)> {
         (
             Notice::TooBig { port, segment },
             r#"{"type":"too_big","port":7,"segment":{"local":"192.0.2.1:1","remote":"192.0.2.2:2","seq":4294967295,"mtu":1280}}"#.into(),
+        ),
+        (
+            Notice::ProtectedTooBig { port, packet },
+            r#"{"type":"protected_too_big","port":7,"packet":{"source":"192.0.2.1","destination":"192.0.2.2","spi":4097,"number":5,"mtu":1280}}"#.into(),
+        ),
+        (
+            Notice::Protection { port, protection: protection() },
+            r#"{"type":"protection","port":7,"protection":{"demands":[{"outgoing":true,"local":"192.0.2.1/32","local_ports":[7471,65535],"remote":"0.0.0.0/0","remote_ports":[0,0],"action":{"do":"protect","request":7,"tunnel":false,"local":"192.0.2.1","remote":"192.0.2.2"}}],"addresses":["192.0.2.1"],"associations":[{"spi":4097,"source":"192.0.2.1","destination":"192.0.2.2","tunnel":false,"algorithm":"rfc4106(gcm(aes))","extended":true,"request":7,"encryption":"0102","integrity":"","outbound":true,"dying":false,"age":1700000000,"window":1024,"received":0,"first":[65536,1114112]}]}}"#.into(),
         ),
         (
             Notice::Revoked { port, local: "192.0.2.1:7174".parse().unwrap() },

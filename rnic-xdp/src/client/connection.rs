@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use rnic_core::engine::Found;
+use rnic_core::esp::SaId;
 use rnic_core::time::Instant;
 use rnic_manager::channel::{Channel, ChannelError};
 use rnic_manager::protocol::{Ask, Reason, Refused, Request};
@@ -18,10 +19,12 @@ pub(super) const LOCATED_WITHIN: Duration = Duration::from_secs(5);
 pub(super) enum Waiting {
     Hello,
     Adopt,
-    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
+    /// A local port, and whether it speaks protected or not at all.
+    Reserve(Ask, Sender<Result<(SocketAddr, bool), Refused>>),
     Release(SocketAddr),
     Do(Ask, Sender<Result<(), Refused>>),
     Unmap(SocketAddr),
+    Numbers(SaId),
     Locate(Ask, (SocketAddr, Found), Instant),
     /// One of those that are answered only if they are refused.
     Follow,
@@ -102,6 +105,7 @@ pub(super) fn refuse(waiting: Waiting, refused: &Refused) {
         | Waiting::Adopt
         | Waiting::Release(_)
         | Waiting::Unmap(_)
+        | Waiting::Numbers(_)
         | Waiting::Follow => false,
     };
 }

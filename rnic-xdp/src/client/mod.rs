@@ -4,6 +4,7 @@
 mod connection;
 mod net;
 mod open;
+mod protection;
 mod session;
 
 pub use net::ManagedNet;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rnic_core::connection::PortReservation;
-use rnic_core::engine::{Found, Known, Net, NetError, Peers};
+use rnic_core::engine::{Found, Known, Net, NetError, Peers, ProtectedPort};
+use rnic_core::esp::{ProtectionFacts, RequiredPorts};
 use rnic_manager::protocol::{Ask, Refused};
 
 use super::session::Errand;
@@ -28,6 +29,8 @@ pub struct ManagedNet {
     pub(super) port: u32,
     pub(super) errands: Sender<Errand>,
     pub(super) control: ControlHandle,
+    /// The local ports that speak protected or not at all, if anything is protected here.
+    pub(super) required: Option<RequiredPorts>,
 }
 
 /// A local port. It is given back when this is dropped.
@@ -75,12 +78,16 @@ impl ManagedNet {
     ) -> Result<(SocketAddr, PortReservation), NetError> {
         let (reply, answer) = bounded(1);
         self.send(Errand::Reserve(ask, reply));
-        let local = self.answered(address, &answer)?;
+        let (local, is_protected) = self.answered(address, &answer)?;
         let lease = Lease {
             net: self.clone(),
             local,
             maker: Maker::this(),
         };
+        let is_all = self.required.as_ref().is_some_and(RequiredPorts::is_all);
+        if is_all && !is_protected {
+            return Err(unprotected(address));
+        }
         Ok((local, Arc::new(lease)))
     }
 
@@ -102,6 +109,13 @@ impl ManagedNet {
         };
         let answer = answer.recv_timeout(PATIENCE).map_err(silent)?;
         answer.map_err(|refused| refused.net_error(address, &self.netdev))
+    }
+}
+
+fn unprotected(address: SocketAddr) -> NetError {
+    NetError::Unprotected {
+        address,
+        reason: "rnicd protects the TCP ports that are `protected` for this user (rnicd.toml), and a policy must select them",
     }
 }
 
@@ -163,6 +177,24 @@ impl Net for ManagedNet {
             address: remote,
             policy: format!("of {}, which rnicd knows", self.netdev),
         })
+    }
+
+    fn require_protection(
+        &self,
+        local: SocketAddr,
+        peer: Option<SocketAddr>,
+    ) -> Result<ProtectedPort, NetError> {
+        let required = self.required.as_ref();
+        // rnicd lets nothing unprotected out of these, whatever this process does.
+        match required.filter(|required| required.contains(local.port())) {
+            Some(required) => Ok(Box::new(required.require(local.port()))),
+            None => Err(unprotected(peer.unwrap_or(local))),
+        }
+    }
+
+    fn protection(&self, local: SocketAddr, remote: SocketAddr) -> Option<ProtectionFacts> {
+        let required = self.required.as_ref()?.contains(local.port());
+        self.control.protection().facts(local, remote, required)
     }
 
     fn active(

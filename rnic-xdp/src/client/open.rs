@@ -4,12 +4,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crossbeam_channel::{Sender, unbounded};
+use rnic_core::esp::RequiredPorts;
 use rnic_manager::Inspection;
 use rnic_manager::channel::ChannelError;
 use rnic_manager::dialogue::{Dialogue, program};
 use rnic_manager::protocol::{Answer, Ask, Grant, UntaggedAddress, Withheld};
 
 use super::net::ManagedNet;
+use super::protection::PortProtection;
 use super::session::Session;
 use crate::device::error::OpenError;
 use crate::device::interface::{
@@ -100,14 +102,6 @@ impl Manager {
         config: &InterfaceConfig,
     ) -> Result<(XdpInterface, ManagedNet), OpenError> {
         config.check()?;
-        if let Some(if_id) = config.ipsec_if_id {
-            return Err(OpenError::Config {
-                field: "ipsec_if_id",
-                value: if_id.to_string(),
-                rule: "rnicd shares this interface, and ports of it have no ESP of their own; have an interface alone, or let the \
-                       kernel protect its TCP sockets (`via`)",
-            });
-        }
         let offered = self.offered(&config.netdev).map(str::to_owned);
         let netdev = || offered.clone().unwrap_or_else(|| config.netdev.clone());
         let ask = Ask::OpenPort {
@@ -134,6 +128,17 @@ impl Manager {
             let why = "this rnicd knows no ports that are hardware queues; upgrade it, or leave the queue out";
             return Err(refused(why.into()));
         }
+        if let Some(if_id) = config
+            .ipsec_if_id
+            .filter(|if_id| grant.ipsec_if_id != Some(*if_id))
+        {
+            return Err(OpenError::Config {
+                field: "ipsec_if_id",
+                value: format!("{if_id:#x}"),
+                rule: "rnicd shares this interface, and this user gets no keys of associations with this number: see `ipsec_if_id` \
+                       and `protected` of rnicd.toml (docs/ipsec.md)",
+            });
+        }
         let descriptors: [OwnedFd; 2] = descriptors
             .try_into()
             .map_err(|_| refused("rnicd sent no descriptors".into()))?;
@@ -145,10 +150,18 @@ impl Manager {
             report(config, &grant),
             (grant.partial_checksums, grant.crc_optional),
         )?;
+        let required = grant.ipsec_if_id.map(|_| match config.require_protection {
+            true => RequiredPorts::all(),
+            false => RequiredPorts::none(),
+        });
+        let port = port.protected(required.clone());
         let Dialogue { channel, next_id } = self.dialogue;
         let nonblocking = channel.set_nonblocking();
         nonblocking.map_err(|error| refused(error.to_string()))?;
 
+        let known = HostIpsec::default();
+        let protection = required.clone();
+        let protection = protection.map(|ports| PortProtection::new(ports, known.clone()));
         let (errands, receiver) = unbounded();
         let session = Session::new(
             (self.path, self.program),
@@ -159,14 +172,15 @@ impl Manager {
             ),
             (channel, next_id),
             (receiver, self.inspections),
+            protection,
         );
-        let known = HostIpsec::default();
         let control = Control::start(known, move |requests, bell| session.run(&requests, &bell))?;
         let net = ManagedNet {
             netdev: grant.netdev,
             port: grant.port,
             errands,
             control: control.handle().clone(),
+            required,
         };
         Ok((XdpInterface::granted(port, control), net))
     }

@@ -4,7 +4,7 @@
 //! Frames do not depend on rnicd. If it goes away, requests wait, and connections go on. When it is
 //! back, the thread connects again, and shows what it holds.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::engine::{Found, NextHopRequest};
+use rnic_core::esp::{Request as Need, Required, SaId};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::Report;
 use rnic_manager::channel::{Channel, ChannelError};
@@ -25,6 +26,7 @@ use rnic_manager::{Inspection, Token};
 use tracing::{debug, info, warn};
 
 use super::connection::{Connection, LOCATED_WITHIN, Waiting, refuse};
+use super::protection::PortProtection;
 use crate::device::clock::clock;
 use crate::device::interface::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
 use crate::device::routes::{LinkState, Update};
@@ -45,7 +47,7 @@ const MESSAGES_PER_TURN: usize = 64;
 /// What the application's side asks of the thread.
 pub(super) enum Errand {
     /// Reserve a local port.
-    Reserve(Ask, Sender<Result<SocketAddr, Refused>>),
+    Reserve(Ask, Sender<Result<(SocketAddr, bool), Refused>>),
     /// Give a local port back.
     Release(SocketAddr),
     /// Do something, or say whether a peer may connect.
@@ -71,7 +73,10 @@ pub(super) struct Session {
     /// The local addresses whose frames arrive without a tag.
     untagged: Untagged,
     paths: HashSet<AddressPair>,
-    leases: HashSet<SocketAddr>,
+    /// What it has leased. What speaks protected or not at all does so as long as it is here.
+    leases: HashMap<SocketAddr, Option<Required>>,
+    /// What protects its frames, if anything may.
+    protection: Option<PortProtection>,
     /// What waits for a connection.
     postponed: VecDeque<Waiting>,
     /// rnicd does not know the port any more.
@@ -85,6 +90,7 @@ impl Session {
         (port, token, untagged): (u32, Token, Untagged),
         (channel, next_id): (Channel, u64),
         (errands, inspections): (Receiver<Errand>, Option<Sender<Inspection>>),
+        protection: Option<PortProtection>,
     ) -> Self {
         Self {
             path,
@@ -98,7 +104,8 @@ impl Session {
             worker: None,
             untagged,
             paths: HashSet::new(),
-            leases: HashSet::new(),
+            leases: HashMap::new(),
+            protection,
             postponed: VecDeque::new(),
             ended: false,
         }
@@ -109,6 +116,7 @@ impl Session {
         while self.serve_worker(requests) {
             self.serve_application();
             self.connect_again();
+            self.tell_protection();
             if let Err(error) = self.exchange() {
                 self.lose_connection(&error);
             }
@@ -144,14 +152,49 @@ impl Session {
                         connection.ask(ask, Waiting::Follow);
                     }
                 }
-                // Ports have no associations.
-                WorkerRequest::Protection(_) => {}
+                WorkerRequest::Protection(Need::Numbers(id)) => self.begin(Waiting::Numbers(id)),
+                WorkerRequest::Protection(Need::Acquire {
+                    template,
+                    local,
+                    remote,
+                }) => {
+                    let port = self.port;
+                    let ask = Ask::Acquire {
+                        port,
+                        request: template.request,
+                        local,
+                        remote,
+                    };
+                    if let Some(connection) = &mut self.connection {
+                        connection.ask(ask, Waiting::Follow);
+                    }
+                }
                 // No rules are installed for a granted port: it has one queue.
                 WorkerRequest::Release(rule) => drop(rule),
                 WorkerRequest::End => return false,
             }
         }
         true
+    }
+
+    /// Passes on what has changed of what protects the port, as far as there is room.
+    fn tell_protection(&mut self) {
+        let (Some(protection), Some(worker)) = (&mut self.protection, &self.worker) else {
+            return;
+        };
+        while worker.has_room()
+            && let Some(change) = protection.poll_change()
+        {
+            worker.tell(WorkerNotice::Protection(change));
+        }
+    }
+
+    /// Hands numbers of an association to the worker, or says that there are none now.
+    fn add_numbers(&mut self, id: SaId, (first, end): (u64, u64)) {
+        if let Some(protection) = &mut self.protection {
+            protection.add_numbers(id, first..end);
+        }
+        self.tell_protection();
     }
 
     fn follow(&mut self, path: AddressPair) {
@@ -212,7 +255,7 @@ impl Session {
         }
         // What was revoked is rnicd's already.
         if let Waiting::Release(local) = &waiting
-            && !self.leases.contains(local)
+            && !self.leases.contains_key(local)
         {
             return;
         }
@@ -228,6 +271,11 @@ impl Session {
                 let (port, local) = (self.port, *local);
                 return connection.ask(Ask::Unmap { port, local }, Waiting::Follow);
             }
+            Waiting::Numbers(id) => Ask::TakeNumbers {
+                port: self.port,
+                spi: id.spi,
+                destination: id.destination,
+            },
             Waiting::Release(local) => Ask::Release {
                 port: self.port,
                 local: *local,
@@ -242,7 +290,10 @@ impl Session {
     fn postpone(&mut self, waiting: Waiting) {
         let is_question = |waiting: &Waiting| matches!(waiting, Waiting::Do(..));
         let keeps = match waiting {
-            Waiting::Reserve(..) | Waiting::Release(_) | Waiting::Unmap(_) => true,
+            Waiting::Reserve(..)
+            | Waiting::Release(_)
+            | Waiting::Unmap(_)
+            | Waiting::Numbers(_) => true,
             // Whoever asked may have given up long ago.
             Waiting::Do(..) => {
                 let questions = self.postponed.iter().filter(|waiting| is_question(waiting));
@@ -277,7 +328,7 @@ impl Session {
         let adopt = Ask::Adopt {
             port: self.port,
             token: self.token,
-            leases: self.leases.iter().copied().collect(),
+            leases: self.leases.keys().copied().collect(),
         };
         connection.ask(adopt, Waiting::Adopt);
         self.connection = Some(connection);
@@ -322,7 +373,10 @@ impl Session {
     }
 
     fn has_room(&self) -> bool {
-        self.worker.as_ref().is_none_or(FollowedWorker::has_room)
+        let protection = self.protection.as_ref();
+        let waits = protection.is_some_and(PortProtection::has_changes);
+        let worker = self.worker.as_ref();
+        worker.is_none_or(|worker| worker.has_room() && !waits)
     }
 
     fn tell(&self, notice: WorkerNotice) {
@@ -354,10 +408,12 @@ impl Session {
                 warn!("rnicd does not know the port any more: {}", refused.message);
                 self.end();
             }
-            (Waiting::Reserve(_, reply), Answer::Lease { local }) => {
-                self.leases.insert(local);
+            (Waiting::Reserve(_, reply), Answer::Lease { local, protected }) => {
+                let protection = self.protection.as_ref().filter(|_| protected);
+                let required = protection.map(|all| all.required.require(local.port()));
+                self.leases.insert(local, required);
                 // Nobody waits any more: it is given back.
-                if reply.send(Ok(local)).is_err() {
+                if reply.send(Ok((local, protected))).is_err() {
                     self.begin(Waiting::Release(local));
                 }
             }
@@ -368,6 +424,11 @@ impl Session {
             (Waiting::Hello, Answer::Welcome { version, .. }) if version < OLDEST => {
                 self.lose_connection(&ChannelError::Outdated { version });
             }
+            (Waiting::Numbers(id), Answer::Numbers { first, end }) => {
+                self.add_numbers(id, (first, end));
+            }
+            // It may ask again.
+            (Waiting::Numbers(id), _) => self.add_numbers(id, (0, 0)),
             (Waiting::Locate(_, (_, found), _), Answer::Located { remote }) => found(remote),
             (Waiting::Do(_, reply), Answer::Done) => {
                 let _ = reply.send(Ok(()));
@@ -400,6 +461,15 @@ impl Session {
             }
             Notice::TooBig { segment, .. } => {
                 self.tell(WorkerNotice::TooBig(Report::Segment(segment.into())))
+            }
+            Notice::ProtectedTooBig { packet, .. } => {
+                self.tell(WorkerNotice::TooBig(Report::Protected(packet.into())))
+            }
+            Notice::Protection { protection, .. } => {
+                if let Some(known) = &mut self.protection {
+                    known.set(protection);
+                }
+                self.tell_protection();
             }
             Notice::Revoked { local, .. } => {
                 warn!("an administrator has revoked {local}: its listener and connections end");

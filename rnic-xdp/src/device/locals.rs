@@ -84,6 +84,24 @@ impl Locals {
         self.check_policies(remote, |policies| policies.on_connection(local, remote))
     }
 
+    /// Fails if a policy of rnic's own protects what a listener would receive.
+    pub(crate) fn check_unprotected_listener(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(), NetError> {
+        self.check_policies(local, |policies| policies.own_on_listener(local, peers))
+    }
+
+    /// Fails if a policy of rnic's own protects a connection.
+    pub(crate) fn check_unprotected_connection(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<(), NetError> {
+        self.check_policies(remote, |policies| policies.own_on_connection(local, remote))
+    }
+
     /// Fails unless rnic's own policies protect a connection both ways.
     pub(crate) fn check_protected(
         &self,

@@ -17,7 +17,7 @@ mod policies;
 pub(crate) mod port_mapper;
 pub(crate) mod process;
 mod protected;
-mod protection;
+pub(crate) mod protection;
 pub(crate) mod queue_choice;
 pub(crate) mod reserve;
 pub(crate) mod routes;

@@ -52,6 +52,21 @@ impl KnownPolicies {
         found.filter(|_| !self.own.protect(local, remote))
     }
 
+    /// Returns a policy of rnic's own that forbids an unprotected connection, if there is one.
+    pub(crate) fn own_on_connection(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<&Policy> {
+        self.own.on_connection(&self.links, local, remote)
+    }
+
+    /// Returns a policy of rnic's own that forbids a listener to talk unprotected to some of its
+    /// peers, if there is one.
+    pub(crate) fn own_on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
+        self.own.on_listener(&self.links, local, peers, |_| false)
+    }
+
     /// Returns whether rnic protects a connection both ways.
     pub(crate) fn protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.own.protect(local, remote)

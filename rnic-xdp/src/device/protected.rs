@@ -28,9 +28,14 @@ impl Protected {
 
     /// Heeds a change of the host's associations or policies.
     pub(crate) fn apply(&mut self, driver: &mut Driver, change: Change) {
+        // Of several that are missing to a host, one is asked for at a time.
+        let may_lack_more = matches!(change, Change::Outbound(_));
         self.protection.apply(change);
         for (path, hop) in &self.hops {
             tell(&self.protection, driver, *path, *hop);
+            if may_lack_more {
+                self.protection.ask(path.local, path.remote);
+            }
         }
     }
 

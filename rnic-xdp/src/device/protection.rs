@@ -5,44 +5,68 @@
 mod acquiring;
 #[cfg(feature = "testing")]
 mod given;
+mod limits;
 mod numbers;
+mod own;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::prctl::set_dumpable;
-use rnic_core::esp::{
-    Change, Demand, InboundSa, OutboundSa, Request, Sa, SaId, Template, USUAL_WINDOW, Usage, Window,
-};
+use rnic_core::esp::{Change, Demand, Request, Sa, SaId, Template, Usage};
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::acquiring::Acquiring;
 #[cfg(feature = "testing")]
 pub use self::given::give_association;
+use self::limits::{Limits, Reached};
 use self::numbers::{NumberLock, taken};
+pub(crate) use self::own::Own;
 use super::error::OpenError;
 use super::netlink::{
-    Association, AssociationSocket, Groups, Link, NetlinkError, PolicySocket, RouteSocket, Spent,
-    addresses,
+    Association, AssociationSocket, Groups, NetlinkError, Policies, PolicySocket, RouteSocket,
+    Spent, addresses,
 };
-use super::steering::{SteeredAssociations, Steering};
 
 /// How often what associations have done is reported, and requests are tried again that came to
 /// nothing.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// What protects the frames of a device.
-pub(crate) struct HostProtection {
+/// What becomes of associations that can be used.
+pub(crate) trait Uses {
+    /// Begins to use one. Returns where it is counted what it does.
+    fn add(&mut self, sa: Sa, found: &Association, is_outbound: bool)
+    -> Result<Arc<Usage>, String>;
+
+    /// Uses one no more.
+    fn remove(&mut self, id: SaId);
+
+    /// Takes note of any other change.
+    fn tell(&mut self, change: Change);
+
+    /// Takes note of the policies, those for other protocols than TCP among them.
+    fn note_policies(&mut self, policies: &Policies);
+
+    /// Returns whether sequence numbers are taken before somebody asks for them.
+    fn takes_numbers(&self) -> bool;
+
+    /// Returns whether what was received was known to be genuine when it was counted.
+    fn counts_genuine(&self) -> bool;
+}
+
+/// The host's associations and policies of one number, and what becomes of them.
+pub(crate) struct HostProtection<U> {
     if_id: NonZeroU32,
     netdev: String,
     socket: AssociationSocket,
     policies: PolicySocket,
-    steered: SteeredAssociations,
+    uses: U,
     lock: NumberLock,
     known: BTreeMap<SaId, Known>,
     /// Associations that cannot be used, of which the log has the reason, with where they begin and
@@ -50,8 +74,6 @@ pub(crate) struct HostProtection {
     refused: BTreeMap<SaId, (IpAddr, u32)>,
     own: BTreeSet<IpAddr>,
     demands: Vec<Demand>,
-    /// Changes that the worker has not been told.
-    changes: VecDeque<Change>,
     /// Requests for numbers that came to nothing.
     waiting: BTreeSet<SaId>,
     /// Requests for associations.
@@ -61,14 +83,13 @@ pub(crate) struct HostProtection {
 }
 
 /// An association in use.
-struct Known {
-    association: Association,
-    is_outbound: bool,
-    usage: Arc<Usage>,
+pub(crate) struct Known {
+    pub(crate) association: Association,
+    pub(crate) is_outbound: bool,
+    pub(crate) usage: Arc<Usage>,
     /// What was reported last.
     reported: (Spent, u64),
-    /// Its soft limit was told.
-    told: bool,
+    limits: Limits,
 }
 
 impl Known {
@@ -80,15 +101,28 @@ impl Known {
             packets: before.packets + self.usage.packets(),
         }
     }
+
+    /// Returns whether it has reached a limit at which it is used no more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.limits.have_ended()
+    }
+
+    /// Returns whether it is one to send with as a policy demands, whatever its algorithm is.
+    fn meets(&self, template: &Template) -> bool {
+        let found = &self.association;
+        !self.has_ended() && is_between(template, found.id, (found.source, found.request))
+    }
 }
 
-impl HostProtection {
+/// Returns whether an association goes between the ends that a policy demands, in its name.
+fn is_between(template: &Template, id: SaId, (source, request): (IpAddr, u32)) -> bool {
+    let demanded = (template.local, template.remote, template.request);
+    (source, id.destination, request) == demanded
+}
+
+impl<U: Uses> HostProtection<U> {
     /// Reads associations and policies in the network namespace of this thread.
-    pub(crate) fn open(
-        link: &Link,
-        if_id: NonZeroU32,
-        steering: &Steering,
-    ) -> Result<Self, OpenError> {
+    pub(crate) fn open(netdev: &str, if_id: NonZeroU32, uses: U) -> Result<Self, OpenError> {
         let absent = || OpenError::Config {
             field: "ipsec_if_id",
             value: if_id.to_string(),
@@ -97,19 +131,16 @@ impl HostProtection {
         let failed = |doing| move |source| OpenError::System { doing, source };
         let mut opened = Self {
             if_id,
-            netdev: link.name.clone(),
+            netdev: netdev.to_owned(),
             policies: PolicySocket::open(Groups::NONE)?.ok_or_else(absent)?,
             socket: AssociationSocket::open()?,
-            steered: steering
-                .associations()
-                .map_err(failed("open the map of steered associations"))?,
+            uses,
             lock: NumberLock::open()
                 .map_err(failed("open the lock of the numbers of IPsec associations"))?,
             known: BTreeMap::new(),
             refused: BTreeMap::new(),
             own: BTreeSet::new(),
             demands: Vec::new(),
-            changes: VecDeque::new(),
             waiting: BTreeSet::new(),
             acquiring: Acquiring::default(),
             reads: false,
@@ -118,14 +149,79 @@ impl HostProtection {
         opened.read_addresses(&mut RouteSocket::open()?)?;
         opened.read(Instant::ZERO)?;
         opened.reads = false;
-        #[cfg(feature = "testing")]
-        opened.add_given();
         Ok(opened)
     }
 
-    /// Returns the next change that the worker must be told.
-    pub(crate) fn poll_change(&mut self) -> Option<Change> {
-        self.changes.pop_front()
+    /// Returns what becomes of the associations.
+    pub(crate) fn uses(&self) -> &U {
+        &self.uses
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn uses_mut(&mut self) -> &mut U {
+        &mut self.uses
+    }
+
+    /// Returns the associations in use.
+    pub(crate) fn known(&self) -> &BTreeMap<SaId, Known> {
+        &self.known
+    }
+
+    /// Returns the policies, those with precedence first.
+    pub(crate) fn demands(&self) -> &[Demand] {
+        &self.demands
+    }
+
+    /// Returns the addresses of this host.
+    pub(crate) fn own(&self) -> &BTreeSet<IpAddr> {
+        &self.own
+    }
+
+    /// Ends an association, as if it had reached its limits: the key managers make another one.
+    pub(crate) fn end(&mut self, id: SaId) -> Result<(), NetlinkError> {
+        let Some(known) = self.known.get_mut(&id) else {
+            return Ok(());
+        };
+        self.reads = true;
+        known.limits.reach(Reached::Hard);
+        self.socket.end(&known.association)?;
+        known.limits.note_told();
+        Ok(())
+    }
+
+    /// Returns whether the kernel may still have an association: it had it when it was read last,
+    /// whether it can be used or not, or that has to be read again.
+    pub(crate) fn may_have(&self, id: SaId) -> bool {
+        self.reads || self.known.contains_key(&id) || self.refused.contains_key(&id)
+    }
+
+    /// Takes numbers of an association from the kernel's counter. Tells the key managers when they
+    /// come to their end.
+    pub(crate) fn take_numbers(&mut self, id: SaId) -> Result<Range<u64>, String> {
+        let known = self.known.get_mut(&id).ok_or("the association is gone")?;
+        if known.has_ended() {
+            return Err("the association has reached its limits".into());
+        }
+        let block = self.lock.take(&mut self.socket, &known.association)?;
+        let end = block.as_ref().map(|block| block.end);
+        let reached = Reached::by_numbers(end, known.association.extended);
+        if known.limits.reach(reached) {
+            let netdev = &self.netdev;
+            let left = if reached == Reached::Hard {
+                "no"
+            } else {
+                "few"
+            };
+            warn!(
+                "{netdev}: {left} sequence numbers are left of the IPsec association of SPI {:#010x} to {}: the key managers are told to replace \
+                 it; extended ones do not end (ESN: `flag esn`, or `-esn` in esp_proposals)",
+                id.spi, id.destination
+            );
+            self.uses.tell(change(id, reached));
+        }
+        self.reads |= known.has_ended();
+        tell_limit(&mut self.socket, known);
+        block.ok_or_else(|| "its numbers are used up".into())
     }
 
     /// Follows what has changed, and reports what was done.
@@ -133,8 +229,9 @@ impl HostProtection {
         match self.socket.news() {
             Ok(news) => {
                 self.reads |= news.changed;
-                let dying = news.dying.into_iter();
-                self.changes.extend(dying.map(Change::Dying));
+                for id in news.dying {
+                    self.uses.tell(Change::Dying(id));
+                }
             }
             Err(why) => {
                 debug!("cannot follow the IPsec associations of the host: {why}");
@@ -185,18 +282,10 @@ impl HostProtection {
     /// Returns whether there is an association to send with as a policy demands. The worker may not
     /// know of it yet. One that cannot be used counts: another one would be no better.
     fn has_one_for(&self, template: &Template) -> bool {
-        let known = self.known.iter().map(|(id, known)| {
-            let Association {
-                source, request, ..
-            } = known.association;
-            (id, source, request)
-        });
-        let refused = self.refused.iter();
-        let refused = refused.map(|(id, (source, request))| (id, *source, *request));
-        known.chain(refused).any(|(id, source, request)| {
-            let demanded = (template.local, template.remote, template.request);
-            (source, id.destination, request) == demanded
-        })
+        let mut known = self.known.values();
+        let mut refused = self.refused.iter();
+        known.any(|known| known.meets(template))
+            || refused.any(|(id, found)| is_between(template, *id, *found))
     }
 
     /// Reads the addresses of this host again, by which associations have a direction.
@@ -204,8 +293,8 @@ impl HostProtection {
         let own = addresses(routes)?.into_iter().map(|own| own.address);
         let own: BTreeSet<_> = own.collect();
         if own != self.own {
-            self.changes
-                .push_back(Change::Addresses(own.iter().copied().collect()));
+            let addresses = own.iter().copied().collect();
+            self.uses.tell(Change::Addresses(addresses));
             self.own = own;
             self.refused.clear();
             self.reads = true;
@@ -222,7 +311,9 @@ impl HostProtection {
     }
 
     fn read_policies(&mut self) -> Result<(), NetlinkError> {
-        let policies = self.policies.read(self.if_id.get())?;
+        let policies = self.policies.read_all(self.if_id.get())?;
+        self.uses.note_policies(&policies);
+        let policies = policies.for_tcp();
         let mut demands = Vec::new();
         for policy in policies.by_precedence() {
             let (demand, met) = policy.demand();
@@ -234,7 +325,7 @@ impl HostProtection {
             demands.push(demand);
         }
         if demands != self.demands {
-            self.changes.push_back(Change::Demands(demands.clone()));
+            self.uses.tell(Change::Demands(demands.clone()));
             self.acquiring.keep_demanded(&demands);
             self.demands = demands;
         }
@@ -294,9 +385,7 @@ impl HostProtection {
     fn forget(&mut self, id: SaId) {
         self.known.remove(&id);
         self.waiting.remove(&id);
-        // Nobody opens its packets any more. If it is not in the map, the kernel gets them already.
-        let _ = self.steered.remove(id);
-        self.changes.push_back(Change::Gone(id));
+        self.uses.remove(id);
         info!(
             "{}: the IPsec association of SPI {:#010x} is gone",
             self.netdev, id.spi
@@ -305,7 +394,7 @@ impl HostProtection {
 
     /// Begins to use an association.
     fn add(&mut self, found: &Association, now: Instant) -> Result<(), String> {
-        let (mode, algorithm, keys) = found.usable.as_ref().map_err(Clone::clone)?;
+        let (mode, algorithm, _) = found.usable.as_ref().map_err(Clone::clone)?;
         let sa = Sa {
             id: found.id,
             source: found.source,
@@ -317,30 +406,16 @@ impl HostProtection {
         let ends = [found.source, found.id.destination].map(|end| self.own.contains(&end));
         // A core dump would have the keys.
         set_dumpable(false).map_err(|errno| format!("cannot keep it from core dumps: {errno}"))?;
-        let (is_outbound, usage) = match ends {
-            [true, false] => {
-                self.acquiring.note(&sa, now);
-                let made = OutboundSa::new(sa, keys, found.added).map_err(|why| why.to_string())?;
-                let usage = made.usage().clone();
-                self.changes.push_back(Change::Outbound(Box::new(made)));
-                (true, usage)
-            }
-            [false, true] => {
-                let window = Window::new(
-                    found.window.max(USUAL_WINDOW),
-                    found.extended,
-                    found.received,
-                );
-                let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
-                let usage = made.usage().clone();
-                let steered = self.steered.add(found.id);
-                steered.map_err(|why| format!("cannot steer its packets here: {why}"))?;
-                self.changes.push_back(Change::Inbound(Box::new(made)));
-                (false, usage)
-            }
+        let is_outbound = match ends {
+            [true, false] => true,
+            [false, true] => false,
             [true, true] => return Err("both its ends are addresses of this host".into()),
             [false, false] => return Err("neither end is an address of this host".into()),
         };
+        if is_outbound {
+            self.acquiring.note(&sa, now);
+        }
+        let usage = self.uses.add(sa, found, is_outbound)?;
         info!(
             "{}: ESP {} by {algorithm} from {} to {}, SPI {:#010x}",
             self.netdev, mode, found.source, found.id.destination, found.id.spi
@@ -350,10 +425,10 @@ impl HostProtection {
             is_outbound,
             reported: Default::default(),
             usage,
-            told: false,
+            limits: Limits::default(),
         };
         self.known.insert(found.id, known);
-        if is_outbound {
+        if is_outbound && self.uses.takes_numbers() {
             self.add_numbers(found.id);
         }
         Ok(())
@@ -362,10 +437,10 @@ impl HostProtection {
     /// Takes numbers of an association from the kernel's counter, for the worker. Without any,
     /// tries again later.
     fn add_numbers(&mut self, id: SaId) {
-        let Some(known) = self.known.get(&id) else {
+        if self.known.get(&id).is_none_or(Known::has_ended) {
             return;
-        };
-        match self.lock.take(&mut self.socket, &known.association) {
+        }
+        match self.take_numbers(id) {
             Ok(block) => {
                 debug!(
                     "numbers {} to {} of SPI {:#010x}",
@@ -373,7 +448,7 @@ impl HostProtection {
                     block.end - 1,
                     id.spi
                 );
-                self.changes.push_back(Change::Numbers(id, block));
+                self.uses.tell(Change::Numbers(id, block));
             }
             Err(why) => {
                 debug!("no numbers for SPI {:#010x}: {why}", id.spi);
@@ -386,35 +461,106 @@ impl HostProtection {
     /// were reached.
     pub(crate) fn report(&mut self) {
         for (id, known) in &mut self.known {
-            let now = (known.spent(), known.usage.number());
-            if now == known.reported {
-                continue;
+            let is_genuine = known.is_outbound || self.uses.counts_genuine();
+            let spent = known.spent();
+            let Association {
+                soft_limit,
+                hard_limit,
+                ..
+            } = known.association;
+            let reached = Reached::by(spent, [soft_limit, hard_limit], is_genuine);
+            let spent = match is_genuine {
+                true => spent,
+                // The kernel would end it.
+                false => spent.below(hard_limit),
+            };
+            let now = (spent, known.usage.number());
+            if now != known.reported {
+                let reported = self.lock.report(
+                    &mut self.socket,
+                    &known.association,
+                    (!known.is_outbound).then_some(now.1),
+                    spent,
+                );
+                match reported {
+                    Ok(()) => known.reported = now,
+                    Err(why) => debug!("cannot report what SPI {:#010x} has done: {why}", id.spi),
+                }
             }
-            let reported = self.lock.report(
-                &mut self.socket,
-                &known.association,
-                (!known.is_outbound).then_some(now.1),
-                now.0,
-            );
-            match reported {
-                Ok(()) => known.reported = now,
-                Err(why) => debug!("cannot report what SPI {:#010x} has done: {why}", id.spi),
+            if known.limits.reach(reached) {
+                self.uses.tell(change(*id, reached));
             }
-            let association = &known.association;
-            let hard = now.0.reaches(association.hard_limit);
-            if hard || (now.0.reaches(association.soft_limit) && !known.told) {
-                known.told = self.socket.expire(association, hard).is_ok();
-                self.changes.push_back(match hard {
-                    true => Change::Gone(*id),
-                    false => Change::Dying(*id),
-                });
-            }
+            self.reads |= known.has_ended();
+            tell_limit(&mut self.socket, known);
         }
     }
 }
 
-impl AsFd for HostProtection {
+/// Returns what an association's limits mean to who uses it.
+fn change(id: SaId, reached: Reached) -> Change {
+    match reached {
+        Reached::Hard => Change::Gone(id),
+        Reached::Soft | Reached::Nothing => Change::Dying(id),
+    }
+}
+
+/// Tells the key managers which limit an association has reached, unless they know.
+fn tell_limit(socket: &mut AssociationSocket, known: &mut Known) {
+    let told = match known.limits.untold() {
+        None => return,
+        Some(Reached::Hard) => socket.end(&known.association),
+        Some(Reached::Soft | Reached::Nothing) => socket.expire(&known.association, false),
+    };
+    match told {
+        Ok(()) => known.limits.note_told(),
+        // It is told at the next report.
+        Err(why) => debug!(
+            "cannot tell of a limit of SPI {:#010x}: {why}",
+            known.association.id.spi
+        ),
+    }
+}
+
+impl<U> AsFd for HostProtection<U> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rnic_core::esp::Mode;
+
+    use super::*;
+    use crate::device::netlink::example_association;
+
+    #[test]
+    fn what_has_reached_its_hard_limit_is_asked_for_anew() {
+        let association = example_association();
+        let template = Template {
+            request: association.request,
+            mode: Mode::Transport,
+            local: association.source,
+            remote: association.id.destination,
+        };
+        let mut known = Known {
+            association,
+            is_outbound: true,
+            usage: Arc::default(),
+            reported: Default::default(),
+            limits: Limits::default(),
+        };
+        assert!(known.meets(&template));
+        known.limits.reach(Reached::Soft);
+        assert!(known.meets(&template));
+        // The key managers may not have been told, and the kernel has it still.
+        known.limits.reach(Reached::Hard);
+        assert!(!known.meets(&template));
+        let other = Template {
+            request: template.request + 1,
+            ..template
+        };
+        known.limits = Limits::default();
+        assert!(!known.meets(&other));
     }
 }

@@ -18,8 +18,7 @@ use rnic_core::wire::icmp::Report;
 use crate::device::clock::clock;
 use crate::device::error::OpenError;
 use crate::device::interface::{
-    ControlHandle, InterfaceReport, OpenDevice, OpenSocket, RxRing, TxSide, WorkerNotice,
-    XdpInterface,
+    ControlHandle, InterfaceReport, OpenSocket, RxRing, TxSide, WorkerNotice, XdpInterface,
 };
 use crate::device::protected::Protected;
 use crate::device::routes::{LinkState, Update};
@@ -104,7 +103,7 @@ impl Worker {
             ..config
         };
         let control = interface.control().clone();
-        let required = interface.device().and_then(OpenDevice::required_ports);
+        let required = interface.required_ports();
         let protected = required.map(|ports| Box::new(Protected::new(ports.clone())));
         let mut worker = Self {
             protected,

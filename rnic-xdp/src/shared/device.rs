@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -10,12 +11,13 @@ use std::time::Duration;
 
 use rnic_core::connection::{AddressPair, NextHop};
 use rnic_core::time::Instant;
-use rnic_core::wire::icmp::{Report, TooBig};
+use rnic_core::wire::icmp::{EspTooBig, Report, TooBig};
 use rnic_manager::states::{DeviceNews, KernelLink};
 use tracing::{debug, info};
 
 use super::host_end::{HostEnd, remove_host_end, stop_host_end};
 use super::programs::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
+use super::protection::{SharedProtection, end_given};
 use super::queue_ports::{QueuePorts, end_port};
 use super::surroundings::Surroundings;
 use crate::device::clock::clock;
@@ -43,6 +45,10 @@ pub enum DeviceEvent {
     Untagged,
     /// A router reported that a segment was too big.
     TooBig(TooBig),
+    /// A router reported that a packet was too big that this port has sealed.
+    ProtectedTooBig(u32, EspTooBig),
+    /// What protects a port is another thing now.
+    Protection(u32),
     /// Something else of the device has changed.
     News(DeviceNews),
     /// Nobody has the socket of this port any more. Its leases are gone.
@@ -75,12 +81,21 @@ pub struct SharedDevice {
     pub(super) fault: Option<String>,
     /// What the programs must know of this host.
     pub(super) surroundings: Surroundings,
+    /// The host's associations for clients, if they may have any.
+    pub(super) protection: Option<SharedProtection>,
 }
 
 impl SharedDevice {
     /// Opens a device, in the network namespace of this thread, and shares it from now on. Takes
-    /// over what a former process left under `pins`: ports and leases go on.
-    pub fn open(netdev: &str, mode: ModeChoice, pins: &Path) -> Result<Self, OpenError> {
+    /// over what a former process left under `pins`: ports and leases go on. With `ipsec_if_id`,
+    /// clients have associations of the host with this number, once it was said [which
+    /// ports](Self::may_protect_all) may.
+    pub fn open(
+        netdev: &str,
+        mode: ModeChoice,
+        ipsec_if_id: Option<NonZeroU32>,
+        pins: &Path,
+    ) -> Result<Self, OpenError> {
         let mut requests = RouteSocket::open()?;
         let name = || netdev.to_string();
         let link = link_by_name(&mut requests, netdev)?;
@@ -99,11 +114,19 @@ impl SharedDevice {
         };
         // Changes are followed before anything is read, so that none is missed.
         let changes = Socket::open(None, Groups::ALL).map_err(failed)?;
-        let steering = SharedSteering::open(netdev, mode, pins)?;
+        let steering = SharedSteering::open_for(netdev, mode, pins, ipsec_if_id.is_some())?;
+        let protection = ipsec_if_id.map(|if_id| SharedProtection::open(netdev, if_id, &steering));
+        let protection = protection.transpose()?;
+        if protection.is_none() {
+            end_given(&steering).map_err(sharing)?;
+        }
+        let mut locals = Locals::new(&link, u32::MAX)?;
+        locals.ipsec_if_id = ipsec_if_id;
         let clients = steering.clients().map_err(sharing)?.into_iter();
         let mut device = Self {
             // What the device has is the bound for routes, whatever it was when ports were made.
-            locals: Locals::new(&link, u32::MAX)?,
+            locals,
+            protection,
             routes: Routes::open(&link, u32::MAX, Some(steering.links()))?,
             icmp: Icmp::open()?,
             mapper: PortMapper::new(&link, true)?,
@@ -141,7 +164,9 @@ impl SharedDevice {
         if self.link_state() != LinkState::Gone {
             self.end_queue_ports()?;
         }
+        let ended = end_given(&self.steering);
         let closed = self.steering.close();
+        let closed = closed.and(ended);
         for &host_end in self.ports.keys() {
             stop_host_end(&mut self.requests, host_end);
         }
@@ -235,6 +260,7 @@ impl SharedDevice {
         let added = self.steering.add_client(number, made.host_end, policy);
         added.map_err(sharing)?;
         self.ports.insert(made.host_end, number);
+        self.note_ports();
         Ok(made)
     }
 
@@ -246,11 +272,13 @@ impl SharedDevice {
         if let Some(port) = self.queue_ports.get(number) {
             end_port(&self.link, &mut self.steering, number, port)?;
             self.queue_ports.remove(number);
+            self.end_protection(number);
             return Ok(None);
         }
         let end = self.host_end_of(number).map_err(SharingError::Open)?;
         self.steering.remove_client(number)?;
         self.ports.retain(|_, port| *port != number);
+        self.end_protection(number);
         if let Some(end) = &end {
             stop_host_end(&mut self.requests, end.ifindex);
         }
@@ -268,6 +296,7 @@ impl SharedDevice {
             }
             stays
         });
+        self.end_protection(number);
         Ok(())
     }
 
@@ -355,12 +384,15 @@ impl SharedDevice {
             self.events.push_back(event);
         }
         self.mapper.poll();
-        let events = &mut self.events;
+        let (events, protection) = (&mut self.events, &self.protection);
         self.icmp.poll(|report| match report {
             Report::Segment(too_big) => events.push_back(DeviceEvent::TooBig(too_big)),
-            // Clients have no associations.
-            Report::Protected(_) => {}
+            Report::Protected(too_big) => {
+                let sender = protection.as_ref().and_then(|all| all.sender_of(&too_big));
+                events.extend(sender.map(|port| DeviceEvent::ProtectedTooBig(port, too_big)));
+            }
         });
+        self.follow_protection(now);
     }
 
     /// Returns the next event.
@@ -371,7 +403,8 @@ impl SharedDevice {
     /// Returns how long [`poll`](Self::poll) can wait if no descriptor is readable: not at all if
     /// there are events, as after [`follow`](Self::follow) of an address of this host.
     pub fn timeout(&self) -> Option<Duration> {
-        if !self.events.is_empty() {
+        let protection = self.protection.as_ref();
+        if !self.events.is_empty() || protection.is_some_and(SharedProtection::is_due) {
             return Some(Duration::ZERO);
         }
         let now = Instant::from_nanos(clock());
@@ -382,6 +415,7 @@ impl SharedDevice {
             Some(self.program_at),
             looks,
             self.surroundings.next_timeout(),
+            protection.map(SharedProtection::next_timeout),
         ];
         let timers = timers.into_iter().flatten().map(|at| at.since(now));
         timers.chain(self.mapper.timeout()).min()
@@ -396,6 +430,7 @@ impl SharedDevice {
         ]
         .into_iter()
         .chain(self.icmp.fds())
+        .chain(self.protection.as_ref().map(AsFd::as_fd))
     }
 
     /// Looks whether the device has got queues on which it does not run the steering program.

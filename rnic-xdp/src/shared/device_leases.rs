@@ -32,8 +32,8 @@ impl SharedDevice {
             false => self.locals.vlans_of_listener(local)?,
         };
         let (socket, local) = self.locals.bind(local)?;
-        self.locals.check_listener(local, peers)?;
-        let leased = self.steer(port, (local, socket), &vlans, peers)?;
+        let is_protected = self.check_listener(port, local, peers)?;
+        let leased = self.steer(port, (local, socket, is_protected), &vlans, peers)?;
         self.place_listener(port, local)?;
         Ok(leased)
     }
@@ -96,9 +96,37 @@ impl SharedDevice {
             true => BTreeSet::from([0]),
             false => self.locals.vlans_of_connection(wanted)?,
         };
-        let bound = self.locals.bind(wanted)?;
+        let bound = self.bind_to_connect(port, remote, wanted, is_local)?;
         let leased = self.connect_from(port, remote, bound, &vlans)?;
         self.place_connection(port, remote, (wanted, leased), &vlans)
+    }
+
+    /// Binds a TCP port to connect from: one for what is protected, if a policy says that the
+    /// connection has to be.
+    fn bind_to_connect(
+        &self,
+        port: u32,
+        remote: SocketAddr,
+        wanted: SocketAddr,
+        is_local: bool,
+    ) -> Result<(OwnedFd, SocketAddr), NetError> {
+        let ports = match wanted.port() == 0 && !is_local {
+            true => self.protected_ports(port, wanted.ip(), remote),
+            false => Vec::new(),
+        };
+        if ports.is_empty() {
+            return self.locals.bind(wanted);
+        }
+        for number in ports {
+            match self.locals.bind(SocketAddr::new(wanted.ip(), number)) {
+                Err(NetError::InUse(_)) => {}
+                bound => return bound,
+            }
+        }
+        Err(other(
+            remote,
+            "all TCP ports are in use from which an IPsec policy lets this be protected",
+        ))
     }
 
     /// Leases a port that is bound to connect from.
@@ -109,13 +137,30 @@ impl SharedDevice {
         (socket, local): (OwnedFd, SocketAddr),
         vlans: &BTreeSet<u16>,
     ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        self.locals.check_connection(local, remote)?;
-        self.steer(port, (local, socket), vlans, &Peers::all())
+        let is_protected = self.check_connection_of(port, local, remote)?;
+        if is_protected && self.is_of_this_host(remote.ip()) {
+            return Err(other(
+                remote,
+                "what goes to this host is not protected; choose a TCP port that is not `protected` (rnicd.toml)",
+            ));
+        }
+        self.steer(port, (local, socket, is_protected), vlans, &Peers::all())
     }
 
-    /// Fails if an IPsec policy of the host protects a connection.
-    pub fn check_connection(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
-        self.locals.check_connection(local, remote)
+    /// Fails if an IPsec policy of the host protects a connection of a port, and nothing does that.
+    pub fn check_connection(
+        &self,
+        port: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<(), NetError> {
+        let protection = self.protection.as_ref();
+        if protection.is_some_and(|all| all.protects(port, local.port())) {
+            // What is not protected does not come this far.
+            return Ok(());
+        }
+        self.locals.check_connection(local, remote)?;
+        self.check_unprotected(local, remote)
     }
 
     /// Returns how many peers leases are limited to, each with the port that has it:
@@ -128,13 +173,16 @@ impl SharedDevice {
     fn steer(
         &mut self,
         port: u32,
-        (local, socket): (SocketAddr, OwnedFd),
+        (local, socket, is_protected): (SocketAddr, OwnedFd, bool),
         vlans: &BTreeSet<u16>,
         peers: &Peers,
     ) -> Result<(SocketAddr, OwnedFd), NetError> {
         disarm_reservation(&socket, local)?;
         for (done, &vlan) in vlans.iter().enumerate() {
-            let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
+            let entry = Entry { local, vlan };
+            let added = self
+                .steering
+                .add_lease_for(port, &entry, peers, is_protected);
             let Err(error) = added else {
                 continue;
             };
@@ -147,6 +195,7 @@ impl SharedDevice {
                 error => other(local, error),
             });
         }
+        self.note_lease(port, local);
         Ok((local, socket))
     }
 
@@ -167,6 +216,7 @@ impl SharedDevice {
         for (_, entry) in leases.filter(|(of, _)| *of == port) {
             self.steering.remove_lease(port, &entry)?;
         }
+        self.note_lease(port, local);
         Ok(())
     }
 }

@@ -133,6 +133,7 @@ impl SharedDevice {
                 self.link.name
             );
         }
+        self.end_protection(number);
         self.say_ended(number);
     }
 

@@ -4,11 +4,13 @@ mod device;
 mod device_host;
 mod device_leases;
 mod device_news;
+mod device_protection;
 mod device_queues;
 mod holders;
 mod host_end;
 mod host_ends;
 mod programs;
+mod protection;
 mod queue_ports;
 mod reservation;
 mod surroundings;
@@ -22,5 +24,6 @@ pub use programs::{
     ClientPeers, ClientPolicy, Count, LAYOUT, PoliceCounters, SharedClient, SharedSteering,
     SharingError, police_skeleton, port_skeleton,
 };
+pub use protection::{MayProtect, PortAssociation, PortProtection};
 pub use queue_ports::QueuePort;
 pub use unshare::unshare;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::host_end::remove_host_end;
 use super::programs::{SharedClient, SharedSteering, SharingError};
+use super::protection::end_given;
 use super::queue_ports::{QueuePort, end_port, has_socket};
 use crate::device::error::OpenError;
 use crate::device::netlink::{Link, RouteSocket, link_by_index, link_by_name};
@@ -32,6 +33,7 @@ pub fn unshare(
                     }
                 }
             }
+            end_given(&steering)?;
             steering.close()?;
         }
         // The program went with the device.

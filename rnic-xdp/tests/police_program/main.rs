@@ -8,6 +8,7 @@ mod headers;
 mod host;
 mod oracle;
 mod program;
+mod protected;
 mod rate;
 mod refusals;
 mod sources;

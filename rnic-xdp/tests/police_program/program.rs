@@ -253,7 +253,7 @@ impl Rig<'_> {
     }
 }
 
-fn octets(address: IpAddr) -> ([u8; 16], u8) {
+pub(crate) fn octets(address: IpAddr) -> ([u8; 16], u8) {
     match address {
         IpAddr::V4(address) => {
             let mut octets = [0; 16];
@@ -267,8 +267,18 @@ fn octets(address: IpAddr) -> ([u8; 16], u8) {
 /// Runs a test with the loaded program, a host with addresses, and two clients with leases and
 /// devices.
 pub(crate) fn with_rig(body: impl FnOnce(&Rig<'_>)) {
+    with_program(false, body);
+}
+
+/// The same, where clients may have associations of ESP.
+pub(crate) fn with_esp_rig(body: impl FnOnce(&Rig<'_>)) {
+    with_program(true, body);
+}
+
+fn with_program(esp: bool, body: impl FnOnce(&Rig<'_>)) {
     let mut object = MaybeUninit::uninit();
-    let open = PoliceSkelBuilder::default().open(&mut object).unwrap();
+    let mut open = PoliceSkelBuilder::default().open(&mut object).unwrap();
+    open.maps.rodata_data.as_deref_mut().unwrap().police_esp = esp.into();
     let rig = Rig {
         skeleton: open.load().unwrap(),
     };

@@ -6,5 +6,6 @@ mod headers;
 mod host;
 mod oracle;
 mod program;
+mod protected;
 mod shared;
 mod tapped;

@@ -21,7 +21,7 @@ pub(crate) const XDP_DROP: u32 = 1;
 pub(crate) const XDP_PASS: u32 = 2;
 pub(crate) const XDP_REDIRECT: u32 = 4;
 /// The number of counters.
-const VERDICTS: usize = 12;
+const VERDICTS: usize = 13;
 
 /// The program in the kernel, with a socket for queue 0.
 pub(crate) struct Rig<'obj> {
@@ -30,10 +30,14 @@ pub(crate) struct Rig<'obj> {
 }
 
 impl<'obj> Rig<'obj> {
-    fn load(object: &'obj mut MaybeUninit<libbpf_rs::OpenObject>, shared: bool) -> Self {
+    fn load(
+        object: &'obj mut MaybeUninit<libbpf_rs::OpenObject>,
+        (shared, esp): (bool, bool),
+    ) -> Self {
         let mut open = SteerSkelBuilder::default().open(object).unwrap();
         let constants = open.maps.rodata_data.as_deref_mut().unwrap();
         constants.steer_shared = u32::from(shared);
+        constants.steer_esp = u32::from(esp);
         let skeleton = open.load().unwrap();
         for (vlan, macs) in links() {
             let link = [&macs.concat()[..], &1u32.to_ne_bytes()].concat();
@@ -297,15 +301,21 @@ fn key(local: SocketAddr, vlan: u16) -> [u8; 24] {
 
 /// Runs a test with the loaded program for one process, and a socket in its map.
 pub(crate) fn with_rig(body: impl FnOnce(&mut Rig<'_>) + Send) {
-    with_program(false, body);
+    with_program((false, false), body);
 }
 
 /// Runs a test with the loaded program for many clients, and a socket in its map.
 pub(crate) fn with_shared_rig(body: impl FnOnce(&mut Rig<'_>) + Send) {
-    with_program(true, body);
+    with_program((true, false), body);
 }
 
-fn with_program(shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send) {
+/// Runs a test with the loaded program for one process or many clients with associations of ESP,
+/// and a socket in its map.
+pub(crate) fn with_esp_rig(shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send) {
+    with_program((shared, true), body);
+}
+
+fn with_program(program: (bool, bool), body: impl FnOnce(&mut Rig<'_>) + Send) {
     let namespace = Namespace::new("prog").unwrap();
     namespace.run(|| {
         let (umem, _) = Umem::new(UmemConfig::default(), 16.try_into().unwrap(), false).unwrap();
@@ -317,7 +327,7 @@ fn with_program(shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send) {
         #[allow(unsafe_code)]
         let (_tx, rx, _rings) = unsafe { Socket::new(config, &umem, &interface, 0) }.unwrap();
         let mut object = MaybeUninit::uninit();
-        let mut rig = Rig::load(&mut object, shared);
+        let mut rig = Rig::load(&mut object, program);
         let fd = rx.fd().as_raw_fd();
         let sockets = &rig.skeleton.maps.steer_sockets;
         let slot = 0u32.to_ne_bytes();

@@ -21,7 +21,7 @@ fn on_queue(port: u32, queue: u32) -> u32 {
 }
 
 /// Connects the client with this port to a device: that of the loopback, which any namespace has.
-fn connect(rig: &Rig<'_>, client: u32) {
+pub(crate) fn connect(rig: &Rig<'_>, client: u32) {
     rig.allow(client, None);
     let device = [1u32, 0].map(u32::to_ne_bytes).concat();
     let devices = &rig.skeleton.maps.steer_devices;

@@ -8,6 +8,7 @@ mod value;
 
 use std::fmt;
 use std::fs;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,6 +96,9 @@ pub struct Device {
     pub mode: Option<Setting<ModeChoice>>,
     /// Whether it is shared although this host forwards, if that is said.
     pub forwarding: Option<Setting<Forwarding>>,
+    /// The number (`if_id`) of the host's IPsec policies and associations of which clients have
+    /// some, if that is said.
+    pub ipsec_if_id: Option<Setting<NonZeroU32>>,
 }
 
 /// What becomes of a device while this host forwards for others.
@@ -124,6 +128,7 @@ impl Device {
             shared: None,
             mode: None,
             forwarding: None,
+            ipsec_if_id: None,
         }
     }
 
@@ -284,7 +289,7 @@ impl Config {
                 "[[device]]",
                 table,
                 at,
-                &["name", "shared", "xdp_mode", "forwarding"],
+                &["name", "shared", "xdp_mode", "forwarding", "ipsec_if_id"],
             );
             self.take_device(reader, &table);
         }
@@ -363,6 +368,12 @@ impl Config {
             let name = value.as_str()?;
             known.into_iter().find(|known| known.name() == name)
         });
+        let form_of_number = "a number from 1 to 0xffffffff, such as 0x524e";
+        let ipsec_if_id = table.read(reader, "ipsec_if_id", form_of_number, |value| {
+            let number = value.as_integer()?;
+            let number = u32::from_str_radix(number.as_str(), number.radix()).ok()?;
+            NonZeroU32::new(number)
+        });
         let shared = table.read(reader, "shared", "true or false", DeValue::as_bool);
         let Some(name) = table.read(reader, "name", form, named) else {
             if table.get("name").is_none() {
@@ -389,6 +400,7 @@ impl Config {
             shared,
             mode,
             forwarding,
+            ipsec_if_id,
         });
     }
 }
@@ -534,6 +546,10 @@ impl fmt::Display for Config {
             let forwarding = device.forwarding();
             write!(f, "forwarding = {}", toml_string(forwarding.value.name()))?;
             forwarding.origin.end_line(f)?;
+            if let Some(number) = &device.ipsec_if_id {
+                write!(f, "ipsec_if_id = {:#x}", number.value)?;
+                number.origin.end_line(f)?;
+            }
         }
         f.write_str("\n[defaults]\n")?;
         self.defaults.fmt(f)?;

@@ -19,6 +19,8 @@ pub struct Limits {
     pub frames: Setting<Count>,
     /// The TCP ports on which it may listen.
     pub listen: Setting<TcpPorts>,
+    /// The TCP ports that it has for what the host's IPsec policies protect, and for nothing else.
+    pub protected: Setting<TcpPorts>,
     /// The most listeners.
     pub listeners: Setting<Count>,
     /// The most TCP ports to connect from.
@@ -46,6 +48,7 @@ impl Default for Limits {
             // Of four ports as `InterfaceConfig` makes them by default.
             frames: Setting::built_in(Count(32_768)),
             listen: Setting::built_in(TcpPorts(vec![7174..=7174, 18500..=19999])),
+            protected: Setting::built_in(TcpPorts(Vec::new())),
             listeners: Setting::built_in(Count(64)),
             connections: Setting::built_in(Count(1024)),
             rate: Setting::built_in(Rate(Some(1_000_000_000))),
@@ -70,6 +73,7 @@ impl Limits {
             ports: or(&rule.ports, self.ports),
             frames: or(&rule.frames, self.frames),
             listen: or(&rule.listen, self.listen),
+            protected: or(&rule.protected, self.protected),
             listeners: or(&rule.listeners, self.listeners),
             connections: or(&rule.connections, self.connections),
             rate: or(&rule.rate, self.rate),
@@ -99,6 +103,8 @@ pub struct Rule {
     pub frames: Option<Setting<Count>>,
     /// See [`Limits::listen`].
     pub listen: Option<Setting<TcpPorts>>,
+    /// See [`Limits::protected`].
+    pub protected: Option<Setting<TcpPorts>>,
     /// See [`Limits::listeners`].
     pub listeners: Option<Setting<Count>>,
     /// See [`Limits::connections`].
@@ -121,6 +127,7 @@ impl From<Limits> for Rule {
             ports: Some(limits.ports),
             frames: Some(limits.frames),
             listen: Some(limits.listen),
+            protected: Some(limits.protected),
             listeners: Some(limits.listeners),
             connections: Some(limits.connections),
             rate: Some(limits.rate),
@@ -133,12 +140,13 @@ impl From<Limits> for Rule {
 
 impl Rule {
     /// The keys of a rule.
-    pub(super) const KEYS: [&'static str; 11] = [
+    pub(super) const KEYS: [&'static str; 12] = [
         "devices",
         "queues",
         "ports",
         "frames",
         "listen",
+        "protected",
         "listeners",
         "connections",
         "rate",
@@ -154,6 +162,7 @@ impl Rule {
             ports: table.value(reader, "ports"),
             frames: table.value(reader, "frames"),
             listen: table.value(reader, "listen"),
+            protected: table.value(reader, "protected"),
             listeners: table.value(reader, "listeners"),
             connections: table.value(reader, "connections"),
             rate: table.value(reader, "rate"),
@@ -169,7 +178,7 @@ impl Rule {
             "devices" => Devices::toml(words),
             "queues" => Queues::toml(words),
             "ports" | "frames" | "listeners" | "connections" => Count::toml(words),
-            "listen" => TcpPorts::toml(words),
+            "listen" | "protected" => TcpPorts::toml(words),
             "rate" => Rate::toml(words),
             "peers" => AllowedPeers::toml(words),
             "hugepages" => Memory::toml(words),
@@ -186,6 +195,7 @@ impl Rule {
             ports: self.ports.or(other.ports),
             frames: self.frames.or(other.frames),
             listen: self.listen.or(other.listen),
+            protected: self.protected.or(other.protected),
             listeners: self.listeners.or(other.listeners),
             connections: self.connections.or(other.connections),
             rate: self.rate.or(other.rate),
@@ -203,6 +213,7 @@ impl Rule {
             "ports" => self.ports = None,
             "frames" => self.frames = None,
             "listen" => self.listen = None,
+            "protected" => self.protected = None,
             "listeners" => self.listeners = None,
             "connections" => self.connections = None,
             "rate" => self.rate = None,
@@ -239,6 +250,7 @@ impl Rule {
             ports: most(self.ports, other.ports),
             frames: most(self.frames, other.frames),
             listen: most(self.listen, other.listen),
+            protected: most(self.protected, other.protected),
             listeners: most(self.listeners, other.listeners),
             connections: most(self.connections, other.connections),
             rate: most(self.rate, other.rate),
@@ -270,6 +282,7 @@ impl fmt::Display for Rule {
         line(f, "ports", &self.ports)?;
         line(f, "frames", &self.frames)?;
         line(f, "listen", &self.listen)?;
+        line(f, "protected", &self.protected)?;
         line(f, "listeners", &self.listeners)?;
         line(f, "connections", &self.connections)?;
         line(f, "rate", &self.rate)?;

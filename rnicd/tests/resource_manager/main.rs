@@ -68,6 +68,46 @@ fn nobody_gets_more_than_its_share() {
     assert!(again.any(|answer| matches!(answer, Answer::Port(_))));
 }
 
+fn numbers(port: u32) -> Ask {
+    Ask::TakeNumbers {
+        port,
+        spi: 0x1001,
+        destination: "10.77.0.2".parse().unwrap(),
+    }
+}
+
+fn acquire(port: u32) -> Ask {
+    let [local, remote] = ["10.77.0.1", "10.77.0.2"].map(|end| end.parse().unwrap());
+    Ask::Acquire {
+        port,
+        request: 1,
+        local,
+        remote,
+    }
+}
+
+/// Each of these costs rnicd calls of the kernel, or key managers their work.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn who_asks_for_protection_without_end_has_to_wait() {
+    let rnicd = Rnicd::start("protection");
+    let mut client = rnicd.client();
+    let (grant, _of_client) = client.open();
+    let mut asked = |ask: fn(u32) -> Ask, why: &str| {
+        let began = std::time::Instant::now();
+        for _ in 0..320 {
+            let refused = client.is_refused(ask(grant.port), Reason::Other);
+            assert!(refused.contains(why), "{refused}");
+        }
+        began.elapsed().as_millis()
+    };
+    // A user has 128 at once, and 256 in a second. Behind the last one nobody waits here.
+    let numbers = asked(numbers, "no sequence numbers of SPI 0x00001001");
+    assert!(numbers >= 1000 * (320 - 1 - 128) / 256, "{numbers} ms");
+    let both = numbers + asked(acquire, "does not follow the next hop");
+    assert!(both >= 1000 * (640 - 1 - 128) / 256, "{both} ms");
+}
+
 /// Two connections of one user are as strange to each other as those of two users.
 // rfc: 5040-118, 5041-96, 5042-4 the resource manager assumes no trust
 #[test]
@@ -99,6 +139,8 @@ fn a_client_gets_nothing_of_another() {
             source: None,
             destination,
         },
+        numbers(port),
+        acquire(port),
         adopt(Token::random().unwrap()),
     ] {
         let why = stranger.is_refused(ask, Reason::NotPermitted);

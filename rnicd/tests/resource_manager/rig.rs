@@ -302,7 +302,7 @@ impl Client {
 
     pub(crate) fn lease(&mut self, ask: Ask) -> SocketAddr {
         match self.ask(ask) {
-            (Answer::Lease { local }, _) => local,
+            (Answer::Lease { local, .. }, _) => local,
             (other, _) => panic!("{other:?}"),
         }
     }

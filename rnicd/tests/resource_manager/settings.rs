@@ -1,12 +1,14 @@
 //! What an administrator sets while rnicd runs.
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rnic_manager::Administrator;
 use rnic_manager::protocol::{Answer, Ask, Change, Reason};
 
-use crate::rig::{Rnicd, port_of_frames};
+use crate::rig::{Rnicd, SOON, port_of_frames};
 
 impl Rnicd {
     /// The file of what was set.
@@ -231,6 +233,35 @@ fn a_device_is_shared_no_more_until_it_is_added_again() {
     rnicd.must(set("xdp_mode default", true));
     assert!(rnicd.administrator().ports().unwrap().is_empty());
     assert!(!rnicd.set().exists());
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+#[cfg_attr(all(root, not(ipsec)), ignore = "needs a kernel with IPsec")]
+fn another_number_of_associations_waits_until_nobody_has_a_port() {
+    let rnicd = Rnicd::start("if-id");
+    let file = rnicd.scratch.path("rnicd.toml");
+    let rules = fs::read_to_string(&file).unwrap();
+    let number = |number: u32| {
+        let device = format!("name = \"nic\"\nipsec_if_id = {number}");
+        let rules = rules.replacen("name = \"nic\"", &device, 1);
+        let rule = "[[user]]\nuid = 0\nprotected = [7471]\n";
+        fs::write(&file, format!("{rules}\n{rule}")).unwrap();
+        rnicd.reload();
+        rnicd.client().open()
+    };
+    let (grant, of_first) = number(7);
+    assert_eq!(grant.ipsec_if_id, NonZeroU32::new(7));
+    // A client is told what holds, not what is configured.
+    let (grant, of_second) = number(8);
+    assert_eq!(grant.ipsec_if_id, NonZeroU32::new(7));
+    drop([of_first, of_second]);
+    let until = Instant::now() + SOON;
+    while !rnicd.administrator().ports().unwrap().is_empty() {
+        assert!(Instant::now() < until, "the ports do not end");
+    }
+    let (grant, _port) = number(8);
+    assert_eq!(grant.ipsec_if_id, NonZeroU32::new(8));
 }
 
 #[test]

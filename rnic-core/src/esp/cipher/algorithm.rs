@@ -3,6 +3,7 @@
 use core::fmt;
 use core::hash::BuildHasher;
 
+use ring::digest::{SHA256, digest};
 use zeroize::Zeroizing;
 
 /// What protects packets.
@@ -25,6 +26,35 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::AesGcm,
+        Self::ChaCha20Poly1305,
+        Self::AesGmac,
+        Self::AesCbcHmacSha256,
+        Self::AesCbcHmacSha1,
+        Self::NullHmacSha256,
+        Self::NullHmacSha1,
+    ];
+
+    /// Returns the one with a name, as [`name`](Self::name) has it.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == name)
+    }
+
+    /// Returns its name, of the kernel's names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AesGcm => "rfc4106(gcm(aes))",
+            Self::ChaCha20Poly1305 => "rfc7539esp(chacha20,poly1305)",
+            Self::AesGmac => "rfc4543(gcm(aes))",
+            Self::AesCbcHmacSha256 => "cbc(aes) hmac(sha256)",
+            Self::AesCbcHmacSha1 => "cbc(aes) hmac(sha1)",
+            Self::NullHmacSha256 => "ecb(cipher_null) hmac(sha256)",
+            Self::NullHmacSha1 => "ecb(cipher_null) hmac(sha1)",
+        }
+    }
+
     /// Returns whether a nonce that is used twice under one key breaks it, and the nonces are
     /// sequence numbers.
     pub fn counts_nonces(self) -> bool {
@@ -35,15 +65,7 @@ impl Algorithm {
 impl fmt::Display for Algorithm {
     /// Formats it by the kernel's names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AesGcm => "rfc4106(gcm(aes))",
-            Self::ChaCha20Poly1305 => "rfc7539esp(chacha20,poly1305)",
-            Self::AesGmac => "rfc4543(gcm(aes))",
-            Self::AesCbcHmacSha256 => "cbc(aes) hmac(sha256)",
-            Self::AesCbcHmacSha1 => "cbc(aes) hmac(sha1)",
-            Self::NullHmacSha256 => "ecb(cipher_null) hmac(sha256)",
-            Self::NullHmacSha1 => "ecb(cipher_null) hmac(sha1)",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -66,6 +88,11 @@ impl Keys {
         }
     }
 
+    /// Returns both keys, for the process of who may have them.
+    pub fn octets(&self) -> (&[u8], &[u8]) {
+        (&self.encryption, &self.integrity)
+    }
+
     /// Returns whether all octets of a key are zero, which no key manager negotiates: the kernel
     /// hides keys so in its lockdown for confidentiality.
     pub fn are_hidden(&self) -> bool {
@@ -75,11 +102,23 @@ impl Keys {
 
     /// Returns a fingerprint of the key that numbers are used under.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> u64 {
-        let key = match self.encryption.is_empty() {
+        hasher.hash_one(self.of_numbers())
+    }
+
+    /// Returns a fingerprint of it that is the same in each process. It says so little of the key
+    /// that root may see it.
+    pub fn print(&self) -> u32 {
+        let digest = digest(&SHA256, self.of_numbers());
+        let first = digest.as_ref().first_chunk();
+        first.map_or(0, |octets| u32::from_be_bytes(*octets))
+    }
+
+    /// Returns the key that numbers are used under.
+    fn of_numbers(&self) -> &[u8] {
+        match self.encryption.is_empty() {
             true => &self.integrity,
             false => &self.encryption,
-        };
-        hasher.hash_one(key.as_slice())
+        }
     }
 
     /// Returns whether both have a key in common.
@@ -103,4 +142,21 @@ pub struct UnusableKey {
     pub algorithm: Algorithm,
     /// Bits of the key, with the salt of an AEAD.
     pub bits: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_tells_keys_apart_in_each_process() {
+        let keys = |encryption: &[u8], integrity: &[u8]| {
+            Keys::new(encryption.to_vec(), integrity.to_vec()).print()
+        };
+        // The first octets of SHA-256 of "abc" (FIPS 180-2, appendix B.1).
+        assert_eq!(keys(b"abc", b""), 0xba78_16bf);
+        assert_eq!(keys(b"", b"abc"), 0xba78_16bf);
+        assert_eq!(keys(b"abc", b"other"), 0xba78_16bf);
+        assert_ne!(keys(b"abd", b""), 0xba78_16bf);
+    }
 }

@@ -17,7 +17,7 @@ use super::zero_copy::{ZeroCopy, zero_copy_layout};
 use crate::device::drivers::Driver;
 use crate::device::error::OpenError;
 use crate::device::netlink::{Generic, Link, RouteSocket, addresses, rx_queues};
-use crate::device::protection::HostProtection;
+use crate::device::protection::{HostProtection, Own};
 use crate::device::queue_choice::worker_of;
 use crate::device::steering::{Mode, Steering};
 
@@ -139,11 +139,11 @@ impl OpenDevice {
     }
 
     /// Returns what protects its frames, if that is wanted.
-    pub(crate) fn protection(&self) -> Result<Option<HostProtection>, OpenError> {
+    pub(crate) fn protection(&self) -> Result<Option<HostProtection<Own>>, OpenError> {
         let Some(if_id) = self.config.ipsec_if_id else {
             return Ok(None);
         };
-        HostProtection::open(&self.link, if_id, &self.steering).map(Some)
+        HostProtection::open_own(&self.link, if_id, &self.steering).map(Some)
     }
 
     pub(crate) fn config(&self) -> &InterfaceConfig {

@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rnic_core::esp::RequiredPorts;
+
 use super::report::InterfaceReport;
 use super::rx::RxRing;
 use super::shape::PortShape;
@@ -21,6 +23,7 @@ pub struct GrantedPort {
     pub(super) statistics: InterfaceStatistics,
     pub(super) partial_checksums: bool,
     pub(super) crc_optional: bool,
+    pub(super) required: Option<RequiredPorts>,
 }
 
 impl GrantedPort {
@@ -49,6 +52,12 @@ impl GrantedPort {
             statistics: InterfaceStatistics::new([Arc::downgrade(&counted)].into_iter()),
             partial_checksums,
             crc_optional,
+            required: None,
         })
+    }
+
+    /// Lets its frames be protected. These local ports speak protected or not at all.
+    pub(crate) fn protected(self, required: Option<RequiredPorts>) -> Self {
+        Self { required, ..self }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use rnic_core::esp::RequiredPorts;
 use tracing::debug;
 
 use crate::device::error::OpenError;
@@ -86,10 +87,11 @@ enum Behind {
     Device(Arc<OpenDevice>),
     /// A port that the manager of the device has granted.
     Grant {
-        report: InterfaceReport,
+        report: Box<InterfaceReport>,
         statistics: InterfaceStatistics,
         partial_checksums: bool,
         crc_optional: bool,
+        required: Option<RequiredPorts>,
     },
 }
 
@@ -173,10 +175,11 @@ impl XdpInterface {
             shared: Arc::new(Shared {
                 control,
                 behind: Behind::Grant {
-                    report: port.report,
+                    report: Box::new(port.report),
                     statistics: port.statistics,
                     partial_checksums: port.partial_checksums,
                     crc_optional: port.crc_optional,
+                    required: port.required,
                 },
             }),
         }
@@ -231,6 +234,14 @@ impl XdpInterface {
         match &self.shared.behind {
             Behind::Device(_) => false,
             Behind::Grant { crc_optional, .. } => !crc_optional,
+        }
+    }
+
+    /// Returns the local ports that speak protected or not at all, if anything is protected here.
+    pub(crate) fn required_ports(&self) -> Option<&RequiredPorts> {
+        match &self.shared.behind {
+            Behind::Device(device) => device.required_ports(),
+            Behind::Grant { required, .. } => required.as_ref(),
         }
     }
 

@@ -172,6 +172,15 @@ impl Spent {
     pub(crate) fn reaches(self, limit: Self) -> bool {
         self.octets >= limit.octets || self.packets >= limit.packets
     }
+
+    /// Returns as much of it as does not reach a limit.
+    pub(crate) fn below(self, limit: Self) -> Self {
+        let below = |spent: u64, limit: u64| spent.min(limit.saturating_sub(1));
+        Self {
+            octets: below(self.octets, limit.octets),
+            packets: below(self.packets, limit.packets),
+        }
+    }
 }
 
 /// An association of the kernel.
@@ -449,6 +458,18 @@ impl AssociationSocket {
         told.map(drop)
     }
 
+    /// Ends an association, as if it had reached its limits. One that is gone has ended.
+    pub(crate) fn end(&mut self, known: &Association) -> Result<(), NetlinkError> {
+        match self.expire(known, true) {
+            Err(NetlinkError::Refused { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) =>
+            {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
     /// Returns what has happened since the last call.
     pub(crate) fn news(&mut self) -> io::Result<News> {
         let notifications = self.news.notifications();
@@ -489,4 +510,4 @@ impl AsFd for AssociationSocket {
 mod acquire;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,5 +1,6 @@
 //! Policies of the kernel as demands that rnic meets itself.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use nix::libc;
@@ -66,7 +67,43 @@ impl Policy {
     }
 }
 
+/// What a policy selects that can use associations in some name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selected {
+    /// Nothing but TCP.
+    pub(crate) tcp_alone: bool,
+    /// It may go in the clear, too (`level use`).
+    pub(crate) optional: bool,
+    /// By addresses and ports.
+    pub(crate) selector: Selector,
+    /// The policy, in words.
+    pub(crate) words: String,
+}
+
 impl Policies {
+    /// Returns what is selected by the policies that can use associations, by the request in the
+    /// name of which those were negotiated.
+    pub(crate) fn by_request(&self) -> BTreeMap<u32, Vec<Selected>> {
+        let mut found: BTreeMap<u32, Vec<Selected>> = BTreeMap::new();
+        for policy in &self.0 {
+            let layers = match &policy.action {
+                Action::Protect(layers) => layers.as_slice(),
+                Action::Pass | Action::Block => &[],
+            };
+            let demanded = layers.iter().map(|layer| (layer.request, false));
+            let optional = policy.optional.iter().map(|request| (*request, true));
+            for (request, optional) in demanded.chain(optional) {
+                found.entry(request).or_default().push(Selected {
+                    tcp_alone: policy.is_for_tcp_alone(),
+                    optional,
+                    selector: policy.selector(),
+                    words: policy.to_string(),
+                });
+            }
+        }
+        found
+    }
+
     /// Returns the policies, those with precedence first. One that lets through on a single link is
     /// left out: which link a packet leaves by is not asked, and in doubt it is protected.
     pub(crate) fn by_precedence(&self) -> Vec<&Policy> {

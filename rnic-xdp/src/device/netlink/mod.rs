@@ -22,7 +22,10 @@ mod veth;
 mod xdp;
 
 pub(crate) use address::{Address, addresses};
+#[cfg(test)]
+pub(crate) use association::tests::example_association;
 pub(crate) use association::{Association, AssociationSocket, Spent};
+pub(crate) use demand::Selected;
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
 pub use generic::link_speed;

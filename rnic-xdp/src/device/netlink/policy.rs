@@ -74,6 +74,8 @@ pub(crate) struct Policy {
     pub(super) index: u32,
     /// Main policies and sub policies apply both.
     kind: u8,
+    /// Of IP; 0 is all of them.
+    protocol: u8,
     pub(super) local: Prefix,
     pub(super) local_ports: Ports,
     pub(super) remote: Prefix,
@@ -83,6 +85,8 @@ pub(crate) struct Policy {
     /// The kernel's default for packets that no policy selects.
     is_default: bool,
     pub(super) action: Action,
+    /// The requests of what may protect it and need not (`level use`).
+    pub(super) optional: Vec<u32>,
 }
 
 /// Reads an address. Returns `None` for a family that is not IP.
@@ -102,21 +106,20 @@ fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
 }
 
 impl Policy {
-    /// Reads a policy that can apply to TCP connections of this host, and is of this xfrm interface,
-    /// of none if that is 0. Returns `None` for any other message.
+    /// Reads a policy that is of this xfrm interface, of none if that is 0. Returns `None` for any
+    /// other message.
     fn from_message(message: &Message, if_id: u32) -> Option<Self> {
         if message.kind != NEW_POLICY {
             return None;
         }
         let (raw, attributes) = message.split::<RawPolicy>()?;
         let selector = raw.selector;
-        // Policies of sockets and for forwarding, for other protocols, of other xfrm interfaces and
-        // for marked packets are not for ours, which have no mark.
+        // Policies of sockets and for forwarding, of other xfrm interfaces and for marked packets
+        // are not for ours, which have no mark.
         let [mark, _mask] = attributes.value::<[u32; 2]>(XFRMA_MARK).unwrap_or_default();
         let other_direction = !matches!(raw.direction, DIRECTION_IN | DIRECTION_OUT);
-        let other_protocol = !matches!(i32::from(selector.protocol), 0 | libc::IPPROTO_TCP);
         let of_other = attributes.value::<u32>(XFRMA_IF_ID).unwrap_or(0) != if_id;
-        if other_direction || other_protocol || of_other || mark != 0 {
+        if other_direction || of_other || mark != 0 {
             return None;
         }
         let source = prefix(selector.family, selector.source, selector.source_len)?;
@@ -137,6 +140,7 @@ impl Policy {
             priority: raw.priority,
             index: raw.index,
             kind: attributes.value(XFRMA_POLICY_TYPE).unwrap_or(0),
+            protocol: selector.protocol,
             local: local.0,
             local_ports: local.1,
             remote: remote.0,
@@ -144,6 +148,7 @@ impl Policy {
             link: u32::try_from(selector.link).ok().filter(|link| *link != 0),
             is_default: false,
             action: action(raw.action, attributes),
+            optional: optional(attributes),
         })
     }
 
@@ -164,6 +169,7 @@ impl Policy {
                     priority: u32::MAX,
                     index: 0,
                     kind: 0,
+                    protocol: 0,
                     local: Prefix::new(any, 0),
                     local_ports: Ports::ALL,
                     remote: Prefix::new(any, 0),
@@ -171,10 +177,21 @@ impl Policy {
                     link: None,
                     is_default: true,
                     action: Action::Block,
+                    optional: Vec::new(),
                 });
             }
         }
         blocks
+    }
+
+    /// Returns whether it can apply to TCP connections.
+    fn is_for_tcp(&self) -> bool {
+        matches!(i32::from(self.protocol), 0 | libc::IPPROTO_TCP)
+    }
+
+    /// Returns whether it can apply to nothing but TCP connections.
+    pub(super) fn is_for_tcp_alone(&self) -> bool {
+        i32::from(self.protocol) == libc::IPPROTO_TCP
     }
 
     pub(super) fn is_demand(&self) -> bool {
@@ -200,14 +217,22 @@ impl Policy {
     }
 }
 
+fn templates(attributes: Attributes<'_>) -> impl Iterator<Item = RawTemplate> {
+    let templates = attributes.get(XFRMA_TMPL).unwrap_or_default();
+    let templates = templates.chunks_exact(size_of::<RawTemplate>());
+    templates.filter_map(|octets| RawTemplate::read_from_bytes(octets).ok())
+}
+
+fn optional(attributes: Attributes<'_>) -> Vec<u32> {
+    let optional = templates(attributes).filter(|template| template.optional != 0);
+    optional.map(|template| template.request).collect()
+}
+
 fn action(action: u8, attributes: Attributes<'_>) -> Action {
     if action == ACTION_BLOCK {
         return Action::Block;
     }
-    let templates = attributes.get(XFRMA_TMPL).unwrap_or_default();
-    let templates = templates.chunks_exact(size_of::<RawTemplate>());
-    let demanded = templates
-        .filter_map(|octets| RawTemplate::read_from_bytes(octets).ok())
+    let demanded = templates(attributes)
         .filter(|template| template.optional == 0)
         .map(|template| Layer::new(&template));
     match demanded.collect::<Vec<_>>() {
@@ -267,6 +292,12 @@ impl fmt::Display for Policy {
 pub(crate) struct Policies(pub(super) Vec<Policy>);
 
 impl Policies {
+    /// Returns those that can apply to TCP connections.
+    pub(crate) fn for_tcp(mut self) -> Self {
+        self.0.retain(Policy::is_for_tcp);
+        self
+    }
+
     /// Returns a policy that forbids an unprotected connection, if there is one. `links` are those
     /// that carry it.
     pub(crate) fn on_connection(
@@ -359,9 +390,14 @@ impl PolicySocket {
         }
     }
 
-    /// Reads all policies that are of this xfrm interface: of none if that is 0, with the kernel's
-    /// default for what they do not select.
+    /// Reads all policies that can apply to TCP connections of this host, and are of this xfrm
+    /// interface: of none if that is 0, with the kernel's default for what they do not select.
     pub(crate) fn read(&mut self, if_id: u32) -> Result<Policies, NetlinkError> {
+        Ok(self.read_all(if_id)?.for_tcp())
+    }
+
+    /// The same, with policies for other protocols.
+    pub(crate) fn read_all(&mut self, if_id: u32) -> Result<Policies, NetlinkError> {
         let doing = "list the IPsec policies";
         let messages = self.0.request(doing, ReplyMode::Dump, |flags| {
             // `struct xfrm_userpolicy_id`: all of them.

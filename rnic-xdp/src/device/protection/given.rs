@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rnic_core::esp::{Change, InboundSa, Keys, OutboundSa, Sa, USUAL_WINDOW, Window};
 
-use super::HostProtection;
+use super::{HostProtection, Own};
 
 /// Network devices, with the associations that were given for them.
 static GIVEN: Mutex<Vec<(String, Sa, Keys)>> = Mutex::new(Vec::new());
@@ -17,22 +17,24 @@ pub fn give_association(netdev: &str, sa: Sa, keys: Keys) {
     given.push((netdev.to_owned(), sa, keys));
 }
 
-impl HostProtection {
+impl HostProtection<Own> {
     /// Begins to use the associations that were given for its device.
-    pub(super) fn add_given(&mut self) {
+    pub(super) fn with_given(mut self) -> Self {
         let given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = given.iter().filter(|(name, ..)| *name == self.netdev);
         for (_, sa, keys) in here {
+            let Own { steered, changes } = &mut self.uses;
             if self.own.contains(&sa.source) {
                 let made = OutboundSa::new(sa.clone(), keys, 0).expect("its keys are usable");
-                self.changes.push_back(Change::Outbound(Box::new(made)));
-                self.changes.push_back(Change::Numbers(sa.id, 1..1 << 63));
+                changes.push_back(Change::Outbound(Box::new(made)));
+                changes.push_back(Change::Numbers(sa.id, 1..1 << 63));
             } else {
                 let window = Window::new(USUAL_WINDOW, sa.extended, 0);
                 let made = InboundSa::new(sa.clone(), keys, window).expect("its keys are usable");
-                self.steered.add(sa.id).expect("its packets can be steered");
-                self.changes.push_back(Change::Inbound(Box::new(made)));
+                steered.add(sa.id).expect("its packets can be steered");
+                changes.push_back(Change::Inbound(Box::new(made)));
             }
         }
+        self
     }
 }

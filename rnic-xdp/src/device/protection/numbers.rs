@@ -93,23 +93,24 @@ impl NumberLock {
         Err(format!("another process holds the lock in {ROOT}"))
     }
 
-    /// Takes a block of numbers.
+    /// Takes a block of numbers. Returns `None` if there are none left.
     pub(super) fn take(
         &self,
         socket: &mut AssociationSocket,
         known: &Association,
-    ) -> Result<Range<u64>, String> {
+    ) -> Result<Option<Range<u64>>, String> {
         self.with(|| {
             let now = socket.read_again(known).map_err(|why| why.to_string())?;
             let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
             let taken = taken.up_to(known);
-            let block = block(now.sent.max(*taken), now.extended)
-                .ok_or("its numbers are used up; it must be replaced")?;
+            let Some(block) = block(now.sent.max(*taken), now.extended) else {
+                return Ok(None);
+            };
             let counters = (block.end - 1, now.received);
             let set = socket.set_counters(&now, counters, None);
             set.map_err(|why| why.to_string())?;
             *taken = block.end - 1;
-            Ok(block)
+            Ok(Some(block))
         })
     }
 

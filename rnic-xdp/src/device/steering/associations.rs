@@ -1,24 +1,78 @@
-//! The associations of ESP whose packets come to this process.
+//! The associations of ESP whose packets the steering program takes, and those that clients of a
+//! shared device send with.
 
 use std::io;
+use std::net::IpAddr;
 
 use aya::maps::{HashMap, MapData};
 use rnic_core::esp::SaId;
 
-use super::layout::{AssociationOctets, association};
+use super::layout::{
+    AssociationOctets, OWN_SOCKETS, UseOctets, UsedAssociation, association, association_of,
+};
 use super::maps::io_error;
 
-/// The steered associations of a device.
-pub(crate) struct SteeredAssociations(pub(super) HashMap<MapData, AssociationOctets, u32>);
+/// Who has an association.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    /// The port of a client.
+    pub(crate) port: u32,
+    /// A fingerprint of the key.
+    pub(crate) print: u32,
+    /// The sender. What comes from others is not counted, and is not sent.
+    pub(crate) source: Option<IpAddr>,
+}
+
+/// A map of associations, with who has them.
+pub(crate) struct SteeredAssociations(pub(super) HashMap<MapData, AssociationOctets, UseOctets>);
 
 impl SteeredAssociations {
-    /// Steers the packets of an association here.
-    pub(crate) fn add(&mut self, id: SaId) -> io::Result<()> {
-        self.0.insert(association(id), 1, 0).map_err(io_error)
+    /// Takes over a map.
+    pub(crate) fn new(map: HashMap<MapData, AssociationOctets, UseOctets>) -> Self {
+        Self(map)
     }
 
-    /// Leaves the packets of an association to the kernel.
+    /// Steers the packets of an association to the sockets of this process.
+    pub(crate) fn add(&mut self, id: SaId) -> io::Result<()> {
+        self.insert(id, UsedAssociation::new(OWN_SOCKETS, 0, None))
+    }
+
+    /// Gives an association to a client.
+    pub(crate) fn add_for(&mut self, holder: Holder, id: SaId) -> io::Result<()> {
+        let Holder {
+            port,
+            print,
+            source,
+        } = holder;
+        self.insert(id, UsedAssociation::new(port, print, source))
+    }
+
+    fn insert(&mut self, id: SaId, used: UsedAssociation) -> io::Result<()> {
+        let octets = used.octets();
+        self.0.insert(association(id), octets, 0).map_err(io_error)
+    }
+
+    /// Leaves the packets of an association to the kernel, or takes it from its client.
     pub(crate) fn remove(&mut self, id: SaId) -> io::Result<()> {
         self.0.remove(&association(id)).map_err(io_error)
+    }
+
+    /// Returns what was done with an association: packets, and octets of their frames.
+    pub(crate) fn used(&self, id: SaId) -> io::Result<(u64, u64)> {
+        let octets = self.0.get(&association(id), 0).map_err(io_error)?;
+        let used = UsedAssociation::read(octets);
+        Ok((used.packets, used.octets))
+    }
+
+    /// Lists all.
+    pub(crate) fn list(&self) -> io::Result<Vec<(SaId, UsedAssociation)>> {
+        let mut found = Vec::new();
+        for each in self.0.iter() {
+            let (key, octets) = each.map_err(io_error)?;
+            if let Some(id) = association_of(&key) {
+                found.push((id, UsedAssociation::read(octets)));
+            }
+        }
+        Ok(found)
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use rnic_core::engine::Prefix;
 use rnic_core::esp::SaId;
 use rnic_core::wire::ethernet::MacAddr;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const IPV4: u8 = 4;
 const IPV6: u8 = 6;
@@ -52,6 +53,60 @@ pub(crate) fn association(id: SaId) -> AssociationOctets {
     octets
 }
 
+/// Returns the association of a key. Returns `None` for an unknown family.
+pub(crate) fn association_of(key: &AssociationOctets) -> Option<SaId> {
+    let [a, b, c, d, ..] = *key;
+    let destination = match u32::from_ne_bytes(key[20..].try_into().ok()?) {
+        4 => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+        6 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&key[..16]).ok()?)),
+        _ => return None,
+    };
+    let spi = u32::from_be_bytes(key[16..20].try_into().ok()?);
+    Some(SaId { spi, destination })
+}
+
+/// `struct steer_sa_use`: who has an association, and what was done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct UsedAssociation {
+    /// That of a client, or of this process ([`OWN_SOCKETS`]).
+    pub(crate) port: u32,
+    /// A fingerprint of its key.
+    pub(crate) print: u32,
+    source: [u8; 16],
+    pub(crate) packets: u64,
+    /// Octets of whole frames.
+    pub(crate) octets: u64,
+}
+
+/// The octets of a value in the maps of associations.
+pub(crate) type UseOctets = [u8; 40];
+
+impl UsedAssociation {
+    /// Makes one with which nothing was done.
+    pub(crate) fn new(port: u32, print: u32, source: Option<IpAddr>) -> Self {
+        let mut octets = [0; 16];
+        if let Some(source) = source {
+            octets.copy_from_slice(&address(source)[..16]);
+        }
+        Self {
+            port,
+            print,
+            source: octets,
+            packets: 0,
+            octets: 0,
+        }
+    }
+
+    pub(crate) fn octets(self) -> UseOctets {
+        transmute!(self)
+    }
+
+    pub(crate) fn read(octets: UseOctets) -> Self {
+        transmute!(octets)
+    }
+}
+
 /// The words of a value in the map of entries: which peers, and the port of the client.
 pub(crate) type TargetWords = [u32; 2];
 
@@ -66,6 +121,19 @@ pub(crate) const OWN_SOCKETS: u32 = 0;
 /// it is that of the port.
 const QUEUE_SHIFT: u32 = 16;
 
+/// Set in that word if nothing goes there or comes from there unprotected.
+const PROTECTED: u32 = 1 << 31;
+
+/// Returns the word for a port of a client to which nothing goes unprotected.
+pub(crate) fn protected_recipient(port: u32) -> u32 {
+    port | PROTECTED
+}
+
+/// Returns whether nothing goes unprotected to the port in such a word.
+pub(crate) fn is_protected(recipient: u32) -> bool {
+    recipient & PROTECTED != 0
+}
+
 /// Returns the word for a port of a client, which may be a hardware queue of the device.
 pub(crate) fn recipient(port: u32, queue: Option<u32>) -> u32 {
     port | queue.map_or(0, |queue| (queue + 1) << QUEUE_SHIFT)
@@ -78,7 +146,7 @@ pub(crate) fn port_in(recipient: u32) -> u32 {
 
 /// Returns whether the port in such a word is a hardware queue.
 pub(crate) fn is_queue(recipient: u32) -> bool {
-    recipient >> QUEUE_SHIFT != 0
+    (recipient & !PROTECTED) >> QUEUE_SHIFT != 0
 }
 
 /// A key of the map of peers behind its number of bits: the key of an entry, and the address.
@@ -333,10 +401,12 @@ pub struct SteeringCounters {
     pub loopback: u64,
     /// For a client that has a hardware queue of the device, but from another queue: dropped.
     pub wrong_queue: u64,
+    /// For a client, unprotected where nothing may be: dropped.
+    pub unprotected: u64,
 }
 
 /// Number of counters.
-pub(crate) const VERDICTS: u32 = 12;
+pub(crate) const VERDICTS: u32 = 13;
 
 impl SteeringCounters {
     pub(crate) fn from_values(values: [u64; VERDICTS as usize]) -> Self {
@@ -353,6 +423,7 @@ impl SteeringCounters {
             no_port,
             loopback,
             wrong_queue,
+            unprotected,
         ] = values;
         Self {
             redirected,
@@ -367,6 +438,7 @@ impl SteeringCounters {
             no_port,
             loopback,
             wrong_queue,
+            unprotected,
         }
     }
 
@@ -385,6 +457,7 @@ impl SteeringCounters {
             ("no_port", self.no_port),
             ("loopback", self.loopback),
             ("wrong_queue", self.wrong_queue),
+            ("unprotected", self.unprotected),
         ]
         .into_iter()
     }
@@ -480,6 +553,43 @@ mod tests {
         assert_eq!(size_of::<steer_sa>(), octets.len());
         assert_eq!(std::mem::offset_of!(steer_sa, spi), 16);
         assert_eq!(std::mem::offset_of!(steer_sa, family), 20);
+    }
+
+    #[test]
+    fn associations_read_back() {
+        for destination in ["10.1.2.3", "fd00::1"] {
+            let destination = destination.parse().unwrap();
+            let id = SaId {
+                spi: 0x0102_0304,
+                destination,
+            };
+            assert_eq!(association_of(&association(id)), Some(id));
+        }
+        assert_eq!(association_of(&[0; 24]), None);
+    }
+
+    #[test]
+    fn uses_of_associations_have_the_layout_of_the_c_structure() {
+        use crate::device::steering::skeleton::types::steer_sa_use;
+        assert_eq!(size_of::<steer_sa_use>(), size_of::<UsedAssociation>());
+        let offsets = [
+            std::mem::offset_of!(steer_sa_use, print),
+            std::mem::offset_of!(steer_sa_use, source),
+            std::mem::offset_of!(steer_sa_use, packets),
+            std::mem::offset_of!(steer_sa_use, octets),
+        ];
+        assert_eq!(offsets, [4, 8, 24, 32]);
+        let used = UsedAssociation::new(7, 9, Some([10, 1, 2, 3].into()));
+        assert_eq!(used.octets()[4..8], 9u32.to_ne_bytes());
+        assert_eq!(used.octets()[8..12], [10, 1, 2, 3]);
+        assert_eq!(UsedAssociation::read(used.octets()), used);
+    }
+
+    #[test]
+    fn what_is_protected_is_no_queue() {
+        let word = protected_recipient(7);
+        assert_eq!((port_in(word), is_queue(word)), (7, false));
+        assert!(is_protected(word) && !is_protected(recipient(7, Some(3))));
     }
 
     #[test]

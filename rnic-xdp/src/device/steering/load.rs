@@ -109,9 +109,17 @@ pub(crate) enum Use<'a> {
         /// Whether there are associations to steer.
         esp: bool,
     },
-    /// Clients, by their ports. The program is pinned here.
-    Shared(&'a Path),
+    /// Clients, by their ports: with ESP or without.
+    Shared {
+        /// Where the program is pinned.
+        pin: &'a Path,
+        /// Whether clients have associations.
+        esp: bool,
+    },
 }
+
+/// The most associations that all clients of a device have, of each direction.
+pub(crate) const CLIENTS_ASSOCIATIONS: u32 = 4096;
 
 /// Loads the steering program for as many queues as stated, with the maps that are given.
 pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loaded, OpenError> {
@@ -135,10 +143,15 @@ pub(crate) fn load_steer(queues: u32, given: &Maps, by: Use<'_>) -> Result<Loade
             maps.steer_clients.set_max_entries(1).map_err(refused)?;
             None
         }
-        Use::Shared(pin) => {
+        Use::Shared { pin, esp } => {
             let constants = open.maps.rodata_data.as_deref_mut();
-            constants.expect("it has constants").steer_shared = 1;
-            open.maps.steer_sas.set_max_entries(1).map_err(refused)?;
+            let constants = constants.expect("it has constants");
+            (constants.steer_shared, constants.steer_esp) = (1, esp.into());
+            // The next process may have use for it, though this one has none.
+            let associations = &mut open.maps.steer_sas;
+            associations
+                .set_max_entries(CLIENTS_ASSOCIATIONS)
+                .map_err(refused)?;
             Some(pin)
         }
     };

@@ -31,15 +31,15 @@ mod ports;
 pub mod skeleton;
 mod stack;
 
-pub(crate) use associations::SteeredAssociations;
+pub(crate) use associations::{Holder, SteeredAssociations};
 use attach::Attachment;
 pub(crate) use below::{Below, above};
 pub(crate) use inspect::{PROGRAM_NAME, has_queue_ports, program_info};
 pub use inspect::{SteeringError, counters, entries, steered, steered_devices};
-pub(crate) use layout::recipient;
 pub use layout::{Entry, SteeringCounters};
+pub(crate) use layout::{UsedAssociation, protected_recipient, recipient};
 pub(crate) use links::SteeredLinks;
-pub(crate) use load::{Loaded, Maps, Use, WANTED, load, load_steer, refused};
+pub(crate) use load::{CLIENTS_ASSOCIATIONS, Loaded, Maps, Use, WANTED, load, load_steer, refused};
 pub(crate) use log::capture as hold_warnings;
 pub(crate) use maps::{io_error, read_counters};
 pub use mode::{Mode, ModeChoice};
@@ -159,7 +159,7 @@ impl Steering {
 
     /// Returns the steered associations of ESP.
     pub(crate) fn associations(&self) -> io::Result<SteeredAssociations> {
-        Ok(SteeredAssociations(self.maps.get("steer_sas")?))
+        Ok(SteeredAssociations::new(self.maps.get("steer_sas")?))
     }
 
     /// Reads the counters.

@@ -11,7 +11,7 @@ use rnic_core::engine::{Peers, Prefix};
 
 use super::layout::{
     self, ALL_PEERS, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries, PortOctets,
-    SOME_PEERS, TargetWords, key, port_in,
+    SOME_PEERS, TargetWords, is_protected, key, port_in,
 };
 use super::load::Maps;
 use super::maps::io_error;
@@ -107,6 +107,29 @@ impl SteeredPorts {
         let maps = self.lock();
         let each = |(entry, steered): (&Entry, &Steered)| (port_in(steered.recipient), *entry);
         maps.known.iter().map(each).collect()
+    }
+
+    /// Lists all entries at an address and port once, each with the port of the client that has it,
+    /// and whether nothing goes there unprotected.
+    pub(crate) fn list_protected(&self) -> Vec<(u32, SocketAddr, bool)> {
+        let maps = self.lock();
+        let each = |(entry, steered): (&Entry, &Steered)| {
+            let recipient = steered.recipient;
+            (port_in(recipient), entry.local, is_protected(recipient))
+        };
+        let mut all: Vec<_> = maps.known.iter().map(each).collect();
+        all.dedup();
+        all
+    }
+
+    /// Returns whether nothing goes unprotected to what a client has at an address and port.
+    pub(crate) fn is_protected(&self, port: u32, local: SocketAddr) -> bool {
+        let maps = self.lock();
+        let [first, last] = [0, u16::MAX].map(|vlan| Entry { local, vlan });
+        let mut there = maps.known.range(first..=last);
+        there.any(|(_, steered)| {
+            port_in(steered.recipient) == port && is_protected(steered.recipient)
+        })
     }
 
     /// Returns how many peers entries are limited to, each with the port of the client that has it.

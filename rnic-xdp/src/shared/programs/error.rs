@@ -120,7 +120,7 @@ pub enum SharingError {
 
 impl SharingError {
     /// Returns what makes the error for an error of the kernel.
-    pub(super) fn system(doing: &'static str) -> impl Fn(io::Error) -> Self {
+    pub(in crate::shared) fn system(doing: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { doing, source }
     }
 }

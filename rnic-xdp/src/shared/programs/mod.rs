@@ -21,8 +21,9 @@ use crate::device::netlink::{
     AttachedXdp, Link, RouteSocket, link_by_index, link_by_name, links, rx_queues,
 };
 use crate::device::steering::{
-    Entry, Maps, Mode, ModeChoice, SteeredLinks, SteeredPorts, SteeringCounters, io_error, load,
-    occupied, read_counters, recipient, refused,
+    Entry, Maps, Mode, ModeChoice, SteeredAssociations, SteeredLinks, SteeredPorts,
+    SteeringCounters, io_error, load, occupied, protected_recipient, read_counters, recipient,
+    refused,
 };
 
 mod addresses;
@@ -58,6 +59,8 @@ pub struct SharedSteering {
     link: Link,
     mode: Mode,
     pins: Pins,
+    /// Clients may have associations of ESP.
+    esp: bool,
     maps: Maps,
     /// The program for the host's ends.
     police: OwnedFd,
@@ -101,19 +104,29 @@ impl SharedSteering {
     /// It follows the MAC addresses and VLANs of the device from [`SharedSteering::read_links`] on
     /// only.
     pub fn open(netdev: &str, choice: ModeChoice, pins: &Path) -> Result<Self, OpenError> {
+        Self::open_for(netdev, choice, pins, false)
+    }
+
+    /// The same, where clients may have associations of ESP if `esp` says so.
+    pub(crate) fn open_for(
+        netdev: &str,
+        choice: ModeChoice,
+        pins: &Path,
+        esp: bool,
+    ) -> Result<Self, OpenError> {
         let absent = || OpenError::NoSuchDevice {
             netdev: netdev.to_string(),
         };
         let link = link_by_name(&mut RouteSocket::open()?, netdev)?.ok_or_else(absent)?;
         let pins = Pins::at(netdev, pins)?;
-        let opened = open(&link, choice, &pins)?;
-        Self::keep(link, pins, opened).map_err(|source| OpenError::System {
+        let opened = open(&link, choice, &pins, esp)?;
+        Self::keep(link, (pins, esp), opened).map_err(|source| OpenError::System {
             doing: "keep the maps of a shared device",
             source,
         })
     }
 
-    fn keep(link: Link, pins: Pins, opened: Opened) -> io::Result<Self> {
+    fn keep(link: Link, (pins, esp): (Pins, bool), opened: Opened) -> io::Result<Self> {
         let Opened {
             maps,
             police,
@@ -127,6 +140,7 @@ impl SharedSteering {
             link,
             mode,
             pins,
+            esp,
             police,
             links,
             clients,
@@ -153,7 +167,7 @@ impl SharedSteering {
             return Ok(None);
         };
         if covered < queues {
-            steer_again(&self.link, queues, &self.maps, &self.pins)?;
+            steer_again(&self.link, queues, &self.maps, (&self.pins, self.esp))?;
         }
         self.covered = Some(queues);
         Ok((covered < queues).then_some(queues))
@@ -171,7 +185,7 @@ impl SharedSteering {
             return Ok(Looked::Attached);
         }
         let Some(attached) = now.xdp else {
-            attach_again(now, &self.mode, &self.maps, &self.pins)?;
+            attach_again(now, &self.mode, &self.maps, (&self.pins, self.esp))?;
             self.program = None;
             self.covered = self.covered.map(|_| rx_queues(now));
             return Ok(Looked::AttachedAgain);
@@ -377,6 +391,18 @@ impl SharedSteering {
         entry: &Entry,
         peers: &Peers,
     ) -> Result<(), SharingError> {
+        self.add_lease_for(port, entry, peers, false)
+    }
+
+    /// The same. If it is protected, nothing goes there or comes from there unprotected, and it is
+    /// of no use to a hardware queue.
+    pub(crate) fn add_lease_for(
+        &mut self,
+        port: u32,
+        entry: &Entry,
+        peers: &Peers,
+        is_protected: bool,
+    ) -> Result<(), SharingError> {
         let queue = self.queues.of(port);
         if queue.is_none() {
             self.clients.check(port)?;
@@ -386,7 +412,11 @@ impl SharedSteering {
             let Entry { local, vlan } = *entry;
             return Err(SharingError::LeaseTaken { local, vlan, port });
         }
-        let added = self.ports.add_for(recipient(port, queue), entry, peers);
+        let recipient = match is_protected {
+            true => protected_recipient(port),
+            false => recipient(port, queue),
+        };
+        let added = self.ports.add_for(recipient, entry, peers);
         added.map_err(failed)
     }
 
@@ -403,6 +433,23 @@ impl SharedSteering {
     /// Lists the leases, each with the port of its client.
     pub fn leases(&self) -> Vec<(u32, Entry)> {
         self.ports.list()
+    }
+
+    /// Lists the leases of each address and port, with the port of the client and whether nothing
+    /// goes there unprotected.
+    pub(crate) fn protected_leases(&self) -> Vec<(u32, SocketAddr, bool)> {
+        self.ports.list_protected()
+    }
+
+    /// Returns whether nothing goes unprotected to a lease of a port.
+    pub(crate) fn is_protected(&self, port: u32, local: SocketAddr) -> bool {
+        self.ports.is_protected(port, local)
+    }
+
+    /// Returns the maps of the associations that clients receive with, and send with.
+    pub(crate) fn associations(&self) -> io::Result<[SteeredAssociations; 2]> {
+        let of = |name| self.maps.get(name).map(SteeredAssociations::new);
+        Ok([of("steer_sas")?, of("police_sas")?])
     }
 
     /// Returns how many peers leases are limited to, each with the port of its client.

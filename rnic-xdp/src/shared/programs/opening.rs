@@ -15,7 +15,8 @@ use super::police_skeleton::PoliceSkelBuilder;
 use crate::device::error::OpenError;
 use crate::device::netlink::{Generic, Link, RouteSocket, XdpAttachment, link_by_index};
 use crate::device::steering::{
-    Loaded, Maps, Mode, ModeChoice, SteeredLinks, Use, load, load_steer, occupied, refused,
+    CLIENTS_ASSOCIATIONS, Loaded, Maps, Mode, ModeChoice, SteeredLinks, Use, load, load_steer,
+    occupied, refused,
 };
 
 /// The index of the shared device in the map of devices.
@@ -32,24 +33,29 @@ pub(super) struct Opened {
 }
 
 /// Opens a device with the maps that are pinned, or with new ones.
-pub(super) fn open(link: &Link, choice: ModeChoice, pins: &Pins) -> Result<Opened, OpenError> {
+pub(super) fn open(
+    link: &Link,
+    choice: ModeChoice,
+    pins: &Pins,
+    esp: bool,
+) -> Result<Opened, OpenError> {
     // Its ports have its MAC address.
     if !link.is_ethernet {
         let netdev = link.name.clone();
         return Err(OpenError::NoEthernet { netdev });
     }
     match pins.maps()? {
-        Some(maps) => adopt(link, choice, pins, &maps),
-        None => first(link, choice, pins),
+        Some(maps) => adopt(link, choice, (pins, esp), &maps),
+        None => first(link, choice, pins, esp),
     }
 }
 
-fn first(link: &Link, choice: ModeChoice, pins: &Pins) -> Result<Opened, OpenError> {
+fn first(link: &Link, choice: ModeChoice, pins: &Pins, esp: bool) -> Result<Opened, OpenError> {
     if let Some(attached) = link.xdp {
         return Err(occupied(link, attached));
     }
     let open = || {
-        let programs = Programs::load(link, &Maps::default(), &pins.begin()?)?;
+        let programs = Programs::load(link, &Maps::default(), &pins.begin()?, esp)?;
         pins.finish(&programs.maps)?;
         programs.start(link, |programs| {
             let mode = attach(link, choice, programs.steer.as_fd())?;
@@ -69,9 +75,14 @@ fn first(link: &Link, choice: ModeChoice, pins: &Pins) -> Result<Opened, OpenErr
     opened
 }
 
-fn adopt(link: &Link, choice: ModeChoice, pins: &Pins, maps: &Maps) -> Result<Opened, OpenError> {
+fn adopt(
+    link: &Link,
+    choice: ModeChoice,
+    (pins, esp): (&Pins, bool),
+    maps: &Maps,
+) -> Result<Opened, OpenError> {
     check_mode(link, choice)?;
-    let programs = Programs::load(link, maps, &pins.begin()?)?;
+    let programs = Programs::load(link, maps, &pins.begin()?, esp)?;
     let opened = programs.start(link, |programs| match link.xdp {
         Some(attached) => replace(link, attached, maps, Some(programs.steer.as_fd())),
         None => attach(link, choice, programs.steer.as_fd()),
@@ -120,7 +131,7 @@ pub(super) fn steer_again(
     link: &Link,
     queues: u32,
     maps: &Maps,
-    pins: &Pins,
+    (pins, esp): (&Pins, bool),
 ) -> Result<(), OpenError> {
     let now = link_by_index(&mut RouteSocket::open()?, link.index)?;
     // What is gone has no queues.
@@ -128,7 +139,7 @@ pub(super) fn steer_again(
         return Ok(());
     };
     let pin = pins.begin()?.join(STEER);
-    let steer = load_steer(queues, maps, Use::Shared(&pin))?;
+    let steer = load_steer(queues, maps, Use::Shared { pin: &pin, esp })?;
     replace(link, attached, maps, Some(steer.program.as_fd()))?;
     pins.replace_programs(&[STEER])
 }
@@ -138,10 +149,10 @@ pub(super) fn attach_again(
     link: &Link,
     mode: &Mode,
     maps: &Maps,
-    pins: &Pins,
+    (pins, esp): (&Pins, bool),
 ) -> Result<(), OpenError> {
     let pin = pins.begin()?.join(STEER);
-    let steer = load_steer(link.rx_queues, maps, Use::Shared(&pin))?;
+    let steer = load_steer(link.rx_queues, maps, Use::Shared { pin: &pin, esp })?;
     attach(link, ModeChoice::only(mode), steer.program.as_fd())?;
     pins.replace_programs(&[STEER])
 }
@@ -171,11 +182,13 @@ struct Programs {
 
 impl Programs {
     /// Loads the programs with the maps that are given, and pins them in a directory.
-    fn load(link: &Link, given: &Maps, pins: &Path) -> Result<Self, OpenError> {
-        let steer = load_steer(link.rx_queues, given, Use::Shared(&pins.join(STEER)))?;
+    fn load(link: &Link, given: &Maps, pins: &Path, esp: bool) -> Result<Self, OpenError> {
+        let pin = pins.join(STEER);
+        let by = Use::Shared { pin: &pin, esp };
+        let steer = load_steer(link.rx_queues, given, by)?;
         let mut maps = given.try_clone().map_err(system)?;
         maps.extend(steer.maps);
-        let police = load_police(&maps, &pins.join(POLICE))?;
+        let police = load_police(&maps, &pins.join(POLICE), esp)?;
         maps.extend(police.maps);
         Ok(Self {
             steer: steer.program,
@@ -212,10 +225,17 @@ impl Programs {
 }
 
 /// Loads the program for the ends of clients.
-fn load_police(given: &Maps, pin: &Path) -> Result<Loaded, OpenError> {
+fn load_police(given: &Maps, pin: &Path, esp: bool) -> Result<Loaded, OpenError> {
     let mut object = MaybeUninit::uninit();
     let open = PoliceSkelBuilder::default().open(&mut object);
-    load(open.map_err(refused)?, given, Some(pin))
+    let mut open = open.map_err(refused)?;
+    let constants = open.maps.rodata_data.as_deref_mut();
+    constants.expect("it has constants").police_esp = esp.into();
+    let associations = &mut open.maps.police_sas;
+    associations
+        .set_max_entries(CLIENTS_ASSOCIATIONS)
+        .map_err(refused)?;
+    load(open, given, Some(pin))
 }
 
 fn system(source: io::Error) -> OpenError {

@@ -18,7 +18,7 @@ use crate::device::steering::{Maps, WANTED, io_error};
 
 /// The directory of the maps in that of a device's pins. Its number changes with `ebpf/steer.h`,
 /// `ebpf/police.h` and `ebpf/capture.h`.
-pub const LAYOUT: &str = "layout-4";
+pub const LAYOUT: &str = "layout-5";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
 
@@ -27,7 +27,7 @@ pub(super) const STEER: &str = "rnic_steer";
 pub(super) const POLICE: &str = "rnic_police";
 
 /// All maps of both programs.
-const MAPS: [&str; 20] = [
+const MAPS: [&str; 22] = [
     "steer_map",
     "steer_ports",
     "steer_links",
@@ -39,12 +39,14 @@ const MAPS: [&str; 20] = [
     "steer_devices",
     "steer_sockets",
     "steer_counters",
+    "steer_sas",
     "police_clients",
     "police_addresses",
     "police_neighbours",
     "police_more_neighbours",
     "police_peers",
     "police_counters",
+    "police_sas",
     "capture_frames",
     "capture_lost",
     WANTED,

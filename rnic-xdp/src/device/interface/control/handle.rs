@@ -89,7 +89,7 @@ impl FollowedWorker {
 #[derive(Clone, Default)]
 pub(crate) struct HostIpsec {
     pub(super) policies: Arc<Mutex<KnownPolicies>>,
-    pub(super) protection: Arc<Mutex<KnownProtection>>,
+    pub(crate) protection: Arc<Mutex<KnownProtection>>,
 }
 
 /// The running thread. Dropping this ends it after its outstanding requests.

@@ -21,7 +21,7 @@ use crate::device::icmp::Icmp;
 use crate::device::interface::device::OpenDevice;
 use crate::device::netlink::{Groups, NetlinkError, PolicySocket, RouteSocket};
 use crate::device::policies::KnownPolicies;
-use crate::device::protection::HostProtection;
+use crate::device::protection::{HostProtection, Own};
 use crate::device::queue_choice::worker_of;
 use crate::device::routes::Routes;
 use rnic_manager::Bell;
@@ -59,7 +59,7 @@ struct ControlThread {
     known: HostIpsec,
     routes: RouteSocket,
     /// What protects frames, if the device has that.
-    protection: Option<HostProtection>,
+    protection: Option<HostProtection<Own>>,
     workers: Vec<Followed>,
     /// The number of queues of the device at the last look.
     queues: u32,

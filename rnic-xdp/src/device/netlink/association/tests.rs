@@ -46,6 +46,14 @@ fn read(builder: Builder) -> Association {
     Association::from_message(&parse(&builder.finish(1))[0]).unwrap()
 }
 
+/// Returns an association in transport mode, with a key that says nothing.
+pub(crate) fn example_association() -> Association {
+    let builder = Builder::new(NEW_SA, 0, &info(0, 0))
+        .attribute(XFRMA_ALG_AEAD, &gcm(&[7; 20]))
+        .attribute(XFRMA_REPLAY_VAL, &[0; 12]);
+    read(builder)
+}
+
 fn gcm(key: &[u8]) -> Vec<u8> {
     algorithm_octets("rfc4106(gcm(aes))", &[key.len() as u32 * 8, 128], key)
 }

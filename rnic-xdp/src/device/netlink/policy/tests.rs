@@ -101,6 +101,32 @@ const HERE: (&str, u8) = ("192.0.2.0", 24);
 const THERE: (&str, u8) = ("198.51.100.0", 24);
 
 #[test]
+fn what_may_use_associations_counts_for_their_requests() {
+    let policy = Raw {
+        templates: vec![(50, 0, 0), (108, 0, 1)],
+        ..Raw::protecting(HERE, THERE)
+    };
+    let wide = Raw {
+        templates: vec![(50, 0, 1)],
+        ..Raw::protecting(HERE, THERE)
+    };
+    // It goes in the clear for rnic, and can be protected by a peer.
+    let wide = wide.read().unwrap();
+    assert_eq!(wide.action, Action::Pass);
+    let mut policies = Policies(vec![policy.read().unwrap(), wide]);
+    for policy in &mut policies.0 {
+        policy.optional.iter_mut().for_each(|request| *request += 5);
+    }
+    let found = policies.by_request();
+    let optional = |request| -> Vec<bool> {
+        let all = found[&request].iter();
+        all.map(|selected| selected.optional).collect()
+    };
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [0, 5]);
+    assert_eq!((optional(0), optional(5)), (vec![false], vec![true, true]));
+}
+
+#[test]
 fn a_policy_is_read_as_the_kernels_header_lays_it_out() {
     let policy = Raw {
         destination_port: 4420,
@@ -143,12 +169,15 @@ fn what_is_not_for_connections_of_this_host_is_left_out() {
             direction: 3,
             ..base()
         },
-        Raw {
-            protocol: 17,
-            ..base()
-        },
     ] {
         assert_eq!(other.read(), None);
+    }
+    // Who asks what associations are for gets all.
+    let of = |protocol| Raw { protocol, ..base() }.read().unwrap();
+    for (protocol, is_for_tcp, alone) in [(0, true, false), (6, true, true), (17, false, false)] {
+        assert_eq!(of(protocol).is_for_tcp_alone(), alone);
+        let left = Policies(vec![of(protocol)]).for_tcp();
+        assert_eq!(!left.0.is_empty(), is_for_tcp, "{protocol}");
     }
     assert_eq!(
         read(base().message().attribute(XFRMA_IF_ID, &1u32.to_ne_bytes())),

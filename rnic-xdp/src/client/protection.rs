@@ -1,0 +1,243 @@
+//! The associations that rnicd gives a port, for the worker and for who asks what protects a
+//! connection. rnicd says each time all that there is: what is new of it is told.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::RandomState;
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use nix::sys::prctl::set_dumpable;
+use rnic_core::esp::{Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Window};
+use rnic_manager::protection::{Association, Demanded, Protection};
+use tracing::{info, warn};
+
+use crate::device::interface::HostIpsec;
+
+/// What protects a port.
+pub(super) struct PortProtection {
+    /// The local TCP ports that speak protected or not at all.
+    pub(super) required: RequiredPorts,
+    known: HostIpsec,
+    associations: BTreeMap<SaId, Association>,
+    demands: Vec<Demand>,
+    addresses: Vec<std::net::IpAddr>,
+    changes: VecDeque<Change>,
+    /// The end of the last numbers under each key, by its fingerprint, whatever becomes of
+    /// associations and of rnicd.
+    taken: HashMap<u64, u64>,
+    hasher: RandomState,
+}
+
+impl PortProtection {
+    pub(super) fn new(required: RequiredPorts, known: HostIpsec) -> Self {
+        Self {
+            required,
+            known,
+            associations: BTreeMap::new(),
+            demands: Vec::new(),
+            addresses: Vec::new(),
+            changes: VecDeque::new(),
+            taken: HashMap::new(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Returns the next change that the worker must be told.
+    pub(super) fn poll_change(&mut self) -> Option<Change> {
+        let change = self.changes.pop_front()?;
+        let known = &self.known.protection;
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.note(&change);
+        Some(change)
+    }
+
+    /// Returns whether the worker must be told something.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// Takes over all that there is now.
+    pub(super) fn set(&mut self, now: Protection) {
+        if now.addresses != self.addresses {
+            self.changes
+                .push_back(Change::Addresses(now.addresses.clone()));
+            self.addresses = now.addresses;
+        }
+        let demands: Vec<_> = now.demands.iter().filter_map(Demanded::demand).collect();
+        if demands != self.demands {
+            self.changes.push_back(Change::Demands(demands.clone()));
+            self.demands = demands;
+        }
+        let all = now.associations.into_iter().map(|one| (one.id(), one));
+        let mut all: BTreeMap<_, _> = all.collect();
+        let is_still =
+            |id: &SaId, known: &Association| all.get(id).is_some_and(|found| is_same(found, known));
+        let known = self.associations.iter();
+        let gone = known.filter(|(id, known)| !is_still(id, known));
+        for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.associations.remove(&id);
+            self.changes.push_back(Change::Gone(id));
+            info!("the IPsec association of SPI {:#010x} is gone", id.spi);
+        }
+        for (id, found) in std::mem::take(&mut all) {
+            let before = self.associations.get(&id).map(|known| known.dying);
+            if before.is_none()
+                && let Err(why) = self.begin(&found)
+            {
+                warn!(
+                    "the IPsec association of SPI {:#010x} is not used: {why}",
+                    id.spi
+                );
+                continue;
+            }
+            if found.dying && before != Some(true) {
+                self.changes.push_back(Change::Dying(id));
+            }
+            self.associations.insert(id, found);
+        }
+    }
+
+    /// Begins to use an association.
+    fn begin(&mut self, found: &Association) -> Result<(), String> {
+        let (sa, keys) = found
+            .sa()
+            .ok_or("its algorithm is unknown; upgrade the program")?;
+        // A core dump would have the keys.
+        set_dumpable(false).map_err(|errno| format!("cannot keep it from core dumps: {errno}"))?;
+        let id = sa.id;
+        info!(
+            "ESP {} by {} from {} to {}, SPI {:#010x}",
+            sa.mode, sa.algorithm, sa.source, id.destination, id.spi
+        );
+        if !found.outbound {
+            let window = Window::new(found.window, found.extended, found.received);
+            let made = InboundSa::new(sa, &keys, window).map_err(|why| why.to_string())?;
+            self.changes.push_back(Change::Inbound(Box::new(made)));
+            return Ok(());
+        }
+        let made = OutboundSa::new(sa, &keys, found.age).map_err(|why| why.to_string())?;
+        self.changes.push_back(Change::Outbound(Box::new(made)));
+        if let Some((first, end)) = found.first {
+            self.add(id, &keys, first..end);
+        }
+        Ok(())
+    }
+
+    /// Hands numbers of an association to the worker. Without any it may ask again.
+    pub(super) fn add_numbers(&mut self, id: SaId, numbers: Range<u64>) {
+        let found = self.associations.get(&id).and_then(Association::sa);
+        if let Some((_, keys)) = found {
+            self.add(id, &keys, numbers);
+        }
+    }
+
+    fn add(&mut self, id: SaId, keys: &Keys, numbers: Range<u64>) {
+        let taken = self
+            .taken
+            .entry(keys.fingerprint(&self.hasher))
+            .or_default();
+        // Nothing may come twice, whatever is said.
+        let numbers = match numbers.start >= *taken {
+            true => numbers,
+            false => 0..0,
+        };
+        *taken = numbers.end.max(*taken);
+        self.changes.push_back(Change::Numbers(id, numbers));
+    }
+}
+
+/// Returns whether what is said of an association is still about the same one.
+fn is_same(one: &Association, other: &Association) -> bool {
+    let known = |found: &Association| {
+        let (sa, keys) = found.sa()?;
+        Some((sa, keys, found.outbound))
+    };
+    known(one) == known(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use rnic_manager::protection::Secret;
+
+    use super::*;
+
+    fn association(spi: u32, key: u8, first: Option<(u64, u64)>) -> Association {
+        Association {
+            spi,
+            source: [192, 0, 2, 1].into(),
+            destination: [192, 0, 2, 2].into(),
+            tunnel: false,
+            algorithm: "rfc4106(gcm(aes))".into(),
+            extended: true,
+            request: 7,
+            encryption: Secret::new(&[key; 20]),
+            integrity: Secret::new(&[]),
+            outbound: first.is_some(),
+            dying: false,
+            age: 1,
+            window: 1024,
+            received: 0,
+            first,
+        }
+    }
+
+    /// Returns the changes since the last call, in words.
+    fn changes(protection: &mut PortProtection) -> Vec<String> {
+        let next = || protection.poll_change();
+        let all = std::iter::from_fn(next).map(|change| match change {
+            Change::Demands(demands) => format!("{} demands", demands.len()),
+            Change::Addresses(own) => format!("{} addresses", own.len()),
+            Change::Inbound(_) => "in".into(),
+            Change::Outbound(_) => "out".into(),
+            Change::Numbers(id, numbers) => format!("{numbers:?} of {}", id.spi),
+            Change::Dying(id) => format!("{} dying", id.spi),
+            Change::Gone(id) => format!("{} gone", id.spi),
+        });
+        all.collect()
+    }
+
+    fn set(protection: &mut PortProtection, associations: &[Association]) -> Vec<String> {
+        protection.set(Protection {
+            associations: associations.to_vec(),
+            ..Protection::default()
+        });
+        changes(protection)
+    }
+
+    #[test]
+    fn what_is_new_is_told_once() {
+        let mut port = PortProtection::new(RequiredPorts::none(), HostIpsec::default());
+        let (to, from) = (association(1, 1, Some((10, 20))), association(2, 2, None));
+        let both = [to.clone(), from.clone()];
+        assert_eq!(set(&mut port, &both), ["out", "10..20 of 1", "in"]);
+        // rnicd, which may be another one, says it again. What was taken is not taken again, and
+        // what was received is not forgotten.
+        assert_eq!(set(&mut port, &both), [""; 0]);
+        let dying = Association { dying: true, ..to };
+        assert_eq!(set(&mut port, &[dying.clone(), from.clone()]), ["1 dying"]);
+        assert_eq!(set(&mut port, &[dying, from.clone()]), [""; 0]);
+        assert_eq!(set(&mut port, &[from]), ["1 gone"]);
+    }
+
+    #[test]
+    fn no_number_comes_twice_under_a_key() {
+        let mut port = PortProtection::new(RequiredPorts::none(), HostIpsec::default());
+        set(&mut port, &[association(1, 1, Some((10, 20)))]);
+        set(&mut port, &[]);
+        // The key comes back with another SPI, and with numbers of an earlier time.
+        let again = set(&mut port, &[association(3, 1, Some((15, 30)))]);
+        assert_eq!(again, ["out", "0..0 of 3"]);
+        let id = association(3, 1, None).id();
+        for (said, told) in [
+            (19..40, "0..0 of 3"),
+            (20..40, "20..40 of 3"),
+            (20..40, "0..0 of 3"),
+        ] {
+            port.add_numbers(id, said);
+            assert_eq!(changes(&mut port), [told]);
+        }
+        // Another key under the same name is another association.
+        let other = set(&mut port, &[association(3, 9, Some((5, 6)))]);
+        assert_eq!(other, ["3 gone", "out", "5..6 of 3"]);
+    }
+}
