@@ -201,6 +201,7 @@ impl Bed {
                 mode: Mode::Transport,
                 algorithm: Algorithm::AesGcm,
                 extended: true,
+                encapsulation: None,
                 request: 1,
             };
             // A key of 16 octets and a salt of 4.

@@ -15,6 +15,7 @@ from nic_cases import case, expect, listening
 IF_ID = "0x524e"
 REQUEST = 42
 EAST6, WEST6 = "fd00:79::1", "fd00:79::2"
+ESP, UDP = 50, 17
 GCM = "aead rfc4106(gcm(aes)) {20} 128"
 
 ALGORITHMS = {
@@ -42,11 +43,12 @@ def keyed(algorithm):
 class Protection:
     """Policies for TCP between two addresses, and associations for each direction."""
 
-    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True, silent=False, peer="west"):
+    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True, silent=False, peer="west", encap=""):
         self.nics, self.mode, self.algorithm, self.ends, self.esn = nics, mode, algorithm, ends, esn
         self.sides = ("east", peer)
         self._spis = iter(range(0x1001, 0x10000))
         self.silent = silent
+        self.encap = encap
         self.states = []
 
     def __enter__(self):
@@ -85,7 +87,7 @@ class Protection:
             state = (source, to, next(self._spis))
             self.states.append(state)
             adding.append(f"""ip xfrm state add src {source} dst {to} proto esp spi {state[2]} reqid {REQUEST} \
-                mode {self.mode} replay-window 128 {esn} {keyed(self.algorithm)}""")
+                mode {self.mode} replay-window 128 {esn} {keyed(self.algorithm)} {self.encap}""")
         to_west, to_east = adding
         self.sending = to_west
         number = self._number("east")
@@ -135,8 +137,9 @@ class Protection:
 class Wire:
     """What is on the wire, as the host of the virtual machine sees it."""
 
-    def __init__(self, nics):
+    def __init__(self, nics, carrier=ESP):
         self._bed = nics.bed
+        self._carrier = carrier
         self._path = pathlib.Path(nics.bed.directory) / "esp.pcap"
 
     def __enter__(self):
@@ -170,20 +173,22 @@ class Wire:
 
     def check(self, at_least):
         """All TCP was protected, and no number of an association came twice. tcpdump may be late."""
-        protected = lambda: sum(1 for protocol, *_ in self.packets() if protocol == 50)
+        protected = lambda: sum(1 for protocol, *_ in self.packets() if protocol == self._carrier)
         self._bed.wait(lambda: protected() >= at_least, f"{at_least} frames of ESP are captured")
         seen = set()
         for protocol, to, payload in self.packets():
             expect(protocol != 6, "a segment went unprotected")
-            if protocol == 50:
-                number = (to, payload[:8])
-                expect(number not in seen, f"SPI and number {payload[:8].hex()} came twice")
+            expect(protocol != {ESP: UDP, UDP: ESP}[self._carrier], f"a packet of protocol {protocol}, where it is {self._carrier}")
+            if protocol == self._carrier:
+                header = payload[:8] if protocol == ESP else payload[8:16]
+                number = (to, header)
+                expect(number not in seen, f"SPI and number {header.hex()} came twice")
                 seen.add(number)
 
 
-def perf(nics, test, options, host=WEST, wire=60):
+def perf(nics, test, options, host=WEST, wire=60, carrier=ESP):
     """A client over AF_XDP in the east, a server on TCP sockets of the kernel in the west."""
-    with Wire(nics) as seen:
+    with Wire(nics, carrier) as seen:
         report = nics.perf(test, f"--via xdp --ipsec-if-id {IF_ID} {options}", "--via kernel", host=host, timeout=120)
         device = report["test_info"]["device"]
         expect("XDP" in device, "it was not AF_XDP that carried the connection:", device)
@@ -228,6 +233,40 @@ def modes(mode):
 
 modes("transport")
 modes("tunnel")
+
+# A socket of a key manager, which has the kernel take ESP out of UDP.
+KEY_MANAGER = """import socket, sys, time
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+held = socket.socket(family, socket.SOCK_DGRAM)
+held.setsockopt(socket.IPPROTO_UDP, 100, 2)
+held.bind((sys.argv[1], 4500))
+print("ready", flush=True)
+time.sleep(600)"""
+
+
+@contextlib.contextmanager
+def key_manager(nics, address):
+    job = nics.bed.spawn("west", f"exec python3 -c '{KEY_MANAGER}' {address}", 600)
+    try:
+        nics.wait(lambda: "ready" in job.output() or not job.running(), "a socket takes ESP out of UDP", 60)
+        expect(job.running(), "no socket takes ESP out of UDP:", job.output())
+        yield
+    finally:
+        nics.end(job)
+
+
+@case("ESP in UDP against the kernel's", kinds=("virtio",))
+def _(nics):
+    with addresses_v6(nics) as (east6, west6):
+        for ends, any_address in (((EAST, WEST), "0.0.0.0"), ((east6, west6), "::")):
+            encap = f"encap espinudp 4500 4500 {any_address}"
+            for mode in ("transport", "tunnel"):
+                with key_manager(nics, ends[1]), Protection(nics, mode, ends=ends, encap=encap) as protection:
+                    for test, options in OPERATIONS:
+                        perf(nics, test, options, host=ends[1], wire=20, carrier=UDP)
+                    protection.expect_no_errors()
+                    shown = nics.east(f"{nics.ctl} -j sa show").checked()
+                    expect(shown.count("UDP 4500 to 4500") == 2, "the ports are not shown:", shown)
 
 
 @case("ESP against the kernel's: every algorithm", kinds=("virtio",))

@@ -29,6 +29,7 @@ fn protection(mode: Mode) -> Protection {
         mode,
         algorithm: Algorithm::NullHmacSha256,
         extended: true,
+        encapsulation: None,
         request: 1,
     };
     let keys = Keys::new(Vec::new(), KEY.to_vec());

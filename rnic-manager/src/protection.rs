@@ -223,6 +223,8 @@ impl Association {
             mode: mode(self.tunnel),
             algorithm: Algorithm::of_name(&self.algorithm)?,
             extended: self.extended,
+            // The manager gives none in UDP.
+            encapsulation: None,
             request: self.request,
         };
         let [encryption, integrity] = [&self.encryption, &self.integrity];

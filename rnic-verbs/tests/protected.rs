@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::until;
 use rnic_core::esp::{Algorithm, Keys, Mode, Sa, SaId};
+use rnic_core::wire::encapsulation::UdpPorts;
 use rnic_verbs::{
     Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest,
 };
@@ -34,7 +35,7 @@ impl End {
 }
 
 /// Two namespaces, of which each protects what goes to the other. `netdevs` are their devices.
-fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [Namespace; 2] {
+fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode, ports: Option<UdpPorts>) -> [Namespace; 2] {
     let hosts = [(); 2].map(|()| Namespace::new("esp").unwrap());
     let addresses = ADDRESSES.map(|address| format!("{address}/24"));
     let [one, other] = [0, 1].map(|host: usize| VethEnd {
@@ -57,6 +58,7 @@ fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [Namespace; 2] {
             mode,
             algorithm: Algorithm::AesGcm,
             extended: true,
+            encapsulation: ports,
             request: 1,
         };
         // A key of 16 octets, and a salt of 4.
@@ -75,8 +77,8 @@ fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [Namespace; 2] {
 
 /// Moves octets both ways, by Writes and Reads, through devices that are protected. Returns how
 /// many frames each has opened, and how many it has received.
-fn exchange(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [(u64, u64); 2] {
-    let hosts = hosts(netdevs, mtu, mode);
+fn exchange(netdevs: [&str; 2], mtu: u16, mode: Mode, ports: Option<UdpPorts>) -> [(u64, u64); 2] {
+    let hosts = hosts(netdevs, mtu, mode, ports);
     let devices = [0, 1].map(|host: usize| {
         let mut config = DeviceConfig::new(netdevs[host]);
         config.interface.ipsec_if_id = NonZeroU32::new(IF_ID);
@@ -124,20 +126,32 @@ fn exchange(netdevs: [&str; 2], mtu: u16, mode: Mode) -> [(u64, u64); 2] {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 #[cfg_attr(all(root, not(ipsec)), ignore = "needs a kernel with IPsec")]
 fn all_that_devices_send_each_other_is_protected() {
-    for (number, (mtu, mode)) in [
-        (1500, Mode::Transport),
-        (9000, Mode::Transport),
-        (1500, Mode::Tunnel),
-        (9000, Mode::Tunnel),
+    let in_udp = Some(UdpPorts {
+        source: 4500,
+        destination: 4500,
+    });
+    for (number, (mtu, mode, ports)) in [
+        (1500, Mode::Transport, None),
+        (9000, Mode::Transport, None),
+        (1500, Mode::Tunnel, None),
+        (9000, Mode::Tunnel, None),
+        (1500, Mode::Transport, in_udp),
+        (9000, Mode::Tunnel, in_udp),
     ]
     .into_iter()
     .enumerate()
     {
         let netdevs = [format!("near{number}"), format!("far{number}")];
         let [near, far] = [&netdevs[0], &netdevs[1]];
-        for (opened, received) in exchange([near, far], mtu, mode) {
-            assert!(opened > 10, "{mtu}, {mode}: {opened} frames were opened");
-            assert_eq!(opened, received, "{mtu}, {mode}: some came in the clear");
+        for (opened, received) in exchange([near, far], mtu, mode, ports) {
+            assert!(
+                opened > 10,
+                "{mtu}, {mode}, {ports:?}: {opened} frames were opened"
+            );
+            assert_eq!(
+                opened, received,
+                "{mtu}, {mode}, {ports:?}: some came in the clear"
+            );
         }
     }
 }

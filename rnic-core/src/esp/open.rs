@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::counters::{DropCounters, DropReason};
 use crate::wire::checksum::Checksums;
+use crate::wire::encapsulation::{self, UdpPorts};
 use crate::wire::error::PacketError;
 use crate::wire::esp::{self, EspHeader};
 use crate::wire::ip::{IpPacket, set_ecn, set_ethertype, set_payload};
@@ -139,7 +140,7 @@ impl Opener {
         let Ok(packet) = IpPacket::of_frame(frame, checksums) else {
             return Ok(Verdict::Plain);
         };
-        if packet.protocol == esp::PROTOCOL {
+        if matches!(packet.protocol, esp::PROTOCOL | encapsulation::PROTOCOL) {
             let start = self.buffer.len();
             let opened = self.open_packet(frame, &packet);
             if opened.is_err() {
@@ -165,19 +166,28 @@ impl Opener {
 
     /// Opens a packet into the buffer. Returns where the plain frame is there.
     fn open_packet(&mut self, frame: &[u8], packet: &IpPacket) -> Result<Range<usize>, DropReason> {
-        let payload = &frame[packet.payload_at..packet.end];
-        let (header, protected) =
-            EspHeader::parse(payload).map_err(|_| DropReason::EspMalformed)?;
+        let malformed = |_| DropReason::EspMalformed;
+        let mut payload = &frame[packet.payload_at..packet.end];
+        let (mut port, mut end) = (None, packet.end);
+        if packet.protocol == encapsulation::PROTOCOL {
+            let (ports, inside) = UdpPorts::parse(payload).map_err(malformed)?;
+            end = packet.payload_at + encapsulation::HEADER_LEN + inside.len();
+            (port, payload) = (Some(ports.destination), inside);
+        }
+        let (header, protected) = EspHeader::parse(payload).map_err(malformed)?;
         let id = SaId {
             spi: header.spi,
             destination: packet.destination,
         };
         let association = self.associations.get_mut(&id);
         let association = association
-            .filter(|found| found.sa.source == packet.source)
+            .filter(|found| {
+                let to = found.sa.encapsulation.map(|ports| ports.destination);
+                found.sa.source == packet.source && to == port
+            })
             .ok_or(DropReason::EspUnknown)?;
         let start = self.buffer.len();
-        self.buffer.extend_from_slice(&frame[..packet.end]);
+        self.buffer.extend_from_slice(&frame[..end]);
         let plain = decrypt(
             association,
             &header,

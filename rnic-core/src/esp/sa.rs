@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
+use crate::wire::encapsulation::{self, UdpPorts};
 use crate::wire::esp::{HEADER_LEN, TRAILER_LEN};
 use crate::wire::ip::header_len;
 
@@ -52,8 +53,20 @@ pub struct Sa {
     pub algorithm: Algorithm,
     /// Sequence numbers have 64 bits (ESN).
     pub extended: bool,
+    /// Its packets are in UDP, between these ports.
+    pub encapsulation: Option<UdpPorts>,
     /// Ties it to the policies that it is for, as the key manager says (`reqid`).
     pub request: u32,
+}
+
+impl Sa {
+    /// Returns the octets of the UDP header in front of its packets.
+    pub(super) fn encapsulation_len(&self) -> usize {
+        match self.encapsulation {
+            Some(_) => encapsulation::HEADER_LEN,
+            None => 0,
+        }
+    }
 }
 
 /// What an association has done. One worker counts, and others read.
@@ -206,7 +219,8 @@ impl OutboundSa {
     pub(super) fn inner_mtu(&self, mtu: u16) -> u16 {
         let Shape { iv, block, icv } = self.cipher.shape();
         let outer = header_len(self.sa.id.destination);
-        let room = usize::from(mtu).saturating_sub(outer + HEADER_LEN + iv + icv);
+        let front = outer + self.sa.encapsulation_len() + HEADER_LEN + iv;
+        let room = usize::from(mtu).saturating_sub(front + icv);
         let payload = (room / block * block).saturating_sub(TRAILER_LEN);
         let inner = match self.sa.mode {
             Mode::Transport => outer + payload,

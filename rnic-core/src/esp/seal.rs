@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::wire::checksum::Checksums;
+use crate::wire::encapsulation;
 use crate::wire::esp::{self, EspHeader, HEADER_LEN, TRAILER_LEN};
 use crate::wire::icmp::{EspTooBig, least_mtu};
 use crate::wire::ip::{IpPacket, emit_outer, header_len, set_ethertype, set_payload};
@@ -303,7 +304,8 @@ fn write<F: TxFrames>(
         Mode::Transport => packet.payload_at - packet.at,
         Mode::Tunnel => header_len(association.sa.id.destination),
     };
-    let esp_at = packet.at + outer_len;
+    let outer_at = packet.at + outer_len;
+    let esp_at = outer_at + association.sa.encapsulation_len();
     let text_at = esp_at + HEADER_LEN + iv;
     let text_end = text_at + inner.len() + esp::padding(inner.len(), block) + TRAILER_LEN;
     let end = text_end + icv;
@@ -319,7 +321,7 @@ fn write<F: TxFrames>(
     };
     tx.copy(frame, 0..front, sealed, 0);
     let octets = &mut tx.bytes_mut(sealed)[..end];
-    let next_header = write_outer(association, &packet, octets, end - esp_at);
+    let next_header = write_outer(association, &packet, octets, end - outer_at);
     let header = EspHeader {
         spi: association.sa.id.spi,
         number: number as u32,
@@ -330,6 +332,10 @@ fn write<F: TxFrames>(
     association
         .cipher
         .seal(&label, &mut octets[esp_at + HEADER_LEN..]);
+    if let Some(ports) = association.sa.encapsulation {
+        let Sa { source, id, .. } = association.sa;
+        ports.emit(&mut octets[outer_at..], source, id.destination);
+    }
     association.send(number, payload_end - text_at);
     Some(end)
 }
@@ -337,15 +343,19 @@ fn write<F: TxFrames>(
 /// Writes the IP header in front of what is sealed, which is `len` octets. Returns what that is.
 fn write_outer(association: &OutboundSa, packet: &IpPacket, octets: &mut [u8], len: usize) -> u8 {
     let sa = &association.sa;
+    let protocol = match sa.encapsulation {
+        Some(_) => encapsulation::PROTOCOL,
+        None => esp::PROTOCOL,
+    };
     match sa.mode {
         Mode::Transport => {
-            set_payload(&mut octets[packet.at..], esp::PROTOCOL, len);
+            set_payload(&mut octets[packet.at..], protocol, len);
             packet.protocol
         }
         Mode::Tunnel => {
             // rfc: 5040-126, 5041-102
             // Class and ECN of what is inside (RFC 6040 section 4.1, normal mode).
-            let outer = (esp::PROTOCOL, packet.traffic_class);
+            let outer = (protocol, packet.traffic_class);
             set_ethertype(&mut octets[..packet.at], sa.id.destination);
             emit_outer(
                 &mut octets[packet.at..],

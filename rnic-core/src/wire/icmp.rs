@@ -9,6 +9,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::checksum;
+use super::encapsulation;
 use super::esp::{self, EspHeader};
 use super::tcp::{self, Seq};
 use super::{ipv4, ipv6};
@@ -147,8 +148,12 @@ impl Report {
                     mtu,
                 }))
             }
-            esp::PROTOCOL => {
-                let (header, _) = EspHeader::parse(payload).ok()?;
+            esp::PROTOCOL | encapsulation::PROTOCOL => {
+                let udp = match protocol {
+                    esp::PROTOCOL => 0,
+                    _ => encapsulation::HEADER_LEN,
+                };
+                let (header, _) = EspHeader::parse(payload.get(udp..)?).ok()?;
                 Some(Self::Protected(EspTooBig {
                     source,
                     destination,

@@ -11,6 +11,7 @@ pub mod checksum;
 pub mod crc;
 pub mod datagram;
 pub mod ddp;
+pub mod encapsulation;
 pub mod error;
 pub mod esp;
 pub mod ethernet;

@@ -59,6 +59,7 @@ fn line(found: &AssociationFacts, given: Option<&AssociationState>, users: &mut 
         .with("user", given.map(|given| users.name(given.uid)))
         .with("mode", mode)
         .with("algorithm", algorithm)
+        .with("encap", found.encapsulation.map(|ports| ports.to_string()))
         .with("unusable", why)
         .with("esn", found.extended)
         .with("replay_window", found.window)

@@ -401,6 +401,7 @@ impl<U: Uses> HostProtection<U> {
             mode: *mode,
             algorithm: *algorithm,
             extended: found.extended,
+            encapsulation: found.encapsulation,
             request: found.request,
         };
         let ends = [found.source, found.id.destination].map(|end| self.own.contains(&end));

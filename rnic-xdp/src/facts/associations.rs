@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use rnic_core::esp::{Algorithm, Mode, SaId};
+use rnic_core::wire::encapsulation::UdpPorts;
 
 use crate::device::netlink::{AssociationSocket, NetlinkError};
 
@@ -17,6 +18,8 @@ pub struct AssociationFacts {
     pub if_id: u32,
     /// How it protects, or why rnic cannot use it.
     pub usable: Result<(Mode, Algorithm), String>,
+    /// Its packets are in UDP, between these ports.
+    pub encapsulation: Option<UdpPorts>,
     /// Sequence numbers have 64 bits.
     pub extended: bool,
     /// Numbers of its replay window.
@@ -40,6 +43,7 @@ pub fn associations() -> Result<Vec<AssociationFacts>, NetlinkError> {
         source: found.source,
         if_id: found.if_id,
         usable: found.usable.map(|(mode, algorithm, _)| (mode, algorithm)),
+        encapsulation: found.encapsulation,
         extended: found.extended,
         window: found.window,
         taken: found.sent,

@@ -25,7 +25,7 @@ fn key(receiver: &str, spi: u32) -> Vec<u8> {
 fn give(rig: &Rig<'_>, client: u32, (sender, receiver): (&str, &str), spi: u32) {
     let (address, _) = crate::program::octets(sender.parse().unwrap());
     let words = [client, 0].map(u32::to_ne_bytes).concat();
-    let value = [&words[..], &address, &[0; 16]].concat();
+    let value = [&words[..], &address, &[0; 24]].concat();
     let map = &rig.skeleton.maps.police_sas;
     let given = map.update(&key(receiver, spi), &value, MapFlags::ANY);
     given.unwrap();
@@ -36,7 +36,7 @@ fn counted(rig: &Rig<'_>, receiver: &str) -> [u64; 2] {
     let map = &rig.skeleton.maps.police_sas;
     let value = map.lookup(&key(receiver, SPI), MapFlags::ANY);
     let value = value.unwrap().unwrap();
-    [24, 32].map(|at| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap()))
+    [32, 40].map(|at| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap()))
 }
 
 /// Makes a frame of ESP: that of a segment, with another protocol and an SPI in the place of the

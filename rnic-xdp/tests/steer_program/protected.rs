@@ -30,8 +30,15 @@ fn key(receiver: &[u8], spi: [u8; 4]) -> Vec<u8> {
 /// Steers an association to the client with this port; 0 is the socket of the queue. What comes from
 /// `source` is counted.
 fn steer(rig: &Rig<'_>, client: u32, receiver: &[u8], source: &[u8]) {
+    steer_in_udp(rig, client, receiver, source, 0);
+}
+
+/// The same, with packets in UDP that come to `port`, unless it is 0.
+fn steer_in_udp(rig: &Rig<'_>, client: u32, receiver: &[u8], source: &[u8], port: u32) {
     let mut value = [&client.to_ne_bytes()[..], &[0; 4], source].concat();
-    value.resize(40, 0);
+    value.resize(24, 0);
+    value.extend(port.to_ne_bytes());
+    value.resize(48, 0);
     let map = &rig.skeleton.maps.steer_sas;
     let told = map.update(&key(receiver, SPI), &value, MapFlags::ANY);
     told.unwrap();
@@ -42,7 +49,7 @@ fn counted(rig: &Rig<'_>, receiver: &[u8]) -> [u64; 2] {
     let map = &rig.skeleton.maps.steer_sas;
     let value = map.lookup(&key(receiver, SPI), MapFlags::ANY);
     let value = value.unwrap().unwrap();
-    [24, 32].map(|at| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap()))
+    [32, 40].map(|at| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap()))
 }
 
 /// Returns the address from which a frame comes.
@@ -87,6 +94,44 @@ fn associations_go_to_the_process_that_has_the_device() {
         assert_eq!(rig.run(&fragment(0x2001)), FRAGMENT);
         // Nobody asks what a process does that has the device for itself.
         assert_eq!(counted(rig, &[10, 1, 2, 3]), [0, 0]);
+    });
+}
+
+/// Where the SPI of a frame of ESP in UDP is, with IPv4 and IPv6. The first octets of these frames'
+/// TCP headers, the ports, are those of UDP.
+const SPIS_IN_UDP: [usize; 2] = [14 + 20 + 8, 14 + 40 + 8];
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn associations_in_udp_are_told_by_their_port_too() {
+    with_esp_rig(false, |rig| {
+        let udp = Ipv4 {
+            protocol: 17,
+            ..PLAIN
+        };
+        let four = with_spi(ipv4(&[], &udp, 4500, 100), SPIS_IN_UDP[0]);
+        let six = with_spi(ipv6(&[], 17, "fd00::1", 4500, 100), SPIS_IN_UDP[1]);
+        let address: std::net::Ipv6Addr = "fd00::1".parse().unwrap();
+        for (frame, at, receiver) in [
+            (four, SPIS_IN_UDP[0], vec![10, 1, 2, 3]),
+            (six, SPIS_IN_UDP[1], address.octets().to_vec()),
+        ] {
+            assert_eq!(rig.run(&frame), NOT_TCP);
+            // It is not in UDP.
+            steer(rig, 0, &receiver, &[]);
+            assert_eq!(rig.run(&frame), NOT_TCP);
+            steer_in_udp(rig, 0, &receiver, &[], 4501);
+            assert_eq!(rig.run(&frame), NOT_TCP);
+            steer_in_udp(rig, 0, &receiver, &[], 4500);
+            assert_eq!(rig.run(&frame), REDIRECTED);
+            // What the key managers say to each other begins with zero.
+            let mut ike = frame.clone();
+            ike[at..at + 4].fill(0);
+            assert_eq!(rig.run(&ike), NOT_TCP);
+            // It keeps a translator's entry alive.
+            assert_eq!(rig.run(&frame[..at + 1]), NOT_TCP);
+        }
+        assert_eq!(rig.run(&esp()), NOT_TCP, "not in UDP");
     });
 }
 

@@ -64,6 +64,7 @@ impl End {
             mode: Mode::Transport,
             algorithm: ALGORITHMS[0].0,
             extended: true,
+            encapsulation: None,
             request: 7,
         };
         let (id, keys) = (sa.id, keys(ALGORITHMS[0], spi as u8));

@@ -9,7 +9,8 @@ use crate::esp::{
 };
 use crate::in_memory::VecFrames;
 use crate::memory::frames::TxFrames;
-use crate::wire::checksum::{Checksums, sum};
+use crate::wire::checksum::{Checksums, combine, pseudo_header_v6, sum};
+use crate::wire::encapsulation::UdpPorts;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::packet::parse;
 use crate::wire::prefix::Prefix;
@@ -63,6 +64,17 @@ impl Pair {
         inner: [&str; 2],
         outer: [&str; 2],
     ) -> Self {
+        Self::encapsulated(algorithm, mode, inner, outer, None)
+    }
+
+    /// The same, with packets in UDP between these ports.
+    pub(super) fn encapsulated(
+        algorithm: (Algorithm, usize, usize),
+        mode: Mode,
+        inner: [&str; 2],
+        outer: [&str; 2],
+        encapsulation: Option<UdpPorts>,
+    ) -> Self {
         let [local, remote] = inner.map(ip);
         let [source, destination] = outer.map(ip);
         let sa = Sa {
@@ -74,6 +86,7 @@ impl Pair {
             mode,
             algorithm: algorithm.0,
             extended: true,
+            encapsulation,
             request: 7,
         };
         let keys = keys(algorithm, 9);
@@ -189,12 +202,26 @@ const WAYS: [(Mode, [&str; 2], [&str; 2]); 6] = [
     (Mode::Tunnel, V6, ["203.0.113.1", "203.0.113.2"]),
 ];
 
+const IN_UDP: UdpPorts = UdpPorts {
+    source: 4500,
+    destination: 4501,
+};
+
+/// Each way, as it is and in UDP.
+fn all_ways() -> impl Iterator<Item = (Mode, [&'static str; 2], [&'static str; 2], Option<UdpPorts>)>
+{
+    let both = |(mode, inner, outer)| {
+        [None, Some(IN_UDP)].map(|encapsulation| (mode, inner, outer, encapsulation))
+    };
+    WAYS.into_iter().flat_map(both)
+}
+
 #[test]
 fn what_was_sealed_is_opened_to_the_same_frame() {
     // rfc: 5040-126, 5041-102, 5044-89
     for algorithm in ALGORITHMS {
-        for (mode, inner, outer) in WAYS {
-            let mut pair = Pair::new(algorithm, mode, inner, outer);
+        for (mode, inner, outer, encapsulation) in all_ways() {
+            let mut pair = Pair::encapsulated(algorithm, mode, inner, outer, encapsulation);
             for len in (0..40).chain([1000, 1459, 1460]) {
                 let payload: Vec<u8> = (0..len).map(|octet| octet as u8).collect();
                 let vlan = (len % 2 == 1).then_some(5);
@@ -244,17 +271,18 @@ fn numbers_are_told_apart_and_replays_are_dropped() {
 #[test]
 fn mangled_packets_are_dropped_and_nothing_panics() {
     // rfc: 5040-125, 5041-101, 7146-4, 7146-5
-    for (mode, inner, outer) in WAYS {
-        let mut pair = Pair::new(ALGORITHMS[5], mode, inner, outer);
-        let sealed = pair.send(&segment(inner, None, 0, &[7; 100])).unwrap();
+    for (mode, inner, outer, encapsulation) in all_ways() {
+        let pair = || Pair::encapsulated(ALGORITHMS[5], mode, inner, outer, encapsulation);
+        let mut receiver = pair();
+        let sealed = receiver.send(&segment(inner, None, 0, &[7; 100])).unwrap();
         for len in 0..sealed.len() {
             let cut = [(&sealed[..len], Checksums::None)];
-            pair.to.opener.open(cut.into_iter());
-            assert_eq!(pair.to.take_counts().opened, 0);
+            receiver.to.opener.open(cut.into_iter());
+            assert_eq!(receiver.to.take_counts().opened, 0);
         }
         for at in 0..sealed.len() {
             // The same packet once more is no replay for it.
-            let mut pair = Pair::new(ALGORITHMS[5], mode, inner, outer);
+            let mut pair = pair();
             let mut changed = pair.send(&segment(inner, None, 0, &[7; 100])).unwrap();
             changed[at] ^= 0x41;
             if at >= sealed.len() - 100 {
@@ -267,6 +295,39 @@ fn mangled_packets_are_dropped_and_nothing_panics() {
             pair.to.opener.open(frames.into_iter());
             pair.to.take_counts();
         }
+    }
+}
+
+#[test]
+fn packets_in_udp_have_a_header_that_routers_and_receivers_understand() {
+    for (mode, inner, outer) in WAYS {
+        let mut pair = Pair::encapsulated(ALGORITHMS[0], mode, inner, outer, Some(IN_UDP));
+        let sealed = pair.send(&segment(inner, None, 0, &[7; 101])).unwrap();
+        let [source, destination] = outer.map(ip);
+        let at = 14 + if source.is_ipv4() { 20 } else { 40 };
+        let datagram = &sealed[at..];
+        let word = |at: usize| u16::from_be_bytes([datagram[at], datagram[at + 1]]);
+        let len = datagram.len() as u16;
+        assert_eq!([word(0), word(2), word(4)], [4500, 4501, len]);
+        match (source, destination) {
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let pseudo = pseudo_header_v6(source, destination, 17, len);
+                assert_eq!(combine(pseudo, sum(datagram)), 0xffff);
+            }
+            _ => assert_eq!(word(6), 0),
+        }
+        // Whoever speaks to another port, or without UDP, is another.
+        let mut other_port = sealed.clone();
+        other_port[at + 3] ^= 1;
+        assert_eq!(pair.receive(&other_port), Err(DropReason::EspUnknown));
+        let mut plain = Pair::new(ALGORITHMS[0], mode, inner, outer);
+        assert_eq!(plain.receive(&sealed), Err(DropReason::EspUnknown));
+        let bare = plain.send(&segment(inner, None, 0, b"x")).unwrap();
+        assert_eq!(pair.receive(&bare), Err(DropReason::EspUnknown));
+        // A translator on the way may choose the peer's port anew.
+        let mut translated = sealed.clone();
+        translated[at + 1] ^= 1;
+        assert!(pair.receive(&translated).is_ok());
     }
 }
 

@@ -44,6 +44,7 @@ pub fn association(from: IpAddr, to: IpAddr, spi: u32) -> Sa {
         mode: Mode::Transport,
         algorithm: Algorithm::AesGcm,
         extended: true,
+        encapsulation: None,
         request: REQUEST,
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::libc;
 use rnic_core::esp::{Algorithm, Keys, Mode, SaId};
+use rnic_core::wire::encapsulation::UdpPorts;
 use rustix::net::netlink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -95,6 +96,30 @@ struct RawExpire {
     state: RawSa,
     hard: u8,
     padding: [u8; 7],
+}
+
+/// `struct xfrm_encap_tmpl`
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawEncapsulation {
+    kind: u16,
+    /// In network order, as the next one.
+    source_port: [u8; 2],
+    destination_port: [u8; 2],
+    padding: u16,
+    /// The address that a transport-mode peer behind a translator has there.
+    original: [u8; 16],
+}
+
+/// `UDP_ENCAP_ESPINUDP`
+const ESP_IN_UDP: u16 = 2;
+
+/// Returns the ports of an encapsulation in UDP.
+fn in_udp(template: &RawEncapsulation) -> Option<UdpPorts> {
+    (template.kind == ESP_IN_UDP).then(|| UdpPorts {
+        source: u16::from_be_bytes(template.source_port),
+        destination: u16::from_be_bytes(template.destination_port),
+    })
 }
 
 /// Octets of the name of an algorithm.
@@ -190,6 +215,8 @@ pub(crate) struct Association {
     pub(crate) source: IpAddr,
     pub(crate) request: u32,
     pub(crate) extended: bool,
+    /// Its packets are in UDP, between these ports.
+    pub(crate) encapsulation: Option<UdpPorts>,
     /// Its xfrm interface, 0 if none.
     pub(crate) if_id: u32,
     /// Its mode, algorithm and keys, or why rnic cannot use it.
@@ -231,6 +258,7 @@ impl Association {
             source: address(raw.family, raw.source)?,
             request: raw.request,
             extended: raw.flags & FLAG_ESN != 0,
+            encapsulation: attributes.value(XFRMA_ENCAP).as_ref().and_then(in_udp),
             if_id: attributes.value(XFRMA_IF_ID).unwrap_or(0),
             usable: usable(&raw, attributes),
             window: match &counter {
@@ -255,12 +283,14 @@ impl Association {
             self.source,
             self.request,
             self.extended,
+            self.encapsulation,
             &self.usable,
         ) == (
             other.id,
             other.source,
             other.request,
             other.extended,
+            other.encapsulation,
             &other.usable,
         ) && self.added == other.added
     }
@@ -297,8 +327,14 @@ fn usable(raw: &RawSa, attributes: Attributes<'_>) -> Result<(Mode, Algorithm, K
         MODE_TUNNEL => Mode::Tunnel,
         other => return Err(format!("its mode is neither transport nor tunnel: {other}")),
     };
+    if attributes.get(XFRMA_ENCAP).is_some() {
+        let template = attributes.value(XFRMA_ENCAP);
+        template
+            .as_ref()
+            .and_then(in_udp)
+            .ok_or("it is encapsulated, and not in UDP as RFC 3948 has it, which rnic has not")?;
+    }
     for (attribute, what) in [
-        (XFRMA_ENCAP, "it is encapsulated in UDP or TCP"),
         (XFRMA_MARK, "it is for marked packets"),
         (XFRMA_OFFLOAD_DEV, "it is offloaded to a device"),
     ] {

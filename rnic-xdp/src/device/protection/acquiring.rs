@@ -192,6 +192,7 @@ mod tests {
             mode: Mode::Transport,
             algorithm: Algorithm::AesGcm,
             extended: true,
+            encapsulation: None,
             request,
         }
     }

@@ -31,7 +31,10 @@ impl HostProtection<Own> {
             } else {
                 let window = Window::new(USUAL_WINDOW, sa.extended, 0);
                 let made = InboundSa::new(sa.clone(), keys, window).expect("its keys are usable");
-                steered.add(sa.id).expect("its packets can be steered");
+                let port = sa.encapsulation.map(|ports| ports.destination);
+                steered
+                    .add(sa.id, port)
+                    .expect("its packets can be steered");
                 changes.push_back(Change::Inbound(Box::new(made)));
             }
         }

@@ -31,11 +31,12 @@ impl Uses for Own {
             self.changes.push_back(Change::Outbound(Box::new(made)));
             return Ok(usage);
         }
+        let port = sa.encapsulation.map(|ports| ports.destination);
         let window = found.window.max(USUAL_WINDOW);
         let window = Window::new(window, found.extended, found.received);
         let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
         let usage = made.usage().clone();
-        let steered = self.steered.add(found.id);
+        let steered = self.steered.add(found.id, port);
         steered.map_err(|why| format!("cannot steer its packets here: {why}"))?;
         self.changes.push_back(Change::Inbound(Box::new(made)));
         Ok(usage)

@@ -32,9 +32,11 @@ impl SteeredAssociations {
         Self(map)
     }
 
-    /// Steers the packets of an association to the sockets of this process.
-    pub(crate) fn add(&mut self, id: SaId) -> io::Result<()> {
-        self.insert(id, UsedAssociation::new(OWN_SOCKETS, 0, None))
+    /// Steers the packets of an association to the sockets of this process. `port`: that of UDP, if
+    /// they are in UDP.
+    pub(crate) fn add(&mut self, id: SaId, port: Option<u16>) -> io::Result<()> {
+        let used = UsedAssociation::new(OWN_SOCKETS, 0, None);
+        self.insert(id, used.in_udp(port))
     }
 
     /// Gives an association to a client.

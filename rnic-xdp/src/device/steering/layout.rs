@@ -74,13 +74,16 @@ pub(crate) struct UsedAssociation {
     /// A fingerprint of its key.
     pub(crate) print: u32,
     source: [u8; 16],
+    /// The port of UDP that its packets come to; 0 if they are not in UDP.
+    udp_port: u32,
+    reserved: u32,
     pub(crate) packets: u64,
     /// Octets of whole frames.
     pub(crate) octets: u64,
 }
 
 /// The octets of a value in the maps of associations.
-pub(crate) type UseOctets = [u8; 40];
+pub(crate) type UseOctets = [u8; 48];
 
 impl UsedAssociation {
     /// Makes one with which nothing was done.
@@ -93,8 +96,18 @@ impl UsedAssociation {
             port,
             print,
             source: octets,
+            udp_port: 0,
+            reserved: 0,
             packets: 0,
             octets: 0,
+        }
+    }
+
+    /// The same, with packets in UDP that come to this port.
+    pub(crate) fn in_udp(self, port: Option<u16>) -> Self {
+        Self {
+            udp_port: port.unwrap_or(0).into(),
+            ..self
         }
     }
 
@@ -575,13 +588,16 @@ mod tests {
         let offsets = [
             std::mem::offset_of!(steer_sa_use, print),
             std::mem::offset_of!(steer_sa_use, source),
+            std::mem::offset_of!(steer_sa_use, udp_port),
             std::mem::offset_of!(steer_sa_use, packets),
             std::mem::offset_of!(steer_sa_use, octets),
         ];
-        assert_eq!(offsets, [4, 8, 24, 32]);
+        assert_eq!(offsets, [4, 8, 24, 32, 40]);
         let used = UsedAssociation::new(7, 9, Some([10, 1, 2, 3].into()));
         assert_eq!(used.octets()[4..8], 9u32.to_ne_bytes());
         assert_eq!(used.octets()[8..12], [10, 1, 2, 3]);
+        let in_udp = used.in_udp(Some(4500)).octets();
+        assert_eq!(in_udp[24..28], 4500u32.to_ne_bytes());
         assert_eq!(UsedAssociation::read(used.octets()), used);
     }
 

@@ -28,6 +28,9 @@ impl Uses for Clients {
         is_outbound: bool,
     ) -> Result<Arc<Usage>, String> {
         let (_, _, keys) = found.usable.as_ref().map_err(Clone::clone)?;
+        if sa.encapsulation.is_some() {
+            return Err("it is in UDP, which clients of rnicd cannot send: only who has the interface for itself can".into());
+        }
         // Whether its client can use it.
         let made = match is_outbound {
             true => OutboundSa::new(sa, keys, found.added).map(drop),

@@ -53,6 +53,7 @@ pub(super) fn association(
             mode: *mode,
             algorithm: *algorithm,
             extended: found.extended,
+            encapsulation: None,
             request: found.request,
         },
         keys: keys.clone(),

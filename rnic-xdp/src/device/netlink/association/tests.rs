@@ -154,6 +154,29 @@ fn encryption_with_an_icv_of_its_own_is_read() {
     assert!(refused.contains("hmac(sha256) of 96 bits"), "{refused}");
 }
 
+/// A template of this kind, with the ports 4500 and 4501.
+fn encapsulation(kind: u16) -> Vec<u8> {
+    let mut octets = kind.to_ne_bytes().to_vec();
+    octets.extend([4500u16.to_be_bytes(), 4501u16.to_be_bytes()].concat());
+    octets.resize(24, 0);
+    octets
+}
+
+#[test]
+fn packets_in_udp_have_ports() {
+    let plain = || {
+        Builder::new(NEW_SA, 0, &info(0, 0))
+            .attribute(XFRMA_REPLAY_VAL, &[0; 12])
+            .attribute(XFRMA_ALG_AEAD, &gcm(&[9; 20]))
+    };
+    assert_eq!(read(plain()).encapsulation, None);
+    // `UDP_ENCAP_ESPINUDP`
+    let found = read(plain().attribute(XFRMA_ENCAP, &encapsulation(2)));
+    assert!(found.usable.is_ok(), "{:?}", found.usable);
+    let ports = found.encapsulation.unwrap();
+    assert_eq!((ports.source, ports.destination), (4500, 4501));
+}
+
 #[test]
 fn what_rnic_cannot_use_has_a_reason() {
     let with = |mode, attributes: &[(u16, Vec<u8>)]| {
@@ -166,7 +189,12 @@ fn what_rnic_cannot_use_has_a_reason() {
     assert_eq!(with(0, std::slice::from_ref(&good)), Ok(()));
     for (mode, attributes, word) in [
         (4, vec![good.clone()], "mode"),
-        (0, vec![good.clone(), (XFRMA_ENCAP, vec![0; 24])], "UDP"),
+        (
+            0,
+            vec![good.clone(), (XFRMA_ENCAP, encapsulation(7))],
+            "UDP",
+        ),
+        (0, vec![good.clone(), (XFRMA_ENCAP, vec![0; 8])], "UDP"),
         (0, vec![good.clone(), (XFRMA_MARK, vec![0; 8])], "marked"),
         (0, vec![good, (XFRMA_OFFLOAD_DEV, vec![0; 8])], "offloaded"),
         (0, vec![(XFRMA_ALG_AEAD, gcm(&[0; 20]))], "lockdown"),
