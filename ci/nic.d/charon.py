@@ -2,7 +2,7 @@
 and the kernel in the west, replaces it under load, and brings it when rnic asks."""
 
 import nic
-from esp import EAST, IF_ID, WEST, Wire, begin_stream, end_stream, goes_on, shown_protection
+from esp import EAST, IF_ID, UDP, WEST, Wire, begin_stream, end_stream, goes_on, shown_protection
 from nic_cases import case, expect
 
 SECRET = "0sMDEyMzQ1Njc4OTAxMjM0NTY3ODkwMQ=="
@@ -16,6 +16,7 @@ connections {{
     local_addrs = {local}
     remote_addrs = {remote}
     proposals = {ike}
+    encap = {encap}
     local {{
       auth = psk
     }}
@@ -69,12 +70,13 @@ charon {{
 class KeyManager:
     """charon on a side. In the east what it negotiates has a number."""
 
-    def __init__(self, nics, side, mode, version, options=()):
+    def __init__(self, nics, side, mode, version, encap, options=()):
         self.nics, self.side = nics, side
         ends = (EAST, WEST) if side == "east" else (WEST, EAST)
         numbers = [f"if_id_in = {IF_ID}", f"if_id_out = {IF_ID}"] if side == "east" else []
         self._connection = CONNECTION.format(local=ends[0], remote=ends[1], mode=mode, secret=SECRET,
                                              options="\n        ".join([*numbers, *options]), version=version,
+                                             encap="yes" if encap else "no",
                                              **PROPOSALS[version])
         self._root = nic.image() / "charon"
 
@@ -117,9 +119,9 @@ class KeyManager:
 class KeyManagers:
     """charon on both sides. Options are those of a child in the east."""
 
-    def __init__(self, nics, *options, mode="transport", version=2):
-        self.west = KeyManager(nics, "west", mode, version)
-        self.east = KeyManager(nics, "east", mode, version, options)
+    def __init__(self, nics, *options, mode="transport", version=2, encap=False):
+        self.west = KeyManager(nics, "west", mode, version, encap)
+        self.east = KeyManager(nics, "east", mode, version, encap, options)
 
     def __enter__(self):
         self.west.__enter__()
@@ -143,9 +145,8 @@ class KeyManagers:
 def associations(wire):
     """How many associations have protected frames of each direction."""
     seen = {}
-    for protocol, to, payload in wire.packets():
-        if protocol == 50:
-            seen.setdefault(to, set()).add(payload[:4])
+    for to, header in wire.numbers():
+        seen.setdefault(to, set()).add(header[:4])
     return min(map(len, seen.values())) if len(seen) == 2 else 0
 
 
@@ -179,3 +180,13 @@ def _(nics):
             ends = begin_stream(nics, wire, 30, "--verify")
             nics.wait(lambda: associations(wire) > 3, f"associations are replaced\n{managers.logs()}", 60)
             end_stream(wire, ends)
+
+
+@case("ESP with charon: in UDP, beside what the key managers say there", kinds=("virtio",))
+def _(nics):
+    for mode in ("transport", "tunnel"):
+        with KeyManagers(nics, "rekey_time = 3s", "rand_time = 0s", "life_time = 60s", mode=mode, encap=True) as managers:
+            with Wire(nics, UDP) as wire:
+                ends = begin_stream(nics, wire, 30, "--verify")
+                nics.wait(lambda: associations(wire) > 3, f"associations are replaced\n{managers.logs()}", 60)
+                end_stream(wire, ends)
