@@ -4,32 +4,13 @@ mod common;
 
 use std::fs::read_to_string;
 
-use common::until;
-use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest, Via,
-};
+use common::{End, until};
+use rnic_verbs::{ConnectionOptions, Device, DeviceConfig, SendRequest, Via};
 use rnic_xdp::testing::Namespace;
 
 const ADDRESS: &str = "127.0.0.1:4420";
 const SIZE: usize = 64;
 const ROUNDS: u64 = 10;
-
-/// A queue pair with its completion queue, and memory for a message.
-struct End {
-    cq: Cq,
-    qp: Qp,
-    mr: Mr,
-}
-
-impl End {
-    fn new(device: &Device) -> Self {
-        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
-        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mr = pd.allocate(SIZE, access).unwrap();
-        Self { cq, qp, mr }
-    }
-}
 
 fn open() -> Device {
     Device::open_with(&DeviceConfig {
@@ -41,7 +22,7 @@ fn open() -> Device {
 
 /// Returns a client and a server that are connected.
 fn connect(namespace: &Namespace, devices: &[Device; 2]) -> [End; 2] {
-    let [mut client, mut server] = [End::new(&devices[0]), End::new(&devices[1])];
+    let [mut client, mut server] = [End::new(&devices[0], SIZE), End::new(&devices[1], SIZE)];
     let options = ConnectionOptions::default();
     let qps = (&mut client.qp, &mut server.qp);
     common::connect([namespace; 2], devices, qps, ADDRESS, &options);

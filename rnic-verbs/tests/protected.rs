@@ -6,33 +6,15 @@ mod common;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use common::until;
+use common::{End, until};
 use rnic_core::esp::{Algorithm, Keys, Mode, Sa, SaId};
 use rnic_core::wire::encapsulation::UdpPorts;
-use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, DeviceConfig, Mr, Qp, QpCaps, SendRequest,
-};
+use rnic_verbs::{ConnectionOptions, Device, DeviceConfig, SendRequest};
 use rnic_xdp::testing::{Namespace, VethEnd, give_association, veth_pair};
 
 const IF_ID: u32 = 0x524e;
 const SIZE: usize = 100_000;
 const ADDRESSES: [&str; 2] = ["10.77.3.1", "10.77.3.2"];
-
-struct End {
-    cq: Cq,
-    qp: Qp,
-    mr: Mr,
-}
-
-impl End {
-    fn new(device: &Device) -> Self {
-        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
-        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = pd.allocate(2 * SIZE, access).unwrap();
-        Self { cq, qp, mr }
-    }
-}
 
 /// Two namespaces, of which each protects what goes to the other. `netdevs` are their devices.
 fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode, ports: Option<UdpPorts>) -> [Namespace; 2] {
@@ -85,7 +67,10 @@ fn exchange(netdevs: [&str; 2], mtu: u16, mode: Mode, ports: Option<UdpPorts>) -
         config.interface.require_protection = true;
         hosts[host].run(|| Device::open_with(&config)).unwrap()
     });
-    let [mut client, mut server] = [End::new(&devices[0]), End::new(&devices[1])];
+    let [mut client, mut server] = [
+        End::new(&devices[0], 2 * SIZE),
+        End::new(&devices[1], 2 * SIZE),
+    ];
     let (qps, options) = (
         (&mut client.qp, &mut server.qp),
         ConnectionOptions::default(),

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{SOON, until};
+use common::{End, SOON, until};
 use rnic_core::connection::{Arrived, AssociationSocket, Associations, OutgoingChunk};
 use rnic_core::engine::Net;
 use rnic_core::ids::ListenerId;
 use rnic_sockets::{KernelAssociation, KernelInterface, KernelNet, KernelSockets, Protocol};
 use rnic_verbs::{
-    Access, Completion, CongestionAlgorithm, ConnectionOptions, Cq, Device, DeviceConfig, Driving,
-    EndReason, Keepalive, Mr, OpenError, Qp, QpCaps, SendRequest, Via,
+    Completion, CongestionAlgorithm, ConnectionOptions, Device, DeviceConfig, Driving, EndReason,
+    Keepalive, OpenError, SendRequest, Via,
 };
 use rnic_xdp::testing::Namespace;
 
@@ -35,21 +35,8 @@ fn devices() -> (Namespace, [Device; 2]) {
     (namespace, devices)
 }
 
-/// A queue pair with its completion queue, and memory for a message each way.
-struct End {
-    cq: Cq,
-    qp: Qp,
-    mr: Mr,
-}
-
+/// What an end does with memory for a message each way.
 impl End {
-    fn new(device: &Device) -> Self {
-        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
-        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
-        let mr = pd.allocate(2 * MESSAGE, Access::LOCAL_WRITE).unwrap();
-        Self { cq, qp, mr }
-    }
-
     fn post_recv(&mut self) {
         let place = self.mr.sge(MESSAGE, MESSAGE as u32);
         self.qp.post_recv(1, &[place]).unwrap();
@@ -87,7 +74,10 @@ fn connect_with(
     devices: &[Device; 2],
     options: &ConnectionOptions,
 ) -> (End, End) {
-    let (mut client, mut server) = (End::new(&devices[0]), End::new(&devices[1]));
+    let (mut client, mut server) = (
+        End::new(&devices[0], 2 * MESSAGE),
+        End::new(&devices[1], 2 * MESSAGE),
+    );
     let qps = (&mut client.qp, &mut server.qp);
     common::connect([namespace; 2], devices, qps, ADDRESS, options);
     (client, server)

@@ -3,10 +3,27 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rnic_verbs::{ConnectionOptions, Device, Qp};
+use rnic_verbs::{Access, ConnectionOptions, Cq, Device, Mr, Qp, QpCaps};
 use rnic_xdp::testing::Namespace;
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// A queue pair with its completion queue, and memory.
+pub(crate) struct End {
+    pub(crate) cq: Cq,
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
+}
+
+impl End {
+    pub(crate) fn new(device: &Device, octets: usize) -> Self {
+        let (pd, cq) = (device.pd(), device.cq(256).unwrap());
+        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.allocate(octets, access).unwrap();
+        Self { cq, qp, mr }
+    }
+}
 
 /// Drives both devices until something is there.
 pub(crate) fn until<T>(
