@@ -150,25 +150,35 @@ def associations(wire):
     return min(map(len, seen.values())) if len(seen) == 2 else 0
 
 
-@case("ESP with charon: an association is asked for, and replaced under load", kinds=("virtio",))
-def _(nics):
+def replaces(nics, rekeyings, deletions, seconds):
+    """A stream of so many seconds goes on while its associations are replaced and deleted."""
     # Nothing is negotiated before rnic asks.
     with KeyManagers(nics, "rekey_time = 2s", "rand_time = 0s", "life_time = 60s") as managers:
         with Wire(nics) as wire:
             state = nics.east("ip xfrm state").checked()
             expect("proto esp" not in state, "there is an association already:", state)
-            ends = begin_stream(nics, wire, 110, "--verify")
+            ends = begin_stream(nics, wire, seconds, "--verify")
             shown = shown_protection(nics)
             expect(shown["state"] == "esp" and shown["algorithm"] == "rfc4106(gcm(aes))", "it is not shown:", shown)
-            for number in range(1, 24):
+            for number in range(1, rekeyings + 1):
                 nics.wait(lambda: associations(wire) > number, f"association {number + 1} is used\n{managers.logs()}", 60)
-            for _ in range(3):
+            for _ in range(deletions):
                 # Then nothing can be sent until rnic has asked for another one.
                 before = associations(wire)
                 managers.east.control("--terminate --child rnic")
                 nics.wait(lambda: associations(wire) > before, f"another association is used\n{managers.logs()}", 60)
                 goes_on(nics, wire)
             end_stream(wire, ends)
+
+
+@case("ESP with charon: an association is asked for, and replaced under load", kinds=("virtio",))
+def _(nics):
+    replaces(nics, 23, 3, 110)
+
+
+@case("ESP with charon: a hundred associations, and ten deletions", kinds=("virtio",), long=True)
+def _(nics):
+    replaces(nics, 100, 10, 420)
 
 
 @case("ESP with charon: octets are counted, and associations replaced by them", kinds=("virtio",))

@@ -141,6 +141,8 @@ class Wire:
         self._bed = nics.bed
         self._carrier = carrier
         self._path = pathlib.Path(nics.bed.directory) / "esp.pcap"
+        # What was read of it: a header, then packets.
+        self._read, self._packets = 24, []
 
     def __enter__(self):
         command = self._bed.inside("tcpdump", "-i", "tap0", "-Z", "root", "-U", "--immediate-mode", "-s", "100", "-B", "65536",
@@ -155,21 +157,27 @@ class Wire:
         machine.stop(self._job)
 
     def packets(self):
-        """Family, protocol, destination and what follows the IP header of each packet."""
-        octets = self._path.read_bytes()
-        at = 24
+        """Protocol, destination and the first octets behind the IP header of each packet."""
+        with self._path.open("rb") as capture:
+            capture.seek(self._read)
+            octets = capture.read()
+        at = 0
         while at + 16 <= len(octets):
             length, = struct.unpack_from("<I", octets, at + 8)
             frame = octets[at + 16:at + 16 + length]
+            if at + 16 + length > len(octets):
+                break
             at += 16 + length
-            if len(frame) < 14 + 20 or at > len(octets):
+            if len(frame) < 14 + 20:
                 continue
             kind, = struct.unpack_from(">H", frame, 12)
             if kind == 0x0800:
-                header = (frame[14] & 15) * 4
-                yield frame[23], frame[30:34], frame[14 + header:]
+                header = 14 + (frame[14] & 15) * 4
+                self._packets.append((frame[23], frame[30:34], frame[header:header + 16]))
             elif kind == 0x86dd:
-                yield frame[20], frame[38:54], frame[54:]
+                self._packets.append((frame[20], frame[38:54], frame[54:70]))
+        self._read += at
+        return self._packets
 
     def numbers(self):
         """Destination, SPI and number of each packet of ESP, which may be in UDP beside what the key
@@ -299,8 +307,8 @@ def _(nics):
             serving = nics.serve("perf write-bw", "--via kernel")
             client = nics.bed.spawn("east", f"exec {nics.ctl} perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
                                             f"-D 20 {WEST}", 60)
-            before = sum(1 for _ in wire.packets())
-            nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 300, "frames are on the wire", 40)
+            before = len(wire.packets())
+            nics.wait(lambda: len(wire.packets()) > before + 300, "frames are on the wire", 40)
             nics.kill("east")
             client.wait()
             nics.end(serving)
@@ -319,17 +327,17 @@ def _(nics):
 
 def begin_stream(nics, wire, seconds, options=""):
     """Starts a stream of Writes that goes on for so long, and returns its two ends when it runs."""
-    serving = nics.serve("perf write-bw", "--via kernel", timeout=200)
+    serving = nics.serve("perf write-bw", "--via kernel", timeout=seconds + 90)
     client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
-                                    f"{options} -s 20000 -D {seconds} {WEST}", 150)
-    nics.wait(lambda: sum(1 for _ in wire.packets()) > 300, "frames are on the wire", 40)
+                                    f"{options} -s 20000 -D {seconds} {WEST}", seconds + 60)
+    nics.wait(lambda: len(wire.packets()) > 300, "frames are on the wire", 40)
     return client, serving
 
 
 def goes_on(nics, wire):
     """Waits until more of a stream is on the wire."""
-    before = sum(1 for _ in wire.packets())
-    nics.wait(lambda: sum(1 for _ in wire.packets()) > before + 200, "the stream goes on", 40)
+    before = len(wire.packets())
+    nics.wait(lambda: len(wire.packets()) > before + 200, "the stream goes on", 40)
 
 
 def end_stream(wire, ends):
