@@ -80,6 +80,9 @@ static __always_inline struct steer_sa_use *find_steered(struct xdp_md *context,
 		if (!udp)
 			return NULL;
 		udp_port = bpf_ntohs(udp->dest);
+		/* No association in UDP has that port, and the others have no UDP. */
+		if (!udp_port)
+			return NULL;
 		at += sizeof(*udp);
 	}
 	spi = octets(context, at, room, sizeof(room));

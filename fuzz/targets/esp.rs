@@ -11,6 +11,7 @@ use rnic_core::esp::{
     Selector, Template, Window,
 };
 use rnic_core::wire::checksum::Checksums;
+use rnic_core::wire::encapsulation::UdpPorts;
 use rnic_core::wire::ip::{IpPacket, emit_outer};
 use rnic_core::wire::packet::addresses;
 use rnic_core::wire::prefix::Prefix;
@@ -19,7 +20,13 @@ const KEY: [u8; 32] = [7; 32];
 const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
-fn protection(mode: Mode) -> Protection {
+/// The ports of what is in UDP.
+const PORTS: UdpPorts = UdpPorts {
+    source: 4500,
+    destination: 4501,
+};
+
+fn protection(mode: Mode, in_udp: bool) -> Protection {
     let sa = Sa {
         id: SaId {
             spi: 0x1001,
@@ -29,7 +36,7 @@ fn protection(mode: Mode) -> Protection {
         mode,
         algorithm: Algorithm::NullHmacSha256,
         extended: true,
-        encapsulation: None,
+        encapsulation: in_udp.then_some(PORTS),
         request: 1,
     };
     let keys = Keys::new(Vec::new(), KEY.to_vec());
@@ -56,7 +63,7 @@ fn protection(mode: Mode) -> Protection {
 }
 
 /// Puts what is to be protected into a frame, with a right ICV.
-fn sealed(number: u32, text: &[u8]) -> Vec<u8> {
+fn sealed(number: u32, text: &[u8], in_udp: bool) -> Vec<u8> {
     let mut esp = 0x1001_u32.to_be_bytes().to_vec();
     esp.extend(number.to_be_bytes());
     esp.extend(text);
@@ -66,23 +73,29 @@ fn sealed(number: u32, text: &[u8]) -> Vec<u8> {
     esp.extend(&icv.as_ref()[..16]);
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     frame.resize(14 + 20, 0);
-    emit_outer(&mut frame[14..], (REMOTE, LOCAL), (50, 3), esp.len());
+    let mut protocol = 50;
+    if in_udp {
+        protocol = 17;
+        esp.splice(..0, [0; 8]);
+        PORTS.emit(&mut esp, REMOTE, LOCAL);
+    }
+    emit_outer(&mut frame[14..], (REMOTE, LOCAL), (protocol, 3), esp.len());
     frame.extend(esp);
     frame
 }
 
-fuzz_target!(|input: (bool, bool, u32, Vec<u8>)| {
-    let (tunnel, genuine, number, octets) = input;
+fuzz_target!(|input: ([bool; 3], u32, Vec<u8>)| {
+    let ([tunnel, genuine, in_udp], number, octets) = input;
     if octets.len() > 2000 {
         return;
     }
-    let mut protection = protection(if tunnel {
-        Mode::Tunnel
-    } else {
-        Mode::Transport
-    });
+    let mode = match tunnel {
+        true => Mode::Tunnel,
+        false => Mode::Transport,
+    };
+    let mut protection = protection(mode, in_udp);
     let frame = match genuine {
-        true => sealed(number, &octets),
+        true => sealed(number, &octets, in_udp),
         false => octets,
     };
     let frames = || [(&frame, Checksums::None)].into_iter();

@@ -99,16 +99,24 @@ impl Server {
     /// Ends the lease of any client.
     pub(crate) fn revoke(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
         self.check_root(key, "revoke leases")?;
-        let index = self.device_of(number)?;
-        let shared = &mut self.devices[index];
-        if !release(shared, number, local)? {
+        if !self.take_lease(number, local)? {
             let why = format!(
                 "port {number} has not leased {local}; `rnic-ctl lease show` lists what is leased"
             );
             return Err(Refused::new(Reason::Other, why));
         }
-        shared.device.end_protection_of(number, local);
         info!("port {number}: {local} was revoked by an administrator");
+        done()
+    }
+
+    /// Takes a lease from a port, and tells its client. Returns whether it had it.
+    pub(crate) fn take_lease(&mut self, number: u32, local: SocketAddr) -> Result<bool, Refused> {
+        let index = self.device_of(number)?;
+        let shared = &mut self.devices[index];
+        if !release(shared, number, local)? {
+            return Ok(false);
+        }
+        shared.device.end_protection_of(number, local);
         let owner = shared.ports.get(&number).and_then(|port| port.client);
         if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
             client.tell(Notice::Revoked {
@@ -117,7 +125,7 @@ impl Server {
             });
         }
         self.lease_ended(number, local, true);
-        done()
+        Ok(true)
     }
 
     /// Sends a client events from now on.

@@ -1,5 +1,6 @@
 //! The devices that are to be shared: which are missing, and opening them.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,38 @@ impl Server {
             shared.device.may_protect_all(may);
             shared.device.update_protection();
         }
+        for (number, local) in self.leases_in_the_clear() {
+            let taken = self.take_lease(number, local);
+            match taken {
+                Ok(_) => info!("port {number}: {local} was revoked, because it is `protected` now"),
+                Err(why) => warn!(
+                    "port {number}: {local} is `protected` now, and goes on in the clear: {}",
+                    why.message
+                ),
+            }
+        }
+    }
+
+    /// Lists the leases of TCP ports that are `protected` now, and were not when they were leased.
+    fn leases_in_the_clear(&self) -> Vec<(u32, SocketAddr)> {
+        let policy = &self.settings.policy;
+        let mut found = Vec::new();
+        for shared in self
+            .devices
+            .iter()
+            .filter(|shared| shared.device.has_associations())
+        {
+            for (number, port) in &shared.ports {
+                let record = &port.record;
+                let limits = policy.limits(record.account(), &record.gids);
+                let leases = port.leases.keys().filter(|local| {
+                    limits.protected.value.contains(local.port())
+                        && !shared.device.is_protected(*number, **local)
+                });
+                found.extend(leases.map(|local| (*number, *local)));
+            }
+        }
+        found
     }
 
     /// Stops sharing what is not to be shared any more, and looks at once for what is.

@@ -65,7 +65,7 @@ impl Server {
             check_listen(&limits, uid, local.port())?;
         }
         check_prefixes(peers)?;
-        self.port_of(key, number)?;
+        self.check_protects(key, number, local.port())?;
         if peers.limits().is_some() {
             self.check_listed_peers(number)?;
         }
@@ -154,6 +154,7 @@ impl Server {
             );
             return Err(Refused::new(Reason::NotPermitted, why));
         }
+        self.check_protects(key, number, wanted)?;
         self.check_peer(key, number, remote)?;
         let quotas = self.quotas.clone();
         let shared = self.port_of(key, number)?;
@@ -167,6 +168,34 @@ impl Server {
             self.check_chosen(number, &reserved)?;
         }
         self.lease(number, reserved, (held, None))
+    }
+
+    /// Fails if a TCP port is for what is protected, and what the client of a port leases there
+    /// would not be.
+    fn check_protects(&mut self, key: ClientKey, number: u32, local: u16) -> Result<(), Refused> {
+        let limits = self.limits(key);
+        let is_anybodys = self.settings.policy.protects(local);
+        let shared = self.port_of(key, number)?;
+        if !is_anybodys {
+            return Ok(());
+        }
+        let is_theirs = limits.protected.value.contains(local);
+        let has_associations = shared.device.has_associations();
+        let why = match shared.ports.get(&number) {
+            // Who could lease it in the clear could keep others from what is protected.
+            _ if !is_theirs && has_associations => "for other users; choose another",
+            _ if !is_theirs => return Ok(()),
+            _ if !has_associations => "and this interface has no `ipsec_if_id`; choose another",
+            Some(port) if port.record.queue.is_some() => {
+                "and a port that is a hardware queue has no associations; use another port, or another TCP port"
+            }
+            Some(port) if !port.protects => {
+                "and the rnic of this program knows nothing of associations; upgrade it"
+            }
+            _ => return Ok(()),
+        };
+        let why = format!("TCP port {local} is `protected` (rnicd.toml), {why}");
+        Err(Refused::new(Reason::NotPermitted, why))
     }
 
     /// Fails if the client of a port may not connect to a peer.

@@ -106,6 +106,13 @@ impl Policy {
             None => limits,
         }
     }
+
+    /// Returns whether a TCP port is `protected` for somebody.
+    pub fn protects(&self, port: u16) -> bool {
+        let rules = self.groups.values().chain(self.users.values());
+        let mut lists = rules.filter_map(|rule| rule.protected.as_ref());
+        self.defaults.protected.value.contains(port) || lists.any(|list| list.value.contains(port))
+    }
 }
 
 /// What was found wrong so far.

@@ -418,10 +418,17 @@ impl Server {
             return;
         };
         client.say_revoked();
+        // The port may have ended since, and its number may be another client's.
+        let devices = &self.devices;
+        let device_of = |number: u32| {
+            let has = |shared: &&Shared| {
+                let port = shared.ports.get(&number);
+                port.is_some_and(|port| port.client == Some(key))
+            };
+            devices.iter().find(has)
+        };
         for (port, path) in std::mem::take(&mut client.changed) {
-            let mut devices = self.devices.iter();
-            let shared = devices.find(|shared| shared.ports.contains_key(&port));
-            let followed = shared.and_then(|shared| shared.paths.get(&path));
+            let followed = device_of(port).and_then(|shared| shared.paths.get(&path));
             if let Some(hop) = followed.and_then(|followed| followed.hop) {
                 let hop = hop.map(Into::into);
                 client.tell(Notice::NextHop {
@@ -433,21 +440,18 @@ impl Server {
             }
         }
         for port in std::mem::take(&mut client.links_changed) {
-            let mut devices = self.devices.iter();
-            if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
+            if let Some(shared) = device_of(port) {
                 let state = shared.device.link_state();
                 client.tell(Notice::Link { port, state });
             }
         }
         for port in std::mem::take(&mut client.protection_changed) {
-            let mut devices = self.devices.iter();
-            if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
+            if let Some(shared) = device_of(port) {
                 client.tell(protection(shared, port));
             }
         }
         for port in std::mem::take(&mut client.untagged_changed) {
-            let mut devices = self.devices.iter();
-            if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
+            if let Some(shared) = device_of(port) {
                 let addresses = UntaggedAddress::list(shared.device.untagged());
                 client.tell(Notice::Untagged { port, addresses });
             }

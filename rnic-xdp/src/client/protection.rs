@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::RandomState;
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use nix::sys::prctl::set_dumpable;
-use rnic_core::esp::{Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Window};
+use rnic_core::esp::{
+    Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Usage, Window,
+};
 use rnic_manager::protection::{Association, Demanded, Protection};
 use tracing::{info, warn};
 
@@ -25,6 +27,9 @@ pub(super) struct PortProtection {
     /// The end of the last numbers under each key, by its fingerprint, whatever becomes of
     /// associations and of rnicd.
     taken: HashMap<u64, u64>,
+    /// What was received under each key: the kernel is not told of it, and may have the association
+    /// again. What was received stays so.
+    received: HashMap<u64, Arc<Usage>>,
     hasher: RandomState,
 }
 
@@ -38,6 +43,7 @@ impl PortProtection {
             addresses: Vec::new(),
             changes: VecDeque::new(),
             taken: HashMap::new(),
+            received: HashMap::new(),
             hasher: RandomState::new(),
         }
     }
@@ -110,8 +116,12 @@ impl PortProtection {
             sa.mode, sa.algorithm, sa.source, id.destination, id.spi
         );
         if !found.outbound {
-            let window = Window::new(found.window, found.extended, found.received);
+            let print = keys.fingerprint(&self.hasher);
+            let before = self.received.get(&print);
+            let received = before.map_or(0, |usage| usage.number()).max(found.received);
+            let window = Window::new(found.window, found.extended, received);
             let made = InboundSa::new(sa, &keys, window).map_err(|why| why.to_string())?;
+            self.received.insert(print, made.usage().clone());
             self.changes.push_back(Change::Inbound(Box::new(made)));
             return Ok(());
         }

@@ -178,15 +178,16 @@ impl<U: Uses> HostProtection<U> {
     }
 
     /// Ends an association, as if it had reached its limits: the key managers make another one.
-    pub(crate) fn end(&mut self, id: SaId) -> Result<(), NetlinkError> {
+    /// Returns whether that was done: one that cannot be used stays.
+    pub(crate) fn end(&mut self, id: SaId) -> Result<bool, NetlinkError> {
         let Some(known) = self.known.get_mut(&id) else {
-            return Ok(());
+            return Ok(!self.refused.contains_key(&id));
         };
         self.reads = true;
         known.limits.reach(Reached::Hard);
         self.socket.end(&known.association)?;
         known.limits.note_told();
-        Ok(())
+        Ok(true)
     }
 
     /// Returns whether the kernel may still have an association: it had it when it was read last,

@@ -154,8 +154,7 @@ impl SharedDevice {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<(), NetError> {
-        let protection = self.protection.as_ref();
-        if protection.is_some_and(|all| all.protects(port, local.port())) {
+        if self.is_protected(port, local) {
             // What is not protected does not come this far.
             return Ok(());
         }

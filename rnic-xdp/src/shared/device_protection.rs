@@ -14,7 +14,7 @@ use crate::device::clock::clock;
 use crate::device::locals::other;
 
 /// The most TCP ports that are tried for a connection that is to be protected.
-const PORT_TRIES: usize = 4096;
+const PORT_TRIES: usize = 256;
 
 impl SharedDevice {
     /// Sets what the ports may have protected: all that there are.

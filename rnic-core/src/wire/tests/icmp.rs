@@ -1,4 +1,5 @@
 use crate::wire::checksum::sum;
+use crate::wire::encapsulation;
 use crate::wire::esp::{self, EspHeader};
 use crate::wire::icmp::{EspTooBig, Report, TooBig};
 use crate::wire::tcp::Seq;
@@ -78,6 +79,22 @@ fn a_packet_of_esp_is_told_by_its_spi_and_number() {
     for len in 0..v4.len() {
         assert_eq!(Report::parse_v4(&v4[..len]), None);
     }
+}
+
+#[test]
+fn of_esp_in_udp_a_router_must_quote_more_than_the_least() {
+    let [spi, number] = [0x1144_c350_u32, 0x0102_0304].map(u32::to_be_bytes);
+    let mut quoted = QUOTED_V4.to_vec();
+    quoted[9] = encapsulation::PROTOCOL;
+    // What RFC 792 asks for ends with the UDP header.
+    assert_eq!(Report::parse_v4(&message_v4(3, 4, 1300, &quoted)), None);
+    quoted.extend([spi, number].concat());
+    let told = Report::parse_v4(&message_v4(3, 4, 1300, &quoted));
+    let Some(Report::Protected(told)) = told else {
+        panic!("{told:?}");
+    };
+    assert_eq!((told.header.spi, told.mtu), (0x1144_c350, 1300));
+    assert_eq!(told.header.number, 0x0102_0304);
 }
 
 fn found_v4(mtu: u16) -> Option<TooBig> {

@@ -79,10 +79,20 @@ impl SharedProtection {
         for id in ids {
             let recipient = self.recipient_of(id, &recipients, &is_on_link);
             let given = self.given.get(&id).map(|given| given.port);
-            let result = match step(given, recipient, replaced.contains(&id)) {
+            let given = given.or_else(|| {
+                let print = self.host.known().get(&id).and_then(print)?;
+                self.former.port_of(print)
+            });
+            let is_again = replaced.contains(&id) || !self.given.contains_key(&id);
+            let result = match step(given, recipient, is_again) {
                 Step::Keep => Ok(()),
                 Step::Nobody(why) => Err(why),
-                Step::Give(port) => self.give(id, port),
+                Step::Give(port) => {
+                    let result = self.give(id, port);
+                    // What fails may have been busy.
+                    self.retries |= result.is_err();
+                    result
+                }
                 Step::End(why) => {
                     self.take(id);
                     Err(why)
@@ -106,6 +116,7 @@ impl SharedProtection {
     }
 
     fn end_those_of_gone_ports(&mut self, ports: &BTreeSet<u32>) {
+        self.former.end_others(ports);
         if let Some(may) = &mut self.may {
             may.retain(|port, _| ports.contains(port));
         }
@@ -246,7 +257,12 @@ impl SharedProtection {
         }
         let SaId { spi, destination } = id;
         let netdev = &self.netdev;
-        match ended {
+        match ended
+            .map_err(|why| why.to_string())
+            .and_then(|ended| match ended {
+                true => Ok(()),
+                false => Err("rnic cannot use it any more".into()),
+            }) {
             Ok(()) => info!(
                 "{netdev}: the IPsec association of SPI {spi:#010x} to {destination} ends, of which port {had} had the key"
             ),
@@ -259,7 +275,9 @@ impl SharedProtection {
 
     /// Forgets an association that is no more.
     fn forget(&mut self, id: SaId) {
-        self.given.remove(&id);
+        if let Some(given) = self.given.remove(&id) {
+            self.former.note(given.print, given.port);
+        }
         // It is in one of both.
         let _ = self.received.remove(id);
         let _ = self.sent.remove(id);

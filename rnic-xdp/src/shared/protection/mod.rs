@@ -8,6 +8,7 @@
 mod clients;
 mod ending;
 mod giving;
+mod keys;
 mod port;
 mod scope;
 mod telling;
@@ -26,6 +27,7 @@ use rnic_core::wire::icmp::EspTooBig;
 use self::clients::Clients;
 use self::ending::end_all;
 pub(super) use self::ending::end_given;
+use self::keys::FormerKeys;
 pub use self::port::{PortAssociation, PortProtection};
 pub(super) use self::scope::Leases;
 pub use self::scope::MayProtect;
@@ -93,8 +95,12 @@ pub(super) struct SharedProtection {
     complaints: BTreeMap<SaId, String>,
     /// What ports were told last.
     told: BTreeMap<u32, PortProtection>,
+    /// The keys of those that are no more.
+    former: FormerKeys,
     /// Leases or ports have changed since the last update.
     changed: bool,
+    /// Something failed that is to be tried again.
+    retries: bool,
     count_at: Instant,
 }
 
@@ -139,6 +145,8 @@ impl SharedProtection {
             complaints: BTreeMap::new(),
             told: BTreeMap::new(),
             changed: true,
+            retries: false,
+            former: FormerKeys::default(),
             count_at: Instant::ZERO,
         })
     }
@@ -190,6 +198,7 @@ impl SharedProtection {
     pub(super) fn follow(&mut self, routes: &mut RouteSocket, now: Instant) {
         if now >= self.count_at {
             self.count_at = now + COUNT_EVERY;
+            self.changed |= std::mem::take(&mut self.retries);
             self.count();
         }
         self.host.follow(routes, now);
@@ -288,6 +297,7 @@ impl SharedProtection {
     /// Ends the associations of a port that has ended. Its number may be another's the next moment.
     pub(super) fn end_port(&mut self, port: u32) {
         self.end_of(port, |_| true);
+        self.former.end_port(port);
         if let Some(may) = &mut self.may {
             may.remove(&port);
         }
