@@ -62,7 +62,7 @@ const LOGS: &[&str] = &[
     "rnic-xdp/src/shared/device_news",
     "rnic-xdp/src/shared/device_queues",
     "rnic-xdp/src/shared/host_end",
-    "rnic-xdp/src/shared/protection/mod",
+    "rnic-xdp/src/shared/protection/giving",
     "rnic-xdp/src/shared/queue_ports",
     "rnicd/src",
 ];

@@ -23,6 +23,25 @@ const NAP: Duration = Duration::from_millis(50);
 /// How long a side spins after the last traffic before it sleeps.
 const PATIENCE: Duration = Duration::from_millis(2);
 
+/// A completion of the control connection.
+enum Taken {
+    Nothing,
+    Sent,
+    Message(Message),
+}
+
+/// Returns the first message that says more than that the other side is still there. The others are
+/// taken on the way: a side that looks seldom must not run out of receives.
+fn first_message(mut take: impl FnMut() -> Outcome<Taken>) -> Outcome<Option<Message>> {
+    loop {
+        match take()? {
+            Taken::Nothing => return Ok(None),
+            Taken::Sent | Taken::Message(Message::Alive) => {}
+            Taken::Message(message) => return Ok(Some(message)),
+        }
+    }
+}
+
 /// The control connection of one side.
 pub(super) struct Control {
     pub qp: Qp,
@@ -118,15 +137,18 @@ impl Control {
         };
         match message {
             Some(Message::Failed(why)) => Err(Failure::operation("the other side failed", why)),
-            Some(Message::Alive) => Ok(None),
             other => Ok(other),
         }
     }
 
     fn poll_any(&mut self) -> Outcome<Option<Message>> {
+        first_message(|| self.take())
+    }
+
+    fn take(&mut self) -> Outcome<Taken> {
         let mut completions = [Completion::default()];
         if self.cq.take(&mut completions) == 0 {
-            return Ok(None);
+            return Ok(Taken::Nothing);
         }
         let [completion] = completions;
         if !completion.is_success() {
@@ -134,7 +156,7 @@ impl Control {
         }
         if completion.opcode() != WcOpcode::Recv {
             self.sends_done += 1;
-            return Ok(None);
+            return Ok(Taken::Sent);
         }
         let slot = completion.wr_id() as usize * LEN;
         let mut octets = [0; LEN];
@@ -148,7 +170,7 @@ impl Control {
                 .get(..completion.byte_len() as usize)
                 .unwrap_or_default(),
         ) {
-            Some(message) => Ok(Some(message)),
+            Some(message) => Ok(Taken::Message(message)),
             None => Err(Failure::operation(
                 doing,
                 "it makes no sense; use the same release on both sides",
@@ -232,5 +254,28 @@ pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
             format!("{:?} failed: {}", completion.opcode(), completion.status()),
         ),
         Err(error) => Failure::operation(what, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_looks_seldom_takes_all_that_says_nothing() {
+        let (alive, ready) = (Message::Alive, Message::Ready);
+        let said = [
+            None,
+            Some(alive.clone()),
+            None,
+            Some(ready.clone()),
+            Some(alive),
+        ];
+        let taken = said.map(|message| message.map_or(Taken::Sent, Taken::Message));
+        let mut left = taken.into_iter();
+        let mut look = || first_message(|| Ok(left.next().unwrap_or(Taken::Nothing)));
+        assert_eq!(look().unwrap(), Some(ready));
+        assert_eq!(look().unwrap(), None);
+        assert_eq!(left.len(), 0);
     }
 }
