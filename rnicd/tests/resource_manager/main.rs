@@ -2,6 +2,7 @@
 //! over its socket.
 
 mod names;
+mod protected;
 mod rig;
 mod settings;
 mod unshare;

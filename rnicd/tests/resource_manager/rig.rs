@@ -156,18 +156,26 @@ impl Rnicd {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Self::greet(&self.scratch.path("socket"))
+        self.client_of(VERSION)
+    }
+
+    /// Connects as a program that knows this version of the protocol.
+    pub(crate) fn client_of(&self, version: u32) -> Client {
+        Self::greet(&self.scratch.path("socket"), version)
     }
 
     /// Connects where administrators do.
     pub(crate) fn root(&self) -> Client {
-        Self::greet(&administration_socket(&self.scratch.path("socket")))
+        Self::greet(
+            &administration_socket(&self.scratch.path("socket")),
+            VERSION,
+        )
     }
 
-    fn greet(path: &Path) -> Client {
+    fn greet(path: &Path, version: u32) -> Client {
         let mut client = Client::connect(path);
         let hello = Ask::Hello {
-            version: VERSION,
+            version,
             program: "a test".into(),
         };
         let welcome = client.ask(hello).0;
@@ -266,13 +274,30 @@ impl Client {
         }
     }
 
-    pub(crate) fn ask(&mut self, ask: Ask) -> (Answer, Vec<OwnedFd>) {
+    /// Asks, and does not wait for the answer.
+    pub(crate) fn send(&mut self, ask: Ask) {
         self.asked += 1;
         let request = Request {
             id: self.asked,
             ask,
         };
         self.channel.send(&request, &[]).unwrap();
+    }
+
+    /// Reads up to the answer to what was asked last. Returns what rnicd told besides.
+    pub(crate) fn answers(&mut self) -> Vec<Notice> {
+        loop {
+            match self.channel.receive().unwrap().0 {
+                FromDaemon::Answer(Reply { id, .. }) if id == self.asked => break,
+                FromDaemon::Answer(_) => {}
+                FromDaemon::Notice(notice) => self.notices.push_back(notice),
+            }
+        }
+        self.notices.drain(..).collect()
+    }
+
+    pub(crate) fn ask(&mut self, ask: Ask) -> (Answer, Vec<OwnedFd>) {
+        self.send(ask);
         loop {
             let (message, descriptors) = self.channel.receive().unwrap();
             match message {
