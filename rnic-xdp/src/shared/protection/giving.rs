@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use rnic_core::esp::SaId;
 use tracing::{info, warn};
 
+use super::keys::NOBODY;
 use super::scope::{Leased, Leases, Scope};
 use super::telling::MOST_ASSOCIATIONS;
-use super::{Given, NOBODY, SharedProtection, print};
+use super::{Given, SharedProtection, print};
 use crate::device::steering::Holder;
 
 /// Why nobody gets an association for which no user may have the TCP ports.

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::NOBODY;
+/// The port of those that have ended. No client has it, and the programs drop their packets.
+pub(super) const NOBODY: u32 = u32::MAX;
 
 /// The keys that are remembered: those of the associations that were forgotten last.
 const MOST: usize = 1024;

@@ -27,7 +27,7 @@ use rnic_core::wire::icmp::EspTooBig;
 use self::clients::Clients;
 use self::ending::end_all;
 pub(super) use self::ending::end_given;
-use self::keys::FormerKeys;
+use self::keys::{FormerKeys, NOBODY};
 pub use self::port::{PortAssociation, PortProtection};
 pub(super) use self::scope::Leases;
 pub use self::scope::MayProtect;
@@ -37,9 +37,6 @@ use crate::device::error::OpenError;
 use crate::device::netlink::{RouteSocket, Spent};
 use crate::device::protection::{HostProtection, Known};
 use crate::device::steering::{SteeredAssociations, UsedAssociation};
-
-/// The port of those that have ended. No client has it, and the programs drop their packets.
-const NOBODY: u32 = u32::MAX;
 
 /// How often it is read what clients have done.
 const COUNT_EVERY: Duration = Duration::from_secs(1);

@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use rnic_core::esp::{Demand, SaId};
 
+use super::SharedProtection;
+use super::keys::NOBODY;
 use super::port::{PortAssociation, PortProtection, association};
 use super::scope::Leases;
-use super::{NOBODY, SharedProtection};
 
 /// The most associations and policies of which a client is told, and the most addresses of this
 /// host: what it is told must fit a message. What it is not told of, it neither sends nor receives.
