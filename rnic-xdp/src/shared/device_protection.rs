@@ -36,9 +36,16 @@ impl SharedDevice {
         self.protection.is_some()
     }
 
-    /// Returns whether nothing goes to a lease of a port, or comes from there, unprotected.
+    /// Returns whether nothing goes to a lease of a port, which may be one of any address, or comes
+    /// from there, unprotected.
     pub fn is_protected(&self, port: u32, local: SocketAddr) -> bool {
-        self.protection.is_some() && self.steering.is_protected(port, local)
+        let any: IpAddr = match local {
+            SocketAddr::V4(_) => [0; 4].into(),
+            SocketAddr::V6(_) => [0; 16].into(),
+        };
+        let leases = [local, SocketAddr::new(any, local.port())];
+        let is_protected = |lease: &SocketAddr| self.steering.is_protected(port, *lease);
+        self.protection.is_some() && leases.iter().any(is_protected)
     }
 
     /// Returns what protects a port, as the last [`DeviceEvent::Protection`] has reported it.
