@@ -11,6 +11,7 @@ use crate::raw::{self, Work};
 use crate::rdma::{self, Setup};
 
 const GOODPUT: &str = "goodput of Writes of 64 KiB";
+const GOODPUT_JUMBO: &str = "goodput of Writes of 64 KiB, MTU 9000";
 const ROUND_TRIPS: &str = "round trips of 64 octets";
 
 const USUAL: u16 = 1500;
@@ -79,9 +80,17 @@ pub(crate) fn protection() -> Vec<Measurement> {
     plan
 }
 
+/// Returns the section of a goodput.
+fn section(shape: Shape) -> &'static str {
+    match shape.mtu {
+        JUMBO => GOODPUT_JUMBO,
+        _ => GOODPUT,
+    }
+}
+
 fn limit(shape: Shape) -> Measurement {
     let title = "raw AF_XDP + all that is demanded, sealed and opened: the limit";
-    let row = row(GOODPUT, "raw-esp-bw", title, Unit::Gbps, shape);
+    let row = row(section(shape), "raw-esp-bw", title, Unit::Gbps, shape);
     Measurement::new(row, move |bed, effort| {
         raw::bandwidth(bed, shape, effort, Work::Sealed)
     })
@@ -92,7 +101,7 @@ fn goodput_of(shape: Shape, protected: bool) -> Measurement {
         true => ("esp-write-bw", "rnic Write, ESP with AES-GCM-128"),
         false => ("plain-write-bw", "rnic Write, plain"),
     };
-    let row = row(GOODPUT, id, title, Unit::Gbps, shape);
+    let row = row(section(shape), id, title, Unit::Gbps, shape);
     Measurement::new(row, move |bed, effort| {
         let (mut client, mut server) = rdma::connect_for(bed, &setup(protected))?;
         rdma::bandwidth_between(bed, (&mut client, &mut server), shape, effort)
