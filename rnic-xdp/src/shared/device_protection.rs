@@ -156,7 +156,8 @@ impl SharedDevice {
         Ok(is_protected)
     }
 
-    /// The same for a connection.
+    /// Fails if a port cannot connect from an address and TCP port to a peer. Returns whether nothing
+    /// goes there unprotected.
     pub(super) fn check_connection_of(
         &self,
         port: u32,

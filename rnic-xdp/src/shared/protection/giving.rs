@@ -79,17 +79,20 @@ impl SharedProtection {
         let ids: Vec<_> = self.host.known().keys().copied().collect();
         for id in ids {
             let recipient = self.recipient_of(id, &recipients, &is_on_link);
+            let is_new = !self.given.contains_key(&id);
+            if is_new {
+                self.recall(id);
+            }
             let given = self.given.get(&id).map(|given| given.port);
-            let given = given.or_else(|| {
-                let print = self.host.known().get(&id).and_then(print)?;
-                self.former.port_of(print)
-            });
-            let is_again = replaced.contains(&id) || !self.given.contains_key(&id);
+            let is_again = is_new || replaced.contains(&id);
             let result = match step(given, recipient, is_again) {
                 Step::Keep => Ok(()),
                 Step::Nobody(why) => Err(why),
                 Step::Give(port) => {
                     let result = self.give(id, port);
+                    if result.is_err() && is_new {
+                        self.forget(id);
+                    }
                     // What fails may have been busy.
                     self.retries |= result.is_err();
                     result
@@ -102,6 +105,39 @@ impl SharedProtection {
             self.complain(id, result);
         }
         self.compare(&leases, ports)
+    }
+
+    /// Finds out whether a port had the key of an association before. If one had, nobody sends or
+    /// receives with it until it is decided what becomes of it.
+    fn recall(&mut self, id: SaId) {
+        let Some(known) = self.host.known().get(&id) else {
+            return;
+        };
+        let is_outbound = known.is_outbound;
+        let Some(print) = print(known) else {
+            return;
+        };
+        let Some(port) = self.former.port_of(print) else {
+            return;
+        };
+        let map = match is_outbound {
+            true => &mut self.sent,
+            false => &mut self.received,
+        };
+        let nobody = Holder {
+            port: NOBODY,
+            print,
+            source: None,
+        };
+        // Without room for it in the map, the kernel has it alone.
+        let _ = map.add_for(nobody, id);
+        let given = Given {
+            port,
+            print,
+            first: None,
+            before: (0, 0),
+        };
+        self.given.insert(id, given);
     }
 
     /// Forgets who had associations that are no more, where others with other keys have their names.
@@ -146,7 +182,7 @@ impl SharedProtection {
 
     /// Returns the port that is to have the associations for a scope.
     fn recipient(&self, scope: &Scope, leases: &Leases) -> Recipient {
-        // What is for nobody is so whoever has leased what.
+        // If no user may have all of these TCP ports, it does not matter what is leased.
         let mut all = self.may.iter().flat_map(BTreeMap::values);
         if !all.any(|may| scope.is_within(may).is_ok()) {
             let fault = scope.fault().map(str::to_owned);
@@ -258,16 +294,16 @@ impl SharedProtection {
         }
         let SaId { spi, destination } = id;
         let netdev = &self.netdev;
-        match ended
-            .map_err(|why| why.to_string())
-            .and_then(|ended| match ended {
-                true => Ok(()),
-                false => Err("rnic cannot use it any more".into()),
-            }) {
-            Ok(()) => info!(
+        let why_it_stays = match ended {
+            Ok(true) => None,
+            Ok(false) => Some("rnic cannot use it any more".to_owned()),
+            Err(why) => Some(why.to_string()),
+        };
+        match why_it_stays {
+            None => info!(
                 "{netdev}: the IPsec association of SPI {spi:#010x} to {destination} ends, of which port {had} had the key"
             ),
-            Err(why) => warn!(
+            Some(why) => warn!(
                 "{netdev}: the IPsec association of SPI {spi:#010x} to {destination} stays, of which port {had} had the key; \
                  delete it (`ip xfrm state delete`): {why}"
             ),
