@@ -28,6 +28,7 @@ mod listeners;
 mod locating;
 mod made;
 mod memory;
+mod notices;
 pub mod notify;
 mod open;
 pub mod owners;

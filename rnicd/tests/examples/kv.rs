@@ -122,7 +122,7 @@ fn clients_read_what_was_put() {
     assert_eq!(get(&mut writer, &key), format!("{key} is not there"));
     writer.tell(&format!("put long {longest}x"));
     assert!(writer.fail().contains("too long"));
-    server.signal(Signal::SIGINT);
+    server.signal(Signal::SIGTERM);
     assert!(!server.finish().succeeded);
 }
 

@@ -29,7 +29,7 @@ fn all_clients_get_all_replies() {
     near.until("the server knows that all have gone", || {
         server.errors().matches("closed by the peer").count() == 7
     });
-    server.signal(Signal::SIGINT);
+    server.signal(Signal::SIGTERM);
     assert!(!server.finish().succeeded);
 }
 
