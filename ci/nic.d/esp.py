@@ -78,8 +78,9 @@ class Protection:
                 self.nics.bed.run(side, f"""ip xfrm policy add src {source} dst {to} proto 6 dir {direction} \
                     {self._number(side)} tmpl src {source} dst {to} proto esp reqid {REQUEST} mode {self.mode}""").checked()
 
-    def rekey(self):
-        """Adds an association for each direction, and keeps the others. The receiver has it first."""
+    def rekey(self, limit=""):
+        """Adds an association for each direction, and keeps the others. The receiver has it first. That
+        of the east, to send with, may have a limit."""
         east, west = self.ends
         esn = "flag esn" if self.esn else ""
         adding = []
@@ -93,7 +94,7 @@ class Protection:
         number = self._number("east")
         _, peer = self.sides
         self.nics.bed.run(peer, to_west).checked()
-        self.nics.east(f"set -e\n{to_east} {number}\n{to_west} {number}").checked()
+        self.nics.east(f"set -e\n{to_east} {number}\n{to_west} {number} {limit and f'limit {limit}'}").checked()
         self.nics.bed.run(peer, to_east).checked()
 
     def forget_policies(self):
@@ -102,12 +103,13 @@ class Protection:
         for direction, source, to in (("out", east, west), ("in", west, east)):
             self.nics.east(f"ip xfrm policy delete src {source} dst {to} proto 6 dir {direction} if_id {IF_ID}").checked()
 
-    def add_again(self):
-        """Takes the association that the east sends with away, and adds it as it was at first."""
+    def add_again(self, forgotten=lambda: None):
+        """Takes the association that the east sends with away, waits until it is forgotten, and adds it
+        as it was at first."""
         source, to, spi = self.states[-2]
-        self.nics.east(f"""set -e
-            ip xfrm state delete src {source} dst {to} proto esp spi {spi}
-            {self.sending} if_id {IF_ID}""").checked()
+        self.nics.east(f"ip xfrm state delete src {source} dst {to} proto esp spi {spi}").checked()
+        forgotten()
+        self.nics.east(f"{self.sending} if_id {IF_ID}").checked()
 
     def add_for_the_kernel(self):
         """Adds an association of the kernel in the east with the key that the east sends with."""
@@ -375,6 +377,28 @@ def _(nics):
         text = nics.east(f"{nics.ctl} conn show").checked()
         expect(f"protection: state esp mode transport algorithm rfc4106(gcm(aes)) spi_out {to_west} spi_in {to_east}" in text,
                "it is not shown in words:", text)
+        end_stream(wire, ends)
+
+
+@case("ESP: an association ends at its hard limit, and the stream waits for the next", kinds=("virtio",))
+def _(nics):
+    with Protection(nics) as protection, Wire(nics) as wire:
+        ends = begin_stream(nics, wire, 60, "--verify")
+        for limit, at_most in (("byte-hard 1000000", 1000), ("packet-hard 400", 400)):
+            listing = nics.bed.spawn("east", "exec timeout 60 ip xfrm monitor expire", 70)
+            protection.rekey(limit)
+            protection.delete()
+            # It ends alone: nothing else is deleted after it.
+            _, _, spi = protection.states.pop(-2)
+            nics.wait(lambda: f"{spi:#010x}" in listing.output(), "the key manager is told", 40)
+            expect("hard 1" in listing.output(), "another end is told than that of a hard limit:", listing.output())
+            left = nics.east("ip xfrm state").checked()
+            expect(f"{spi:#010x}" not in left, "the association is still there:", left)
+            nics.wait(lambda: shown_protection(nics)["state"] == "missing", "the connection is shown to lack protection")
+            sent = sum(1 for _, header in wire.numbers() if header[:4] == struct.pack(">I", spi))
+            expect(100 < sent <= at_most, f"{sent} frames were sent, and {at_most} allowed by {limit}")
+            protection.rekey()
+            goes_on(nics, wire)
         end_stream(wire, ends)
 
 

@@ -161,6 +161,26 @@ def _(nics):
         wire.check(600)
 
 
+@case("ESP for a client of rnicd: a key that it had comes back, and is nobody else's", kinds=("virtio",))
+def _(nics):
+    with shared(nics) as sharing, Narrow(nics, silent=True) as protection, Wire(nics) as wire:
+        ends = begin(sharing, wire, 90, "--require-protection --ipsec-if-id " + IF_ID)
+        _, _, spi = protection.states[-2]
+        is_known = lambda: f"{spi:#010x}" in given(sharing)
+        # The program goes on with it, and with new numbers.
+        for _ in range(2):
+            protection.add_again(lambda: sharing.wait(lambda: not is_known(), "the association is forgotten"))
+            goes_on(sharing, wire)
+        end(wire, ends)
+        # No program has it now: it ends whenever it comes.
+        is_there = lambda: f"{spi:#010x}" in sharing.east("ip xfrm state").checked()
+        for _ in range(2):
+            sharing.wait(lambda: not is_there(), "the association ends")
+            sharing.wait(lambda: not is_known(), "the association is forgotten")
+            nics.east(f"{protection.sending} if_id {IF_ID}").checked()
+        sharing.wait(lambda: not is_there(), "the association ends")
+
+
 @case("ESP for a client of rnicd: it listens, and plain segments do not reach it", kinds=("virtio",))
 def _(nics):
     with shared(nics) as sharing, Narrow(nics, [LISTENER], silent=True) as protection, Wire(nics) as wire:

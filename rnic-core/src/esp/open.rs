@@ -183,7 +183,7 @@ impl Opener {
         let association = association
             .filter(|found| {
                 let to = found.sa.encapsulation.map(|ports| ports.destination);
-                found.sa.source == packet.source && to == port
+                found.sa.source == packet.source && to == port && !found.usage.is_spent()
             })
             .ok_or(DropReason::EspUnknown)?;
         let start = self.buffer.len();

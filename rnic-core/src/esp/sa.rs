@@ -69,17 +69,46 @@ impl Sa {
     }
 }
 
-/// What an association has done. One worker counts, and others read.
-#[derive(Debug, Default)]
+/// What an association has done, and may do. One worker counts, and others read.
+#[derive(Debug)]
 pub struct Usage {
     packets: AtomicU64,
     octets: AtomicU64,
     number: AtomicU64,
     replayed: AtomicU64,
     forged: AtomicU64,
+    most_packets: AtomicU64,
+    most_octets: AtomicU64,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            packets: AtomicU64::default(),
+            octets: AtomicU64::default(),
+            number: AtomicU64::default(),
+            replayed: AtomicU64::default(),
+            forged: AtomicU64::default(),
+            most_packets: u64::MAX.into(),
+            most_octets: u64::MAX.into(),
+        }
+    }
 }
 
 impl Usage {
+    /// Sets the packets or octets with which the association ends (RFC 4301 section 4.4.2.1: its hard
+    /// lifetime). As in Linux, the last packet may have more octets than were left.
+    pub fn limit(&self, packets: u64, octets: u64) {
+        self.most_packets.store(packets, Relaxed);
+        self.most_octets.store(octets, Relaxed);
+    }
+
+    /// Returns whether the association has reached its end.
+    pub(super) fn is_spent(&self) -> bool {
+        self.packets() >= self.most_packets.load(Relaxed)
+            || self.octets() >= self.most_octets.load(Relaxed)
+    }
+
     /// Sets what was counted elsewhere, by one thread alone.
     pub fn set(&self, packets: u64, octets: u64) {
         self.packets.store(packets, Relaxed);

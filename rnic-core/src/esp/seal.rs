@@ -253,6 +253,12 @@ impl Sealer {
         len: usize,
     ) -> Option<(FrameId, usize)> {
         let association = &mut self.associations[place];
+        if association.usage.is_spent() {
+            // What is sent again goes by another one, or asks for it.
+            let id = association.sa.id;
+            self.remove(id);
+            return None;
+        }
         let number = association.numbers.take();
         if association.numbers.is_low() {
             // Each association waits for one at most, and none may get lost: it is not repeated.

@@ -418,6 +418,8 @@ impl<U: Uses> HostProtection<U> {
             self.acquiring.note(&sa, now);
         }
         let usage = self.uses.add(sa, found, is_outbound)?;
+        let left = found.hard_limit.without(found.spent);
+        usage.limit(left.packets, left.octets);
         info!(
             "{}: ESP {} by {algorithm} from {} to {}, SPI {:#010x}",
             self.netdev, mode, found.source, found.id.destination, found.id.spi

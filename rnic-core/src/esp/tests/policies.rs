@@ -3,8 +3,8 @@
 use super::packets::{ALGORITHMS, Pair, between, ip, keys, segment, segment_of};
 use crate::counters::DropReason;
 use crate::esp::{
-    Action, BLOCK, Change, Demand, Mode, OutboundSa, Ports, Protection, Request, RequiredPorts,
-    SaId, Selector, Template,
+    Action, BLOCK, Change, Demand, InboundSa, Mode, OutboundSa, Ports, Protection, Request,
+    RequiredPorts, SaId, Selector, Template, Window,
 };
 
 use crate::wire::esp::EspHeader;
@@ -210,6 +210,37 @@ fn the_youngest_association_that_is_not_dying_is_used() {
     assert_eq!(used(&mut pair), 0x1001);
     pair.from.apply(Change::Dying(id(0x1001)));
     assert_eq!(used(&mut pair), 0x2001);
+}
+
+#[test]
+fn an_association_ends_at_its_hard_limit() {
+    let frame = segment(HOSTS, None, 0, b"xy");
+    let protected = frame.len() as u64 - 34;
+    for (packets, octets) in [(3, u64::MAX), (u64::MAX, 2 * protected + 1)] {
+        let mut pair = Pair::usual();
+        let limited = |spi: u32| {
+            let mut sa = pair.sa.clone();
+            sa.id.spi = spi;
+            sa
+        };
+        let (sa, keys) = (limited(0x2001), keys(ALGORITHMS[0], 9));
+        let made = OutboundSa::new(sa.clone(), &keys, 5).unwrap();
+        made.usage().limit(packets, octets);
+        pair.from.apply(Change::Outbound(Box::new(made)));
+        pair.from.apply(Change::Numbers(sa.id, 1..100));
+        let sealed: Vec<_> = (0..3).map(|_| pair.send(&frame).unwrap()).collect();
+        assert!(sealed.iter().all(|sealed| spi(sealed) == sa.id.spi));
+        // What finds its end is sent again, by another one.
+        assert_eq!(pair.send(&frame), None);
+        assert_eq!(spi(&pair.send(&frame).unwrap()), pair.sa.id.spi);
+        // Nor is it opened by one that has ended.
+        let made = InboundSa::new(sa, &keys, Window::new(64, true, 0)).unwrap();
+        made.usage()
+            .limit(packets.min(2), octets.min(protected + 1));
+        pair.to.apply(Change::Inbound(Box::new(made)));
+        let opened = sealed.iter().map(|sealed| pair.receive(sealed).is_ok());
+        assert_eq!(opened.collect::<Vec<_>>(), [true, true, false]);
+    }
 }
 
 #[test]

@@ -198,6 +198,14 @@ impl Spent {
         self.octets >= limit.octets || self.packets >= limit.packets
     }
 
+    /// Returns what is left of it when something has been done.
+    pub(crate) fn without(self, done: Self) -> Self {
+        Self {
+            octets: self.octets.saturating_sub(done.octets),
+            packets: self.packets.saturating_sub(done.packets),
+        }
+    }
+
     /// Returns as much of it as does not reach a limit.
     pub(crate) fn below(self, limit: Self) -> Self {
         let below = |spent: u64, limit: u64| spent.min(limit.saturating_sub(1));
