@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rnic_core::fast_paths::FastPaths;
@@ -15,14 +15,21 @@ use crate::packed;
 use crate::short::ShortMessages;
 use crate::stages::{BATCH, StageTimes, Stages};
 
-pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
+pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--arm PROGRAM] [--check | --accept]
 
   counts the instructions of each stage of a segment, and of the whole engine, beside those kept in the repository
   --check   fails where one has become more than 3 % higher
-  --accept  keeps what is counted now";
+  --accept  keeps what is counted now
+  --arm     counts those of PROGRAM, which is rnic-bench built for aarch64, in an emulator, and shows them beside those
+            kept for x86-64";
 
-/// Kept counts, in the repository.
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
+/// Counts that are kept in a file of the repository.
+pub(crate) struct Kept {
+    pub(crate) path: &'static str,
+    /// What the file says of them.
+    pub(crate) heading: &'static str,
+}
+
 const HEADING: &str = "\
 # Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine; and
 # for one message of 64 octets that answers another, Write or Send: posting it with the turn that sends it, and the turn
@@ -39,7 +46,7 @@ const RUNS: [usize; 2] = [40, 240];
 
 /// What is counted, the function whose instructions these are, with all that it calls, and how many
 /// a batch has.
-const COUNTED: [(&str, &str, usize); 21] = [
+pub(crate) const COUNTED: [(&str, &str, usize); 21] = [
     ("parse", "stages::parse", BATCH),
     ("flow-lookup", "stages::look_up", BATCH),
     ("tcp-receive", "stages::receive", BATCH),
@@ -71,16 +78,33 @@ pub(crate) enum Action {
     Accept,
 }
 
-impl Action {
-    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, Failure> {
-        let mut options = Self::Show;
-        for argument in arguments {
-            options = match (argument.as_str(), options) {
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) action: Action,
+    /// The program of aarch64 whose instructions are counted.
+    pub(crate) arm: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn parse(
+        mut arguments: impl Iterator<Item = String>,
+    ) -> Result<Option<Self>, Failure> {
+        let mut options = Self {
+            action: Action::Show,
+            arm: None,
+        };
+        while let Some(argument) = arguments.next() {
+            match (argument.as_str(), options.action) {
                 ("-h" | "--help", _) => return Ok(None),
-                ("--check", Self::Show) => Self::Check,
-                ("--accept", Self::Show) => Self::Accept,
+                ("--check", Action::Show) => options.action = Action::Check,
+                ("--accept", Action::Show) => options.action = Action::Accept,
+                ("--arm", _) => {
+                    let program = arguments.next().ok_or("--arm needs a program")?;
+                    options.arm = Some(program.into());
+                }
                 (other, _) => return Err(format!("{other} is too much").into()),
-            };
+            }
         }
         Ok(Some(options))
     }
@@ -111,6 +135,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn new(tools: String, counts: Vec<(String, f64)>) -> Self {
+        Self { tools, counts }
+    }
+
     /// Returns what a file holds.
     fn parse(text: &str) -> Result<Self, Failure> {
         let mut all = Self::default();
@@ -119,14 +147,14 @@ impl Counts {
             match line.split_once(' ') {
                 Some(("with", tools)) => all.tools = tools.into(),
                 Some((name, count)) => all.counts.push((name.into(), count.parse()?)),
-                None => return Err(format!("{KEPT}: {line:?} is no count").into()),
+                None => return Err(format!("{line:?} is no count").into()),
             }
         }
         Ok(all)
     }
 
-    fn text(&self) -> String {
-        let mut text = format!("{HEADING}with {}\n", self.tools);
+    fn text(&self, heading: &str) -> String {
+        let mut text = format!("{heading}with {}\n", self.tools);
         for (name, count) in &self.counts {
             let _ = writeln!(text, "{name} {count:.1}");
         }
@@ -158,54 +186,87 @@ impl Counts {
         all.map(|(name, _)| name.as_str())
     }
 
-    fn table(&self, kept: &Self) -> String {
-        let mut text = format!("{:<18} {:>10} {:>10}\n", "instructions", "now", "kept");
+    /// Shows them beside those kept, and perhaps those of x86-64.
+    fn table(&self, kept: &Self, x86_64: Option<&Self>) -> String {
+        let mut text = format!("{:<18} {:>10} {:>10}", "instructions", "now", "kept");
+        text += if x86_64.is_some() {
+            "              x86-64\n"
+        } else {
+            "\n"
+        };
         for (name, count) in &self.counts {
-            let _ = match kept.of(name) {
-                None => writeln!(text, "{name:<18} {count:>10.1} {:>10}", "-"),
-                Some(before) => {
-                    let change = (count / before - 1.0) * 100.0;
-                    writeln!(
-                        text,
-                        "{name:<18} {count:>10.1} {before:>10.1} {change:>+7.1} %"
-                    )
-                }
-            };
+            let _ = write!(text, "{name:<18} {count:>10.1}");
+            text += &beside(*count, kept.of(name));
+            if let Some(x86_64) = x86_64 {
+                text += &beside(*count, x86_64.of(name));
+            }
+            text += "\n";
         }
         text
     }
 }
 
+/// Returns another count, and how much `count` is above it.
+fn beside(count: f64, other: Option<f64>) -> String {
+    match other {
+        None => format!(" {:>10} {:>9}", "-", ""),
+        Some(other) => format!(" {other:>10.1} {:>+7.1} %", (count / other - 1.0) * 100.0),
+    }
+}
+
+impl Kept {
+    pub(crate) const X86_64: Self = Self {
+        path: concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt"),
+        heading: HEADING,
+    };
+
+    pub(crate) fn read(&self) -> Result<Counts, Failure> {
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.path);
+        let text = fs::read_to_string(self.path).map_err(|error| failed(&error))?;
+        Ok(Counts::parse(&text).map_err(|error| failed(&error))?)
+    }
+
+    /// Shows, checks or keeps counts. `option` is that of `ci/bench instructions` for them.
+    pub(crate) fn apply(
+        &self,
+        action: Action,
+        now: &Counts,
+        option: &str,
+        x86_64: Option<&Counts>,
+    ) -> Result<(), Failure> {
+        if action == Action::Accept {
+            let written = fs::write(self.path, now.text(self.heading));
+            written.map_err(|error| format!("{}: {error}", self.path))?;
+            println!("kept in {}", self.path);
+            return Ok(());
+        }
+        let kept = self.read()?;
+        print!("{}", now.table(&kept, x86_64));
+        if kept.tools != now.tools {
+            println!(
+                "kept: {}\nhere: {}\nCounts of other tools say nothing about each other: NOT CHECKED. To check here: \
+                 `ci/bench instructions {option}--accept` with the code as it was, then `--check` with the code as it is.",
+                kept.tools, now.tools
+            );
+            return Ok(());
+        }
+        let grown: Vec<_> = now.grown(&kept).collect();
+        if action == Action::Check && !grown.is_empty() {
+            return Err(format!(
+                "more instructions than kept, by over {} %: {}. Make them fewer; or, if they are worth it, \
+                 `ci/bench instructions {option}--accept`, and say why in the commit",
+                TOLERANCE * 100.0,
+                grown.join(", ")
+            )
+            .into());
+        }
+        Ok(())
+    }
+}
+
 /// Counts, and then shows, checks or keeps the counts.
-pub(crate) fn run(options: &Action) -> Result<(), Failure> {
-    let now = count("all")?;
-    if *options == Action::Accept {
-        fs::write(KEPT, now.text()).map_err(|error| format!("{KEPT}: {error}"))?;
-        println!("kept in {KEPT}");
-        return Ok(());
-    }
-    let kept = fs::read_to_string(KEPT).map_err(|error| format!("{KEPT}: {error}"))?;
-    let kept = Counts::parse(&kept)?;
-    print!("{}", now.table(&kept));
-    if kept.tools != now.tools {
-        println!(
-            "kept: {}\nhere: {}\nCounts of other tools say nothing about each other: NOT CHECKED. To check here: \
-             `ci/bench instructions --accept` with the code as it was, then `--check` with the code as it is.",
-            kept.tools, now.tools
-        );
-        return Ok(());
-    }
-    let grown: Vec<_> = now.grown(&kept).collect();
-    if *options == Action::Check && !grown.is_empty() {
-        return Err(format!(
-            "more instructions than kept, by over {} %: {}. Make them fewer; or, if they are worth it, \
-             `ci/bench instructions --accept`, and say why in the commit",
-            TOLERANCE * 100.0,
-            grown.join(", ")
-        )
-        .into());
-    }
-    Ok(())
+pub(crate) fn run(action: Action) -> Result<(), Failure> {
+    Kept::X86_64.apply(action, &count("all")?, "", None)
 }
 
 /// Counts in two runs of callgrind, with these [fast paths](crate::fast_paths::parse).
@@ -269,7 +330,7 @@ fn processor() -> &'static str {
     "aarch64"
 }
 
-fn output(command: &mut Command) -> Result<String, Failure> {
+pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
         .output()
@@ -395,7 +456,7 @@ fn=(3)
     #[test]
     fn what_is_kept_reads_the_same() {
         let kept = counts(&[("parse", 1234.5), ("engine-receive", 3.0)]);
-        assert_eq!(Counts::parse(&kept.text()).unwrap(), kept);
+        assert_eq!(Counts::parse(&kept.text(HEADING)).unwrap(), kept);
         assert!(Counts::parse("nonsense").is_err());
     }
 }

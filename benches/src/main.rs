@@ -4,9 +4,10 @@
 // From the ground up; each file imports only from those below it:
 // failure, heap, plain, pool, rnicd, sealing, stats < bed, engine, pace, stages < effort, machine, memory,
 // quiet < octets, pingpong, short < kernel, packed, raw, rdma < framed, instructions, many,
-// shared, streams < fast_paths, plan < report; impaired stands on failure and stats
+// shared, streams < emulated, fast_paths, plan < report; impaired stands on failure and stats
 mod bed;
 mod effort;
+mod emulated;
 mod engine;
 mod failure;
 mod fast_paths;
@@ -110,9 +111,12 @@ fn main() -> ExitCode {
     let command = arguments.next_if(|first| commands.contains(&first.as_str()));
     match command.as_deref() {
         Some("instructions") => execute(
-            instructions::Action::parse(arguments),
+            instructions::Options::parse(arguments),
             instructions::USAGE,
-            instructions::run,
+            |options| match &options.arm {
+                Some(program) => emulated::run(options.action, program),
+                None => instructions::run(options.action),
+            },
         ),
         Some("fast-paths") => execute(
             fast_paths::options(arguments),

@@ -22,8 +22,9 @@ FIRST = ("sharing", "in_memory", "objects", "systemd", "veth", "engine", "impair
 # Those of their tests that are ignored take long, and no more than that.
 SLOW = ("rnic_core", "words", "receiver_not_ready")
 
-# What cargo sets.
-ENVIRONMENT = tomllib.loads((ROOT / ".cargo" / "config.toml").read_text())["env"]
+# What cargo sets, but for the programs that build scripts run.
+ENVIRONMENT = {name: value for name, value in tomllib.loads((ROOT / ".cargo" / "config.toml").read_text())["env"].items()
+               if isinstance(value, str)}
 
 
 def programs(messages):

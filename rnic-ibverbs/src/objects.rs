@@ -109,6 +109,9 @@ const _SHARED: () = {
 };
 
 /// A count of what uses an object, which therefore cannot be destroyed.
+///
+/// Who finds none left, and destroys the object, acquires what each user has released: its last
+/// access comes before the destruction.
 #[derive(Debug, Default)]
 pub(crate) struct Users(AtomicU32);
 

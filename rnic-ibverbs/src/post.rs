@@ -429,6 +429,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             datagrams.post_recv(wr_id, memory)
         });
     }
+    // Acquire: the mirror is made before the queue pair is said to have one.
     if object.is_own_peer.load(Ordering::Acquire) {
         return post_recv_to_mirror(object, wr, bad_wr);
     }

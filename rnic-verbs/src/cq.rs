@@ -481,6 +481,7 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        // Release, for the engine that acquires it: nothing of the queue is used behind it.
         self.channel.dropped.store(true, Ordering::Release);
     }
 }

@@ -76,6 +76,7 @@ struct Shared {
     polls: AtomicU32,
     /// How many there were when the thread looked last, or when somebody handed over.
     seen: AtomicU32,
+    /// Sequentially consistent, so that `hand_over` and the thread do not miss each other.
     mode: AtomicU8,
     /// The application has handed the engine over since the last long yield: it sleeps when it
     /// waits.

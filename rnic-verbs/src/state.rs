@@ -75,7 +75,7 @@ impl fmt::Display for QpState {
 }
 
 /// The state of one queue pair: changed under the lock of the mailboxes, read without it wherever
-/// something is posted.
+/// something is posted. Who sees a state, acquires what was set up for it before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedState(Arc<AtomicU8>);
 

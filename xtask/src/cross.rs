@@ -77,20 +77,14 @@ impl Tools {
         format!("building for {}: {what}; {remedy}", self.architecture).into()
     }
 
-    /// Lets cargo use them.
+    /// Lets cargo use them, as far as `.cargo/config.toml` does not: it names the binutils, and the
+    /// linker of aarch64.
     pub(crate) fn set(&self, cargo: &mut Command) {
-        let linker = format!(
-            "CARGO_TARGET_{}_LINKER",
-            self.target.to_uppercase().replace('-', "_")
-        );
-        if env::var_os(&linker).is_none() {
+        let target = self.target.to_uppercase().replace('-', "_");
+        let linker = format!("CARGO_TARGET_{target}_LINKER");
+        let configured = self.architecture == "aarch64" && env::var_os("CC").is_none();
+        if !configured && env::var_os(&linker).is_none() {
             cargo.env(linker, self.compiler());
-        }
-        // libxdp's build script has them put programs of BPF into objects of the target.
-        for (variable, tool) in [("LD", "ld"), ("OBJCOPY", "objcopy")] {
-            if env::var_os(variable).is_none() {
-                cargo.env(variable, self.named(tool));
-            }
         }
     }
 }

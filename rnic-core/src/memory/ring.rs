@@ -265,6 +265,7 @@ impl<T: Entry> Consumer<T> {
             count.min(self.len())
         };
         self.head = self.head.wrapping_add(count);
+        // Release: the entries were read before the producer writes over them.
         self.shared.head().store(self.head, Ordering::Release);
     }
 

@@ -53,6 +53,7 @@ pub fn stores_to(region: &Region, len: usize, work: impl FnOnce()) -> (Vec<Range
         stores: Vec::with_capacity(len + 1),
     };
     assert!(watch.is_unchanged(), "the octets are 0");
+    // Release: the handler, which acquires it, finds it as it was made.
     WATCH.store(&raw mut watch, Ordering::Release);
     handle_traps();
     STEPPING.store(true, Ordering::SeqCst);

@@ -144,6 +144,7 @@ impl StagSlot {
         self.start.store(entry.start.marked(), Ordering::Relaxed);
         self.len.store(entry.len, Ordering::Relaxed);
         self.parent.store(entry.parent.0, Ordering::Relaxed);
+        // Release: who finds it valid finds all of the above.
         self.live.store(stag.0, Ordering::Release);
     }
 
@@ -426,6 +427,7 @@ impl StagTable {
                 .compare_exchange(stag.0, 0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
         if was_live && parent.0 != 0 {
+            // Release: the window was ended before the region's owner finds it gone.
             self.slot(parent).windows.fetch_sub(1, Ordering::Release);
         }
         was_live

@@ -39,10 +39,33 @@ pub fn sum(octets: &[u8]) -> u16 {
     if octets.len() < WIDE {
         return sum_few(octets);
     }
+    sum_many(octets)
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+#[inline]
+fn sum_many(octets: &[u8]) -> u16 {
     pulp::Arch::new().dispatch(
         #[inline(always)]
-        || sum_words(octets),
+        || Total::default().finish(octets),
     )
+}
+
+/// NEON widens pairs of words and adds them in one instruction, which the compiler does not find.
+#[cfg(target_arch = "aarch64")]
+fn sum_many(octets: &[u8]) -> u16 {
+    let Some(pulp::aarch64::Neon { neon, .. }) = pulp::aarch64::Neon::try_new() else {
+        return sum_few(octets);
+    };
+    let (blocks, rest) = octets.as_chunks::<64>();
+    let mut sums = [pulp::cast([0u64; 2]); 4];
+    for block in blocks {
+        for (sum, part) in sums.iter_mut().zip(block.as_chunks::<16>().0) {
+            *sum = neon.vpadalq_u32(*sum, pulp::cast(*part));
+        }
+    }
+    let of_blocks = sums.map(|sum| pulp::cast::<_, [u64; 2]>(sum).iter().sum::<u64>());
+    u16::from_be(fold(of_blocks.iter().sum::<u64>() + words_of_few(rest)))
 }
 
 /// Returns the [`sum`] of a few octets, a multiple of four: a header. The compiler makes of `sum`
@@ -94,12 +117,18 @@ const WIDE: usize = 256;
 
 #[inline]
 fn sum_few(octets: &[u8]) -> u16 {
+    u16::from_be(fold(words_of_few(octets)))
+}
+
+/// Returns the sum, not folded, in the order of the machine.
+#[inline]
+fn words_of_few(octets: &[u8]) -> u64 {
     let (words, rest) = octets.as_chunks();
     let mut sum = WordSum::default();
     for word in words {
         sum.add(u64::from_ne_bytes(*word));
     }
-    u16::from_be(fold(sum.finish() + sum_last(rest)))
+    sum.finish() + sum_last(rest)
 }
 
 /// A sum of words that counts their carries, which is the least work for a few.
@@ -135,11 +164,6 @@ fn sum_last(octets: &[u8]) -> u64 {
         .first()
         .map_or(0, |octet| u16::from_ne_bytes([*octet, 0]));
     halves.sum::<u64>() + pairs.sum::<u64>() + u64::from(odd)
-}
-
-#[inline(always)]
-fn sum_words(octets: &[u8]) -> u16 {
-    Total::default().finish(octets)
 }
 
 /// A sum under way. Any word size gives the same sum, and so does the machine's byte order, up to

@@ -65,6 +65,7 @@ impl Wake for Arrival {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // Release: the dispatcher, which acquires it, finds what has come.
         self.is_new.store(true, Ordering::Release);
         self.dispatcher.wake_by_ref();
     }

@@ -228,6 +228,7 @@ impl SharedReceives {
         while let Some(first) = inner.queue.waiting.pop_front() {
             post(first.wr_id, first.pieces())?;
         }
+        // Release: who sees it without the lock posts to the engine behind those moved above.
         self.is_of_engine.store(true, Ordering::Release);
         match inner.limit {
             0 => Ok(()),

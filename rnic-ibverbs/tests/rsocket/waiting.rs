@@ -77,10 +77,15 @@ fn handle_signals(flags: i32) {
     assert_eq!(done, 0);
 }
 
-/// Interrupts a thread.
+/// Interrupts a thread, and returns when it has caught the signal: of two that wait for a thread
+/// it catches one. Then its call has time to wait again.
 fn interrupt(thread: pthread_t) {
+    let before = CAUGHT.load(Ordering::Relaxed);
     // SAFETY: the thread waits for the one that calls this.
     unsafe { pthread_kill(thread, SIGUSR1) };
+    while CAUGHT.load(Ordering::Relaxed) == before {
+        thread::yield_now();
+    }
     thread::sleep(Duration::from_millis(5));
 }
 

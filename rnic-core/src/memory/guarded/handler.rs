@@ -31,6 +31,7 @@ pub(in crate::memory) fn install() -> io::Result<()> {
             install_for(signal)?;
         }
         *installed = true;
+        // Release: a thread that finds it so has the handler for its faults.
         IS_INSTALLED.store(true, Ordering::Release);
     }
     Ok(())
