@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, PerfBufferBuilder};
+use nix::unistd::{SysconfVar, sysconf};
 use rnic_xdp::capture::skeleton::CaptureSkelBuilder;
 
 use crate::frames::{PLAIN, ipv4, ipv6};
@@ -218,7 +219,8 @@ fn a_frame_is_lost_where_the_ring_is_full_and_the_capture_goes_on() {
         // On one CPU or several: more than all rings have room for.
         let frame = ipv4(&[], &PLAIN, 4420, 1400);
         let cpus = std::thread::available_parallelism().unwrap().get();
-        for _ in 0..4 * cpus {
+        let page = sysconf(SysconfVar::PAGE_SIZE).unwrap().unwrap() as usize;
+        for _ in 0..page / 1024 * cpus {
             assert_eq!(rig.run(&frame).0, XDP_REDIRECT);
         }
         let [full, unreadable] = lost(rig);
