@@ -16,11 +16,12 @@
 //! thread are not polling: a program polls once more after it has armed a completion queue, and
 //! then sleeps. Whoever is about to sleep hands the engine over, and the thread takes it at once.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use nix::sched::sched_getcpu;
 use nix::sys::prctl::set_timerslack;
 use rnic_core::engine::{Sleeper, SplitTurn, WorkerGone};
 use rnic_manager::without_signals;
@@ -33,6 +34,17 @@ const FEW_POLLS: u32 = 8;
 /// How long the thread watches before it looks, at first and at most: it doubles while the
 /// application polls. So long an application that stops to poll without handing over is not served.
 const WATCH: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
+
+/// How long it watches where it takes the CPU from the thread that polls: then no CPU is idle. Some
+/// kernels (6.18) let a process keep a CPU for seconds where one of its threads wakes beside another
+/// that runs, a thousand times in a second.
+const WATCH_CROWDED: Duration = Duration::from_millis(5);
+
+/// Each so manieth poll tells on which CPU it is.
+const POLLS_PER_CPU: u32 = 16;
+
+/// Stands for no CPU.
+const NO_CPU: usize = usize::MAX;
 
 /// How long the thread goes on taking turns when there was nothing to do: a peer's next request
 /// mostly follows its last one soon, and waking up takes longer.
@@ -76,6 +88,8 @@ struct Shared {
     polls: AtomicU32,
     /// How many there were when the thread looked last, or when somebody handed over.
     seen: AtomicU32,
+    /// The CPU of a poll not long ago.
+    cpu: AtomicUsize,
     /// Sequentially consistent, so that `hand_over` and the thread do not miss each other.
     mode: AtomicU8,
     /// The application has handed the engine over since the last long yield: it sleeps when it
@@ -95,6 +109,7 @@ impl Standby {
             held: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             seen: AtomicU32::new(0),
+            cpu: AtomicUsize::new(NO_CPU),
             mode: AtomicU8::new(DRIVING),
             handed_over: AtomicBool::new(false),
             wakes_at: AtomicU64::new(0),
@@ -117,6 +132,9 @@ impl Standby {
         let shared = &*self.shared;
         let polls = shared.polls.load(Ordering::Relaxed);
         shared.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        if polls.is_multiple_of(POLLS_PER_CPU) {
+            shared.cpu.store(current_cpu(), Ordering::Relaxed);
+        }
         match shared.try_take()? {
             Some(mut taken) => Ok(shared.turn_beside_sleeper(taken.worker()?)),
             None => {
@@ -212,6 +230,11 @@ impl Drop for HeldWorker<'_> {
     }
 }
 
+/// Returns the CPU that this thread runs on.
+fn current_cpu() -> usize {
+    sched_getcpu().unwrap_or(NO_CPU)
+}
+
 impl Shared {
     /// Locks the worker. Returns `None` if another thread has it.
     #[inline]
@@ -298,7 +321,10 @@ impl Shared {
             if self.stops() || !self.is_polled() {
                 break;
             }
-            period = (period * 2).min(longest);
+            period = match self.cpu.load(Ordering::Relaxed) == current_cpu() {
+                true => WATCH_CROWDED,
+                false => (period * 2).min(longest),
+            };
         }
         self.mode.store(DRIVING, Ordering::SeqCst);
     }

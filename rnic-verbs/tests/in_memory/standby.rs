@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
 use rnic_core::engine::{Sleeper, SplitTurn, Turn};
 use rnic_core::in_memory::{InMemoryDevice, InMemoryWorker, pair};
 use rnic_verbs::{
@@ -202,6 +204,51 @@ fn a_device_without_work_sleeps() {
         std::thread::sleep(Duration::from_millis(200));
         turns() == before
     });
+}
+
+/// The thread must not take a CPU again and again that both share: see `WATCH_CROWDED`.
+#[test]
+fn a_poller_without_a_spare_cpu_is_left_alone() {
+    const POLLED: Duration = Duration::from_secs(1);
+    let mut only = CpuSet::new();
+    only.set(sched_getcpu().unwrap()).unwrap();
+    // The thread of the device inherits it.
+    sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+    let (near, _far, _) = devices();
+    let mut side = Side::new(&near.device);
+    let started = Instant::now();
+    while started.elapsed() < POLLED {
+        assert!(side.cq.poll_one().is_none());
+    }
+    // It sleeps for 5 ms at a time, and a few times less at the beginning.
+    let most = started.elapsed().as_millis() as u64 / 5 + 20;
+    let sleeps = sleeps_of("rnic-standby");
+    assert!(!sleeps.is_empty());
+    for sleeps in sleeps {
+        assert!(sleeps <= most, "it slept {sleeps} times, not {most}");
+    }
+}
+
+/// Returns how many times each thread of this name has slept that may run on one CPU alone.
+fn sleeps_of(name: &str) -> Vec<u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let status = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("status")).ok()
+    };
+    let field = |status: &str, key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim().to_owned())
+    };
+    let is_it = |status: &String| {
+        field(status, "Name:").as_deref() == Some(name)
+            && field(status, "Cpus_allowed_list:").is_some_and(|cpus| cpus.parse::<u32>().is_ok())
+    };
+    let sleeps = |status: String| field(&status, "voluntary_ctxt_switches:")?.parse().ok();
+    tasks
+        .filter_map(status)
+        .filter(is_it)
+        .filter_map(sleeps)
+        .collect()
 }
 
 #[test]
