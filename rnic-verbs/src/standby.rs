@@ -32,15 +32,17 @@ use crate::error::Error;
 const FEW_POLLS: u32 = 8;
 
 /// How long the thread watches before it looks, at first and at most: it doubles while the
-/// application polls. So long an application that stops to poll without handing over is not served.
+/// application polls. So long an application that stops to poll without handing over is not served,
+/// and no longer than it has polled before.
 const WATCH: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
 
-/// How long it watches where it takes the CPU from the thread that polls: then no CPU is idle. Some
-/// kernels (6.18) let a process keep a CPU for seconds where one of its threads wakes beside another
-/// that runs, a thousand times in a second.
-const WATCH_CROWDED: Duration = Duration::from_millis(5);
+/// How long it watches at most where it takes the CPU from the thread that polls: then no CPU is
+/// idle. Linux 6.18 lets a group of processes keep a CPU from all others, for seconds, while one of
+/// its threads wakes beside another that runs, more than twice in a time slice (of 3 ms, with 8
+/// CPUs).
+const WATCH_CROWDED: Duration = Duration::from_micros(3200);
 
-/// Each so manieth poll tells on which CPU it is.
+/// So often a poll tells on which CPU it is.
 const POLLS_PER_CPU: u32 = 16;
 
 /// Stands for no CPU.
@@ -321,10 +323,8 @@ impl Shared {
             if self.stops() || !self.is_polled() {
                 break;
             }
-            period = match self.cpu.load(Ordering::Relaxed) == current_cpu() {
-                true => WATCH_CROWDED,
-                false => (period * 2).min(longest),
-            };
+            let is_crowded = self.cpu.load(Ordering::Relaxed) == current_cpu();
+            period = (period * 2).min(if is_crowded { WATCH_CROWDED } else { longest });
         }
         self.mode.store(DRIVING, Ordering::SeqCst);
     }

@@ -220,8 +220,8 @@ fn a_poller_without_a_spare_cpu_is_left_alone() {
     while started.elapsed() < POLLED {
         assert!(side.cq.poll_one().is_none());
     }
-    // It sleeps for 5 ms at a time, and a few times less at the beginning.
-    let most = started.elapsed().as_millis() as u64 / 5 + 20;
+    // It sleeps for 3.2 ms at a time, and a few times less at the beginning.
+    let most = started.elapsed().as_micros() as u64 / 3200 + 20;
     let sleeps = sleeps_of("rnic-standby");
     assert!(!sleeps.is_empty());
     for sleeps in sleeps {
