@@ -23,6 +23,10 @@ pub(crate) const PEER_NIC: &str = "peer0";
 /// A VLAN on both.
 pub(crate) const VLAN: u16 = 7;
 
+/// How long rnicd may take to start. Attaching a program waits for the kernel's RCU, which took 30 s
+/// where clients had all CPUs.
+const START: Duration = Duration::from_secs(150);
+
 /// Where its BPF file system is mounted.
 const BPFFS: &str = "bpf";
 
@@ -140,7 +144,7 @@ impl Rig {
     /// Starts rnicd, and waits until it serves.
     pub(crate) fn start(&mut self) {
         self.launch();
-        self.until("rnicd serves", || self.shares_device().then_some(()));
+        self.until_within(START, "rnicd serves", || self.shares_device().then_some(()));
     }
 
     /// Starts rnicd.
@@ -282,8 +286,17 @@ impl Rig {
 
     /// Waits until something is so, and returns it. If it never is, the test fails with what rnicd
     /// has said.
-    pub(crate) fn until<T>(&self, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + SOON;
+    pub(crate) fn until<T>(&self, what: &str, find: impl FnMut() -> Option<T>) -> T {
+        self.until_within(SOON, what, find)
+    }
+
+    fn until_within<T>(
+        &self,
+        time: Duration,
+        what: &str,
+        mut find: impl FnMut() -> Option<T>,
+    ) -> T {
+        let deadline = Instant::now() + time;
         loop {
             if let Some(found) = find() {
                 return found;
