@@ -32,14 +32,14 @@ use crate::error::Error;
 const FEW_POLLS: u32 = 8;
 
 /// How long the thread watches before it looks, at first and at most: it doubles while the
-/// application polls. So long an application that stops to poll without handing over is not served,
-/// and no longer than it has polled before.
+/// application polls. So long an application that stops to poll without handing over is not served:
+/// about as long as it has polled before.
 const WATCH: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
 
 /// How long it watches at most where it takes the CPU from the thread that polls: then no CPU is
 /// idle. Linux 6.18 lets a group of processes keep a CPU from all others, for seconds, while one of
-/// its threads wakes beside another that runs, more than twice in a time slice (of 3 ms, with 8
-/// CPUs).
+/// its threads wakes beside another that runs. With two CPUs, and a time slice of 1.4 ms, a pause of
+/// 0.7 ms was long enough; slices are longer with more CPUs.
 const WATCH_CROWDED: Duration = Duration::from_micros(3200);
 
 /// So often a poll tells on which CPU it is.
