@@ -30,7 +30,24 @@ pub(crate) struct Host {
 /// Returns two hosts. With `shared`, each has an rnicd, and runs programs without any right; else
 /// as root.
 pub(crate) fn hosts(shared: bool) -> [Host; 2] {
-    let mut hosts = [
+    let mut hosts = joined(1500);
+    if shared {
+        hosts.iter_mut().for_each(Host::share);
+    }
+    hosts
+}
+
+/// Returns two hosts, each with an rnicd, between which frames have this MTU. Below 1280 they have
+/// no IPv6.
+pub(crate) fn hosts_with_mtu(mtu: u16) -> [Host; 2] {
+    let mut hosts = joined(mtu);
+    hosts.iter_mut().for_each(Host::share);
+    hosts
+}
+
+/// Returns two hosts that are joined by a veth pair.
+fn joined(mtu: u16) -> [Host; 2] {
+    let hosts = [
         Host::new(["10.9.0.1", "[fd09::1]"]),
         Host::new(["10.9.0.2", "[fd09::2]"]),
     ];
@@ -50,9 +67,9 @@ pub(crate) fn hosts(shared: bool) -> [Host; 2] {
         let mut gro = host.namespace.command("ethtool");
         gro.args(["-K", NIC, "gro", "on"]);
         assert!(gro.status().unwrap().success(), "{gro:?}");
-    }
-    if shared {
-        hosts.iter_mut().for_each(Host::share);
+        let mut link = host.namespace.command("ip");
+        link.args(["link", "set", NIC, "mtu", &mtu.to_string()]);
+        assert!(link.status().unwrap().success(), "{link:?}");
     }
     hosts
 }
