@@ -58,6 +58,21 @@ hugepages_restore() {
     hugepages_before=
 }
 
+# Has the scheduler treat all processes alike until the end, whatever session they are of.
+# `sessions_restore` belongs into the EXIT trap. Each test program has a session of its own. Linux 6.18
+# may leave all processors to one for a minute while its threads wake each other, and others starve.
+sessions_ungroup() {
+    local file=/proc/sys/kernel/sched_autogroup_enabled
+    [[ -e $file && $(<$file) != 0 ]] || return 0
+    sessions_before=$(<$file)
+    { echo 0 >$file; } 2>/dev/null || sessions_before=
+}
+
+sessions_restore() {
+    [[ -z ${sessions_before-} ]] || echo "$sessions_before" >/proc/sys/kernel/sched_autogroup_enabled
+    sessions_before=
+}
+
 # Deletes the network namespaces of tests and benchmarks that were killed: their names are
 # rnic-WHAT-PID-NUMBER, and no process has that PID any more.
 namespaces_sweep() {
