@@ -31,8 +31,10 @@ use crate::failure::Failure;
 use crate::pool::Pool;
 use crate::stats::Samples;
 
-/// Octets of a Write.
+/// Octets of a message.
 const MESSAGE: usize = 64 * 1024;
+/// Messages that may be posted ahead, and receives for them.
+const QUEUE: u32 = 8;
 /// Octets of each side's memory: few enough to stay in the second-level cache.
 const REGION: usize = 4 * MESSAGE;
 /// Segments in one step: sent, then received, then acknowledged.
@@ -49,6 +51,13 @@ const VIRTUAL_STEP: Duration = Duration::from_micros(50);
 /// Connections that are set up at the same time.
 const AT_ONCE: u32 = 64;
 const PORT: u16 = 4791;
+
+/// What the messages of a pair are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Write,
+    Send,
+}
 
 /// One engine and its application.
 struct EngineHost {
@@ -67,12 +76,17 @@ struct EngineHost {
 /// The application's ends of a queue pair.
 pub(crate) struct Queues {
     sq: Producer<SendWr>,
-    /// Empty: nothing is sent to this queue pair.
-    _rq: Producer<RecvWr>,
+    /// Empty where nothing is sent to this queue pair.
+    rq: Producer<RecvWr>,
 }
 
 impl EngineHost {
-    fn new(index: u8, connections: u32, fast_paths: FastPaths) -> Result<Self, Failure> {
+    fn new(
+        index: u8,
+        connections: u32,
+        receives: u32,
+        fast_paths: FastPaths,
+    ) -> Result<Self, Failure> {
         let config = EngineConfig {
             fast_paths,
             ..EngineConfig::default()
@@ -95,7 +109,10 @@ impl EngineHost {
             notify: Waker::noop().clone(),
         })?;
         let qps: Result<Vec<_>, Failure> = (0..connections)
-            .map(|number| Queues::create(&end, QpNumber(number)))
+            .map(|number| {
+                let rings = (ring(QUEUE)?, ring(receives)?);
+                Queues::create_of(&end, QpNumber(number), rings)
+            })
             .collect();
         Ok(Self {
             address: Ipv4Addr::new(192, 0, 2, index),
@@ -152,37 +169,64 @@ impl EngineHost {
         Ok(established)
     }
 
-    /// Fills every send queue with Writes.
-    fn fill(&mut self, to: Stag) {
+    /// Fills every send queue.
+    fn fill(&mut self, kind: Kind, to: Stag) {
         for number in 0..self.qps.len() as u32 {
-            while self.post_write(QpNumber(number), to) {}
+            while self.post(QpNumber(number), kind, to) {}
         }
     }
 
-    /// Polls completions, and posts a Write for each.
-    fn post_writes(&mut self, to: Stag) {
+    /// Polls completions, and posts a message for each.
+    fn post_more(&mut self, kind: Kind, to: Stag) {
         while let Some(completion) = self.cq.pop() {
-            self.post_write(QpNumber(completion.qp), to);
+            self.post(QpNumber(completion.qp), kind, to);
         }
     }
 
-    /// Posts a Write. Returns false if the send queue is full.
-    fn post_write(&mut self, qp: QpNumber, to: Stag) -> bool {
-        let sge = Sge {
+    /// The memory of a message.
+    fn sge(&self) -> Sge {
+        Sge {
             offset: 0,
             length: MESSAGE as u32,
             lkey: self.stag.0,
+        }
+    }
+
+    /// Posts a message. Returns false if the send queue is full.
+    fn post(&mut self, qp: QpNumber, kind: Kind, to: Stag) -> bool {
+        let sges = [self.sge()];
+        let message = match kind {
+            Kind::Write => SendWr::new(0, WrOpcode::Write).with_remote(to, TaggedOffset(0)),
+            Kind::Send => SendWr::new(0, WrOpcode::Send),
         };
-        let write = SendWr::new(0, WrOpcode::Write)
-            .with_flags(send_flags::SIGNALED)
-            .with_remote(to, TaggedOffset(0))
-            .with_sges(&[sge]);
+        let message = message.with_flags(send_flags::SIGNALED).with_sges(&sges);
         let sq = &mut self.qps[qp.0 as usize].sq;
-        let posted = write.is_some_and(|write| sq.push(write).is_ok());
+        let posted = message.is_some_and(|message| sq.push(message).is_ok());
         if posted {
             self.end.ring(qp);
         }
         posted
+    }
+
+    /// Fills every receive queue.
+    fn fill_receives(&mut self) {
+        for number in 0..self.qps.len() as u32 {
+            while self.post_receive(QpNumber(number)) {}
+        }
+    }
+
+    /// Polls completions of receives, and posts another for each.
+    fn post_receives(&mut self) {
+        while let Some(completion) = self.cq.pop() {
+            self.post_receive(QpNumber(completion.qp));
+        }
+    }
+
+    /// Posts a receive. Returns false if the queue is full.
+    fn post_receive(&mut self, qp: QpNumber) -> bool {
+        let receive = RecvWr::new(0, &[self.sge()]);
+        let rq = &mut self.qps[qp.0 as usize].rq;
+        receive.is_some_and(|receive| rq.push(receive).is_ok())
     }
 }
 
@@ -195,12 +239,16 @@ type Rings = (
 impl Queues {
     /// Returns the rings of one.
     pub(crate) fn rings() -> Result<Rings, RingError> {
-        Ok((ring(8)?, ring(1)?))
+        Ok((ring(QUEUE)?, ring(1)?))
     }
 
     /// Makes a queue pair, and gives it to the engine.
     pub(crate) fn create(end: &HostEnd, number: QpNumber) -> Result<Self, Failure> {
-        let ((sq, sq_end), (rq, rq_end)) = Self::rings()?;
+        Self::create_of(end, number, Self::rings()?)
+    }
+
+    fn create_of(end: &HostEnd, number: QpNumber, rings: Rings) -> Result<Self, Failure> {
+        let ((sq, sq_end), (rq, rq_end)) = rings;
         end.send(Command::CreateQp(Box::new(QueuePair {
             number,
             stream: StreamId(u64::from(number.0) + 1),
@@ -215,9 +263,12 @@ impl Queues {
             is_stopped: false,
             remote_access: Access::REMOTE,
         })))?;
-        Ok(Self { sq, _rq: rq })
+        Ok(Self { sq, rq })
     }
 }
+
+type Receive = fn(&mut EngineHost, &Pool, Instant);
+type Transmit = fn(&Pool, &mut EngineHost, Instant);
 
 /// Runs the receiver's turn. A function of its own, for profilers.
 #[inline(never)]
@@ -229,6 +280,19 @@ fn receive_batch(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
 /// functions.
 #[inline(never)]
 fn transmit_batch(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
+    turn(sender, receiver, now);
+}
+
+/// The same for Sends. What it says nobody hears keeps it from being merged with the other.
+#[inline(never)]
+fn receive_sends(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
+    black_box(Kind::Send);
+    turn(receiver, sender, now);
+}
+
+#[inline(never)]
+fn transmit_sends(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
+    black_box(Kind::Send);
     turn(sender, receiver, now);
 }
 
@@ -290,10 +354,11 @@ pub(crate) enum Timing {
     Virtual,
 }
 
-/// A sender and a receiver of Writes.
+/// A sender and a receiver of messages.
 pub(crate) struct Pair {
     sender: EngineHost,
     receiver: EngineHost,
+    kind: Kind,
     timing: Timing,
     /// Memory from which the octets alone are sent.
     frames: Box<[[u8; 2048]]>,
@@ -304,12 +369,15 @@ impl Pair {
     /// Makes two engines with this many connections between them, all busy.
     pub(crate) fn connect(
         connections: u32,
+        kind: Kind,
         timing: Timing,
         fast_paths: FastPaths,
     ) -> Result<Self, Failure> {
+        let receives = if kind == Kind::Send { 2 * QUEUE } else { 1 };
         let mut pair = Self {
-            sender: EngineHost::new(1, connections, fast_paths)?,
-            receiver: EngineHost::new(2, connections, fast_paths)?,
+            sender: EngineHost::new(1, connections, 1, fast_paths)?,
+            receiver: EngineHost::new(2, connections, receives, fast_paths)?,
+            kind,
             timing,
             frames: vec![[0; 2048]; STEP].into_boxed_slice(),
             steps: 0,
@@ -325,7 +393,10 @@ impl Pair {
             let count = AT_ONCE.min(connections - pair.sender.taken);
             pair.add_connections(count)?;
         }
-        pair.sender.fill(pair.receiver.stag);
+        if kind == Kind::Send {
+            pair.receiver.fill_receives();
+        }
+        pair.sender.fill(kind, pair.receiver.stag);
         Ok(pair)
     }
 
@@ -361,7 +432,11 @@ impl Pair {
     /// Moves a batch of segments to the receiver, and its ACKs back.
     fn step(&mut self, times: &mut EngineTimes) {
         let now = self.now();
-        let transmit = clocked(|| transmit_batch(&self.receiver.pool, &mut self.sender, now));
+        let (transmit, receive): (Transmit, Receive) = match self.kind {
+            Kind::Write => (transmit_batch, receive_batch),
+            Kind::Send => (transmit_sends, receive_sends),
+        };
+        let transmit = clocked(|| transmit(&self.receiver.pool, &mut self.sender, now));
         self.receiver.pool.delivered();
         let full = self.sender.pool.sent().count() == STEP;
         // Alternately first and second, so that neither always finds the frames warmer.
@@ -369,7 +444,7 @@ impl Pair {
         if full && self.steps.is_multiple_of(2) {
             self.octets_alone(times);
         }
-        let receive = clocked(|| receive_batch(&mut self.receiver, &self.sender.pool, now));
+        let receive = clocked(|| receive(&mut self.receiver, &self.sender.pool, now));
         if full && !self.steps.is_multiple_of(2) {
             self.octets_alone(times);
         }
@@ -407,7 +482,10 @@ impl Pair {
     pub(crate) fn measure(&mut self, batches: usize) -> EngineTimes {
         let mut times = EngineTimes::default();
         while times.receive.values().len() < batches {
-            self.sender.post_writes(self.receiver.stag);
+            self.sender.post_more(self.kind, self.receiver.stag);
+            if self.kind == Kind::Send {
+                self.receiver.post_receives();
+            }
             self.step(&mut times);
         }
         times

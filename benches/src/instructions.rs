@@ -9,7 +9,7 @@ use std::process::Command;
 
 use rnic_core::fast_paths::FastPaths;
 
-use crate::engine::{Pair, Timing};
+use crate::engine::{Kind, Pair, Timing};
 use crate::failure::Failure;
 use crate::packed;
 use crate::short::ShortMessages;
@@ -31,10 +31,10 @@ pub(crate) struct Kept {
 }
 
 const HEADING: &str = "\
-# Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine; and
-# for one message of 64 octets that answers another, Write or Send: posting it with the turn that sends it, and the turn
-# that receives it with the poll that sees it; for a Read of 64 octets, both ends together; and for a Write of 8 octets of
-# which 51 share a segment.
+# Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine, for
+# Writes and for Sends of 64 KiB; for one message of 64 octets that answers another, Write or Send: posting it with the turn
+# that sends it, and the turn that receives it with the poll that sees it; for a Read of 64 octets, both ends together; and
+# for a Write of 8 octets of which 51 share a segment.
 # `ci/bench instructions --accept` writes this file; `ci/bench instructions --check` fails where a count is more than
 # 3 % above. Counted by callgrind, which has no AVX-512 and therefore takes other ways through copies, sums and CRCs than
 # the processor would; and compilers differ: compare these counts with each other, and with the same tools, only.
@@ -46,7 +46,7 @@ const RUNS: [usize; 2] = [40, 240];
 
 /// What is counted, the function whose instructions these are, with all that it calls, and how many
 /// a batch has.
-pub(crate) const COUNTED: [(&str, &str, usize); 21] = [
+pub(crate) const COUNTED: [(&str, &str, usize); 23] = [
     ("parse", "stages::parse", BATCH),
     ("flow-lookup", "stages::look_up", BATCH),
     ("tcp-receive", "stages::receive", BATCH),
@@ -59,6 +59,8 @@ pub(crate) const COUNTED: [(&str, &str, usize); 21] = [
     ("emit", "stages::emit", BATCH),
     ("engine-receive", "engine::receive_batch", BATCH),
     ("engine-transmit", "engine::transmit_batch", BATCH),
+    ("sends-receive", "engine::receive_sends", BATCH),
+    ("sends-transmit", "engine::transmit_sends", BATCH),
     ("short-write-post", "short::write", BATCH),
     ("short-write-see", "short::see", BATCH),
     ("short-send-post", "short::send", BATCH),
@@ -118,7 +120,9 @@ pub(crate) fn run_batches(batches: usize, fast_paths: FastPaths) -> Result<(), F
             return Err("a batch was not sent as a whole".into());
         }
     }
-    Pair::connect(1, Timing::Virtual, fast_paths)?.measure(batches);
+    for kind in [Kind::Write, Kind::Send] {
+        Pair::connect(1, kind, Timing::Virtual, fast_paths)?.measure(batches);
+    }
     // As many messages as the others have segments.
     let mut messages = ShortMessages::connect(fast_paths)?;
     messages.play(batches * BATCH)?;

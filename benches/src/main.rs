@@ -238,7 +238,13 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
 
 fn run(options: &Options) -> Result<(), Failure> {
     if let Some(batches) = options.engine {
-        engine::Pair::connect(1, engine::Timing::Virtual, options.fast_paths)?.measure(batches);
+        engine::Pair::connect(
+            1,
+            engine::Kind::Write,
+            engine::Timing::Virtual,
+            options.fast_paths,
+        )?
+        .measure(batches);
         return Ok(());
     }
     if let Some(batches) = options.stages {

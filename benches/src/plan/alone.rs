@@ -70,7 +70,12 @@ pub(super) fn engine_alone() -> Result<Measurement, Failure> {
             MESSAGES,
         )
     };
-    let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()), FastPaths::ALL)?;
+    let mut pair = engine::Pair::connect(
+        1,
+        engine::Kind::Write,
+        engine::Timing::Real(Instant::now()),
+        FastPaths::ALL,
+    )?;
     Ok(Measurement {
         rows: vec![
             row("engine-rx", "engine alone, receive"),
@@ -137,6 +142,7 @@ pub(super) fn engine_with_many(connections: usize) -> Result<Measurement, Failur
                     let timing = engine::Timing::Real(Instant::now());
                     pair.insert(engine::Pair::connect(
                         connections as u32,
+                        engine::Kind::Write,
                         timing,
                         FastPaths::ALL,
                     )?)
