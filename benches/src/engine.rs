@@ -283,7 +283,7 @@ fn transmit_batch(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
     turn(sender, receiver, now);
 }
 
-/// The same for Sends. What it says nobody hears keeps it from being merged with the other.
+/// The same for Sends. Without `black_box` the compiler would merge the functions.
 #[inline(never)]
 fn receive_sends(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
     black_box(Kind::Send);

@@ -59,8 +59,8 @@ hugepages_restore() {
 }
 
 # Has the scheduler treat all processes alike until the end, whatever session they are of.
-# `sessions_restore` belongs into the EXIT trap. Each test program has a session of its own. Linux 6.18
-# may leave all processors to one for a minute while its threads wake each other, and others starve.
+# `sessions_restore` belongs into the EXIT trap. Each test program has a session of its own. Linux
+# 6.18 may leave all processors to one session for many seconds while its threads wake each other.
 sessions_ungroup() {
     local file=/proc/sys/kernel/sched_autogroup_enabled
     [[ -e $file && $(<$file) != 0 ]] || return 0

@@ -30,11 +30,10 @@ pub(crate) struct Host {
 /// Returns two hosts. With `shared`, each has an rnicd, and runs programs without any right; else
 /// as root.
 pub(crate) fn hosts(shared: bool) -> [Host; 2] {
-    let mut hosts = joined(1500);
-    if shared {
-        hosts.iter_mut().for_each(Host::share);
+    match shared {
+        true => hosts_with_mtu(1500),
+        false => joined(1500),
     }
-    hosts
 }
 
 /// Returns two hosts, each with an rnicd, between which frames have this MTU. Below 1280 they have
