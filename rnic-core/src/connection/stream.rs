@@ -18,15 +18,12 @@ use std::fmt;
 use std::mem::offset_of;
 
 use crate::ddp::{BufferSupply, DdpStream, Llp, Placed, Ulp};
-use crate::memory::epoch::Guard;
-use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
 use crate::mpa::startup::MpaNegotiated;
 use crate::rdmap::{self, RtrMessage, Token};
 use crate::time::Instant;
-use crate::wire::ddp::{DdpSegment, QueueNumber};
-use crate::wire::mpa::Fpdu;
+use crate::wire::ddp::QueueNumber;
 
 use super::context::{Context, Upcoming};
 use super::facts::MpaFacts;
@@ -303,28 +300,6 @@ impl Stream {
             };
             self.conclude(outcome, context);
         }
-    }
-
-    /// Returns what may write the segments that follow `fpdu` in a coalesced run. `fpdu` was
-    /// received last, and whole; the others have the same opcode. `None` if more than placing is to
-    /// be done for such a segment.
-    pub(super) fn writer_behind<'g>(
-        &self,
-        fpdu: &[u8],
-        guard: &'g Guard<'_>,
-    ) -> Option<Writer<'g>> {
-        // A layer other than RDMAP may want the payload elsewhere each time.
-        let LocalUlp::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
-            return None;
-        };
-        if self.ordinary_only || self.ended || !self.deframer.is_at_fpdu_boundary() {
-            return None;
-        }
-        let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
-        let Destination::PlaceOnly(right) = rdmap.admit(&segment).ok()? else {
-            return None;
-        };
-        self.ddp.writer(right, guard)
     }
 
     /// Lets the responder send, once the initiator's first FPDU has come.

@@ -109,6 +109,20 @@ impl Ddp {
         queue.is_some_and(|queue| queue.kept.is_none() && queue.order.begins(header))
     }
 
+    /// Returns whether a segment continues the next message of a queue whose buffers the ULP posts.
+    fn continues_next(&self, header: &UntaggedHeader) -> bool {
+        let queue = self.queues.get(header.queue);
+        queue.is_some_and(|queue| queue.kept.is_none() && queue.order.continues(header))
+    }
+
+    /// Records that segments of the partial message, which is untagged, were placed in order: so
+    /// many octets, and not the last of the message.
+    fn pass_untagged(&mut self, queue: QueueNumber, octets: u32) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.order.add(octets);
+        }
+    }
+
     /// Advances a queue past its next message, which was delivered.
     // rfc: 5041-42 MSNs count the messages to each queue
     #[inline]

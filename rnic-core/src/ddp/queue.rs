@@ -30,6 +30,18 @@ impl DeliveryOrder {
         header.msn == self.next && header.offset.0 == 0 && self.delivered == 0
     }
 
+    /// Returns whether a segment continues the next message.
+    #[inline]
+    pub(super) fn continues(&self, header: &UntaggedHeader) -> bool {
+        header.msn == self.next && header.offset.0 == self.delivered
+    }
+
+    /// Adds octets of the next message, which came in order and are not its last.
+    #[inline]
+    pub(super) fn add(&mut self, octets: u32) {
+        self.delivered = self.delivered.saturating_add(octets);
+    }
+
     /// Advances to the next message: this one was delivered.
     #[inline]
     pub(super) fn advance(&mut self) {

@@ -7,7 +7,7 @@ use super::{
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement, Writer};
 use crate::memory::table::{Access, Origin};
-use crate::verbs::Sge;
+use crate::verbs::{Sge, rest_of_piece};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
 
 /// A segment that was built for the LLP.
@@ -163,11 +163,35 @@ impl DdpStream {
         (!self.failed && !self.half_closed).then(|| self.ddp.writer(right, guard))
     }
 
-    /// Records that tagged segments were placed in order by a [`writer`](Self::writer), of one
-    /// message or several. `last` is the header of the last of them, of whose message they are
-    /// `octets`; all, if it `begins` with one of them.
-    pub fn passed(&mut self, last: &TaggedHeader, octets: u32, begins: bool) {
-        self.ddp.pass_tagged(last, octets, begins);
+    /// Returns the placement of the octets that follow in an untagged message, `next` being the
+    /// header of the segment that they begin with: up to the end of the piece of the posted buffer
+    /// that they go to. `None` if they do not go on with the next message of the queue, and after
+    /// an error or the peer's half-close.
+    // rfc: 5041-72c, 5041-72d the whole payload lies inside the buffer
+    pub fn place_for_rest<'g>(
+        &self,
+        next: &UntaggedHeader,
+        buffer: &[Sge],
+        guard: &'g Guard<'_>,
+    ) -> Option<Placement<'g>> {
+        if self.failed || self.half_closed || !self.ddp.continues_next(next) {
+            return None;
+        }
+        let offset = next.offset.0;
+        // rfc: 5041-50 messages are shorter than 2^32 octets
+        let most = (u32::MAX - offset) as usize;
+        rest_of_piece(guard, self.ddp.origin, buffer, offset.into(), most)
+    }
+
+    /// Records that segments were placed in order by a [`writer`](Self::writer), of one tagged
+    /// message or several, or in the [rest](Self::place_for_rest) of a buffer. `last` is the header
+    /// of the last of them, of whose message they are `octets`; all, if it `begins` with one of
+    /// them.
+    pub fn passed(&mut self, last: &DdpHeader, octets: u32, begins: bool) {
+        match last {
+            DdpHeader::Tagged(last) => self.ddp.pass_tagged(last, octets, begins),
+            DdpHeader::Untagged(last) => self.ddp.pass_untagged(last.queue, octets),
+        }
     }
 
     /// Checks a segment and places its payload, possibly ahead of order. A segment that is refused

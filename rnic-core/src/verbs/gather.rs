@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::memory::{
     epoch::Guard,
     error::TagError,
+    place::Placement,
     table::{Access, Origin},
 };
 use crate::wire::ddp::TaggedOffset;
@@ -109,6 +110,19 @@ pub fn scatter(
             .map_err(|fault| fault.by(sge.stag(), Access::LOCAL_WRITE))?;
     }
     Ok(())
+}
+
+/// Returns the placement of octets `offset..` of the list up to the end of the piece that they begin
+/// in, of `most` octets at most. `None` if nothing may be written there.
+pub(crate) fn rest_of_piece<'g>(
+    guard: &'g Guard<'_>,
+    origin: Origin,
+    sges: &[Sge],
+    offset: u64,
+    most: usize,
+) -> Option<Placement<'g>> {
+    let (sge, at, part) = pieces(sges, offset, most).next()?;
+    guard.placement(sge.stag(), at, part.len(), origin, Access::LOCAL_WRITE)
 }
 
 /// Cuts octets `offset..offset + len` of the list at the ends of its pieces: for each, the piece,

@@ -11,6 +11,7 @@ pub mod status;
 pub mod wr;
 
 pub use cq::{Arming, CqTable};
+pub(crate) use gather::rest_of_piece;
 pub use gather::{ScatterError, gather, scatter};
 pub use qp::{QpState, QueuePair};
 pub use sge::{Sge, total_length};

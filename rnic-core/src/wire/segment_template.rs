@@ -3,25 +3,27 @@
 //!
 //! A sender cuts a message into segments of the same length, and mostly sends nothing else
 //! meanwhile. Then all headers are the same from the first frame to the last but one. Only these
-//! differ: TCP's sequence number and DDP's tagged offset, which are known beforehand, IP's
-//! identification, and the checksums. So nothing is parsed: the headers are compared. Where one
-//! message ends and the next begins, the few fields that may change as well are
+//! differ: TCP's sequence number and DDP's offset, which are known beforehand, IP's identification,
+//! and the checksums. So nothing is parsed: the headers are compared. Where one tagged message ends
+//! and the next begins, the few fields that may change as well are
 //! [read](SegmentTemplate::turned_to), and the others are still compared.
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
 use super::crc::{crc, crc_and_words};
-use super::ddp::{DdpHeader, DdpSegment, LAST, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
+use super::ddp::{DdpHeader, DdpSegment, LAST, MessageOffset, TAGGED_LEN, TaggedOffset};
 use super::ipv4;
 use super::mpa::{Fpdu, LENGTH_LEN};
 use super::prediction::{Expected, FRONT, Layout, Prediction, is_alike};
 use super::tcp::{self, Flags};
 
-/// Octets of the headers of an FPDU: MPA's and DDP's.
-const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
-/// Where DDP's control octet, STag and tagged offset stand in an FPDU.
+/// Octets of the headers of an FPDU with a tagged segment: MPA's and DDP's.
+const TAGGED_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
+/// The last octets of DDP's header are read as one number, which grows by the octets of payload:
+/// the tagged offset, or MSN and message offset.
+const POSITION_LEN: usize = size_of::<u64>();
+/// Where DDP's control octet and STag stand in an FPDU.
 const CONTROL_AT: usize = LENGTH_LEN;
-const STAG_AT: usize = OFFSET_AT - size_of::<u32>();
-const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
+const STAG_AT: usize = TAGGED_FRONT - POSITION_LEN - size_of::<u32>();
 /// Octets that are compared: they hold a VLAN tag, IPv6, TCP with timestamps, and the front of an
 /// FPDU, in whole chunks.
 const MOST: usize = 112;
@@ -43,8 +45,10 @@ pub struct SegmentTemplate {
     /// The bits in which a frame must equal them.
     mask: [u8; MOST],
     layout: Layout,
-    /// Whether the layout is the [usual](Layout::USUAL).
+    /// Whether the segment is tagged, and the layout is the [usual](Layout::USUAL).
     usual: bool,
+    /// DDP's header, but for its position.
+    header: DdpHeader,
     /// Octets of the FPDU.
     fpdu_len: usize,
     /// Octets of DDP's payload.
@@ -56,7 +60,8 @@ pub struct SegmentTemplate {
     ip_sum: u64,
     tcp_sum: u64,
     seq: u32,
-    offset: u64,
+    /// The tagged offset, or MSN and message offset.
+    position: u64,
 }
 
 /// What was read of a frame that is the next.
@@ -70,24 +75,26 @@ pub struct Coalescable<'a> {
 
 impl SegmentTemplate {
     /// Makes the template of the frame behind one that was read by a prediction. Its payload must
-    /// be one FPDU with CRC and no markers, which has a segment of a tagged message that is not the
-    /// last. `None` otherwise, and if the frame is short: for those it does not pay.
+    /// be one FPDU with CRC and no markers, which has a segment that is not the last of its message.
+    /// `None` otherwise, and if the frame is short: for those it does not pay.
     pub fn behind(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
         let fpdu = expected.payload;
         if !prediction.is_fpdu(fpdu) {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
-        let DdpHeader::Tagged(header @ TaggedHeader { last: false, .. }) = segment.header else {
+        let header = segment.header;
+        if header.last() {
             return None;
-        };
+        }
         let layout = prediction.layout();
         let Layout { v4, ip_at, .. } = layout;
         let (tcp_at, fpdu_at) = (layout.tcp_at(), layout.payload_at());
         let octets = *frame.first_chunk::<MOST>()?;
         let mut mask = [0; MOST];
         // rfc: 5041-73a, 5041-73c, 5041-73d valid STag, TO and end of the payload in its range
-        mask[..fpdu_at + OFFSET_AT].fill(0xff);
+        // rfc: 5041-40, 5041-45 queue number and MSN are the same in all segments of a message
+        mask[..fpdu_at + front_of(&header) - POSITION_LEN].fill(0xff);
         let mut vary = |at: usize, len: usize| mask[at..at + len].fill(0);
         if v4 {
             vary(ip_at + ID_AT, 2);
@@ -103,14 +110,15 @@ impl SegmentTemplate {
             octets: same,
             mask,
             layout,
-            usual: layout == Layout::USUAL,
+            usual: layout == Layout::USUAL && matches!(header, DdpHeader::Tagged(_)),
+            header,
             fpdu_len: fpdu.len(),
             payload_len: segment.payload.len(),
             pseudo_sum: prediction.pseudo_sum,
             ip_sum: 0,
             tcp_sum: 0,
             seq: expected.header.seq.0,
-            offset: header.offset.0,
+            position: position(&header),
         };
         next.sum_up();
         next.advance();
@@ -142,8 +150,8 @@ impl SegmentTemplate {
         self.layout.payload_at() + self.fpdu_len >= MOST && self.payload_len > 0
     }
 
-    /// Returns a template for this frame, where a message may end or another begin. From the frame
-    /// it takes the fields that may change there: the length, PSH, the L bit, STag and tagged
+    /// Returns a template for this frame, where a tagged message may end or another begin. From the
+    /// frame it takes the fields that may change there: the length, PSH, the L bit, STag and tagged
     /// offset. The STag changes only with the message. The other fields stay, so
     /// [`read`](Self::read) still decides whether the frame is the next. `None` if it cannot be.
     // rfc: 5041-33 one STag in all segments of a message
@@ -157,17 +165,18 @@ impl SegmentTemplate {
         }
         let (fpdu, len) = Fpdu::parse(frame.get(fpdu_at..)?)?;
         let segment = DdpSegment::parse(fpdu.ulpdu).ok()?;
-        let DdpHeader::Tagged(header) = segment.header else {
+        let (DdpHeader::Tagged(before), DdpHeader::Tagged(header)) = (self.header, segment.header)
+        else {
             return None;
         };
-        let before = self.header();
         if !before.last && before.stag != header.stag {
             return None;
         }
         let mut turned = self.clone();
         turned.fpdu_len = len;
         turned.payload_len = segment.payload.len();
-        turned.offset = header.offset.0;
+        turned.header = segment.header;
+        turned.position = header.offset.0;
         let Layout { v4, ip_at, .. } = turned.layout;
         let (length_at, counted_from) = match v4 {
             true => (ip_at + LENGTH_AT, ip_at),
@@ -189,22 +198,15 @@ impl SegmentTemplate {
         turned.is_worthwhile().then_some(turned)
     }
 
-    /// Returns the place of the next segment's octets.
-    pub fn place(&self) -> (Stag, TaggedOffset) {
-        let TaggedHeader { stag, offset, .. } = self.header();
-        (stag, offset)
-    }
-
     /// Returns the DDP header that the next segment must have.
-    pub fn header(&self) -> TaggedHeader {
-        let fpdu = &self.octets[self.layout.payload_at()..];
-        let stag = fpdu[STAG_AT..].first_chunk().copied();
-        TaggedHeader {
-            last: fpdu[CONTROL_AT] & LAST != 0,
-            ulp: fpdu[CONTROL_AT + 1],
-            stag: Stag(u32::from_be_bytes(stag.unwrap_or_default())),
-            offset: TaggedOffset(self.offset),
+    pub fn header(&self) -> DdpHeader {
+        let mut header = self.header;
+        match &mut header {
+            DdpHeader::Tagged(header) => header.offset = TaggedOffset(self.position),
+            // The low half. It never passes 2^32: a message is shorter.
+            DdpHeader::Untagged(header) => header.offset = MessageOffset(self.position as u32),
         }
+        header
     }
 
     /// Returns whether the frame has PSH.
@@ -218,7 +220,7 @@ impl SegmentTemplate {
     pub fn advance(&mut self) {
         // At most 65535.
         self.seq = self.seq.wrapping_add(self.fpdu_len() as u32);
-        self.offset = self.offset.wrapping_add(self.payload_len() as u64);
+        self.position = self.position.wrapping_add(self.payload_len() as u64);
     }
 
     /// Returns the octets of the FPDU, which is the payload of the TCP segment.
@@ -233,7 +235,7 @@ impl SegmentTemplate {
         self.payload_len
     }
 
-    /// Returns whether the headers have the usual layout.
+    /// Returns whether the segment is tagged, and the headers have the usual layout.
     pub fn is_usual(&self) -> bool {
         self.usual
     }
@@ -242,35 +244,36 @@ impl SegmentTemplate {
     /// checksums is wrong. The caller checks the CRC.
     #[inline]
     pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
-        self.read_at(self.layout, frame, checksums)
+        self.read_at(self.layout, front_of(&self.header), frame, checksums)
     }
 
-    /// Reads a frame with headers of the [usual layout](Self::is_usual), which is faster. `None`
-    /// for others.
+    /// Reads a frame with [usual](Self::is_usual) headers, which is faster. `None` for others.
     #[inline(always)]
     pub fn read_usual<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         if !self.usual {
             return None;
         }
-        self.read_at(Layout::USUAL, frame, checksums)
+        self.read_at(Layout::USUAL, TAGGED_FRONT, frame, checksums)
     }
 
     #[inline(always)]
     fn read_at<'a>(
         &self,
         layout: Layout,
+        fpdu_front: usize,
         frame: &'a [u8],
         checksums: Checksums,
     ) -> Option<Coalescable<'a>> {
         let front = frame.first_chunk::<MOST>()?;
         let fpdu = frame.get(layout.payload_at()..)?.get(..self.fpdu_len)?;
         let tcp = front.get(layout.tcp_at()..)?.first_chunk()?;
-        let (fpdu_front, rest) = fpdu.split_first_chunk::<FPDU_FRONT>()?;
+        let (headers, rest) = fpdu.split_at_checked(fpdu_front)?;
+        let position = headers.last_chunk::<POSITION_LEN>()?;
         let payload = rest.get(..self.payload_len)?;
         // rfc: 5041-73a, 5041-73c valid STag, TO in its range
-        if !self.is_alike(layout, front)
+        if !self.is_alike(layout.payload_at() + fpdu_front - POSITION_LEN, front)
             || word32::<{ tcp::HEADER_LEN }>(tcp, SEQ_AT) != self.seq
-            || word64(fpdu_front, OFFSET_AT) != self.offset
+            || u64::from_be_bytes(*position) != self.position
         {
             return None;
         }
@@ -288,16 +291,16 @@ impl SegmentTemplate {
         holds.then_some(Coalescable { crc, payload })
     }
 
-    /// Returns whether the headers are equal in the bits that do not vary.
+    /// Returns whether the headers are equal in the bits that do not vary, the last of which is in
+    /// front of octet `len`.
     #[inline(always)]
-    fn is_alike(&self, layout: Layout, front: &[u8; MOST]) -> bool {
+    fn is_alike(&self, len: usize, front: &[u8; MOST]) -> bool {
         let ((front, more), (octets, other), (mask, varying)) = (
             front.split_at(FRONT),
             self.octets.split_at(FRONT),
             self.mask.split_at(FRONT),
         );
-        is_alike(front, octets, mask)
-            && (layout.payload_at() + OFFSET_AT <= FRONT || is_alike(more, other, varying))
+        is_alike(front, octets, mask) && (len <= FRONT || is_alike(more, other, varying))
     }
 
     /// Returns whether the checksums of TCP, and of IPv4's header, are right. `words` is the sum of
@@ -336,7 +339,16 @@ fn word32<const N: usize>(octets: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
 }
 
+/// Returns the octets of the headers of an FPDU: MPA's, and this one.
 #[inline]
-fn word64<const N: usize>(octets: &[u8; N], at: usize) -> u64 {
-    u64::from(word32(octets, at)) << 32 | u64::from(word32(octets, at + 4))
+fn front_of(header: &DdpHeader) -> usize {
+    LENGTH_LEN + header.len()
+}
+
+/// Returns the last octets of a DDP header as a number.
+fn position(header: &DdpHeader) -> u64 {
+    match header {
+        DdpHeader::Tagged(header) => header.offset.0,
+        DdpHeader::Untagged(header) => u64::from(header.msn.0) << 32 | u64::from(header.offset.0),
+    }
 }

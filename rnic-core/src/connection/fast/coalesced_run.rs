@@ -2,12 +2,13 @@
 //! GRO does with the headers of a flow, but each payload is placed as its frame comes.
 //!
 //! Each segment holds the next data of the stream, as one FPDU with the next segment of the same
-//! Write, or of the Write behind it. The segment in front of the run is handled by header
-//! prediction, and is the template for the next. Of each further segment the checksum and CRC are
-//! checked, and the payload is placed; nothing else is done for it. Where another Write begins, its
-//! buffer is looked up. TCP and DDP learn of all segments once, behind the last. A run ends with
-//! its batch of frames, and with the first frame that is not of it: so nothing that it relies on
-//! changes meanwhile.
+//! Write or Send, or of the Write behind a Write. The segment in front of the run is handled by
+//! header prediction, and is the template for the next. Of each further segment the checksum and
+//! CRC are checked, and the payload is placed; nothing else is done for it. Where another Write
+//! begins, its buffer is looked up. A run of a Send ends in front of its last segment, and where a
+//! piece of the receive's scatter list ends. TCP and DDP learn of all segments once, behind the
+//! last. A run ends with its batch of frames, and with the first frame that is not of it: so
+//! nothing that it relies on changes meanwhile.
 
 use std::mem;
 
@@ -18,7 +19,7 @@ use crate::memory::place::{Placement, Writer};
 use crate::mpa::frame;
 use crate::tcp::CoalescedSegments;
 use crate::wire::checksum::Checksums;
-use crate::wire::ddp::TaggedHeader;
+use crate::wire::ddp::{DdpHeader, TaggedHeader};
 use crate::wire::prediction::{Expected, Prediction};
 use crate::wire::segment_template::{Coalescable, SegmentTemplate};
 use crate::wire::tcp::DataHeader;
@@ -31,13 +32,14 @@ pub(crate) struct CoalescedRun<'g> {
     place: Placement<'g>,
     /// Segments that came since a message last ended or began (a boundary).
     count: u32,
-    writer: Writer<'g>,
+    /// What may write other messages of the run. A Send is alone in its run.
+    writer: Option<Writer<'g>>,
     /// TCP's record of the segments before the boundary, and how many octets of them were placed.
     segments: CoalescedSegments,
     placed: u64,
     message: Message,
-    /// The DDP header of the last segments, if any came. Its tagged offset is the next one's.
-    front: Option<TaggedHeader>,
+    /// The DDP header of the last segments, if any came. Its offset is the next one's.
+    front: Option<DdpHeader>,
     /// The TCP header of the segment in front of the run.
     header: DataHeader,
 }
@@ -95,14 +97,11 @@ impl<'g> CoalescedRun<'g> {
             return None;
         };
         let next = SegmentTemplate::behind(prediction, frame, segment)?;
-        let writer = stream.writer_behind(segment.payload, guard)?;
+        let (place, writer) = stream.place_behind(segment.payload, &next.header(), guard)?;
         let segments = CoalescedSegments::eligible(&connection.tcp)?;
         Some(Self {
-            place: place(&next, &writer, segments.room())?,
-            message: Message {
-                ended: next.header().last,
-                ..Message::default()
-            },
+            place: shortened(place, &next, segments.room()),
+            message: Message::default(),
             next,
             count: 0,
             writer,
@@ -169,11 +168,16 @@ impl<'g> CoalescedRun<'g> {
         frame: &'a [u8],
         checksums: Checksums,
     ) -> Option<BoundarySegment<'a, 'g>> {
+        let writer = self.writer.as_ref()?;
         let template = self.next.turned_to(frame)?;
+        let DdpHeader::Tagged(TaggedHeader { stag, offset, .. }) = template.header() else {
+            return None;
+        };
         let mut segments = self.segments;
         segments.add(self.count, self.next.fpdu_len(), self.next.pushes());
         // rfc: 5041-77 an STag of another protection domain is an error: here the run ends
-        let place = place(&template, &self.writer, segments.room())?;
+        let place = writer.rest(stag, offset).ok()?;
+        let place = shortened(place, &template, segments.room());
         let segment = template.read(frame, checksums)?;
         let fits = frame::crc_is_good(segment.crc) && segment.payload.len() <= place.len();
         fits.then_some(BoundarySegment {
@@ -205,7 +209,7 @@ impl<'g> CoalescedRun<'g> {
         let octets = self.next.payload_len();
         self.placed += u64::from(count) * octets as u64;
         // A segment is shorter than a window.
-        let last = self.next.header().last;
+        let last = self.next.header().last();
         self.message.add(count, octets as u32, last);
     }
 
@@ -241,15 +245,10 @@ fn write_front(place: &mut Placement<'_>, segment: &Coalescable<'_>) -> bool {
     front.is_some_and(|front| front.write(segment.payload).is_ok())
 }
 
-/// Returns the place of the next segments' octets, as far as TCP's window has room for such
-/// segments.
-// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e STag, range and wrapping are checked first
-// rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
-fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
-    let (stag, offset) = next.place();
-    let mut place = writer.rest(stag, offset).ok()?;
+/// Shortens the place of the next segments' octets to what TCP's window has room for.
+fn shortened<'g>(mut place: Placement<'g>, next: &SegmentTemplate, room: u64) -> Placement<'g> {
     // A window is less than 2^30 octets.
     let segments = room as usize / next.fpdu_len();
     place.shorten(segments * next.payload_len());
-    Some(place)
+    place
 }

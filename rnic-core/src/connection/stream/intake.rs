@@ -1,12 +1,16 @@
-//! How a stream receives its next segment.
+//! How a stream receives its next segments.
 
 use crate::connection::Context;
 use crate::connection::terminate::StreamError;
-use crate::connection::upper::LocalUlp;
+use crate::connection::upper::{LocalUlp, RdmapUser};
 use crate::ddp::DdpStream;
+use crate::memory::epoch::Guard;
+use crate::memory::place::{Destination, Placement, Writer};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
+use crate::wire::mpa::Fpdu;
 
-use super::opening;
 use super::parked::{self, Parked};
+use super::{Stream, opening};
 
 /// How the next FPDU is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,46 @@ pub(super) fn receive_in_order(
                 parked::keep(parked, ulpdu, &mut context.counters.rdma);
             }
             Err(error.about(ulpdu))
+        }
+    }
+}
+
+impl Stream {
+    /// Returns where the segments belong that follow `fpdu` in a coalesced run: `next` is the
+    /// header of the first of them. Behind a segment of a Write, also what may write them. `fpdu`
+    /// was received last, and whole; the others have the same opcode. `None` if more than placing
+    /// is to be done for such a segment.
+    // rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e STag, range, wrapping are checked first
+    // rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
+    // rfc: 5041-72b, 5041-72e queue and MSN have a buffer: that of the next message
+    pub(in crate::connection) fn place_behind<'g>(
+        &self,
+        fpdu: &[u8],
+        next: &DdpHeader,
+        guard: &'g Guard<'_>,
+    ) -> Option<(Placement<'g>, Option<Writer<'g>>)> {
+        // A layer other than RDMAP may want the payload elsewhere each time.
+        let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
+            return None;
+        };
+        if self.ordinary_only || self.ended || !self.deframer.is_at_fpdu_boundary() {
+            return None;
+        }
+        let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
+        match (rdmap.admit(&segment).ok()?, next) {
+            (Destination::PlaceOnly(right), DdpHeader::Tagged(next)) => {
+                let writer = self.ddp.writer(right, guard)?;
+                let place = writer.rest(next.stag, next.offset).ok()?;
+                Some((place, Some(writer)))
+            }
+            (Destination::Buffer(_), DdpHeader::Untagged(next))
+                if next.queue == QueueNumber::SEND =>
+            {
+                let buffer = qp.rq.peek(0)?;
+                let place = self.ddp.place_for_rest(next, buffer.sges(), guard)?;
+                Some((place, None))
+            }
+            _ => None,
         }
     }
 }

@@ -4,7 +4,10 @@ use proptest::prelude::*;
 
 use crate::wire::{
     crc::{RESIDUE, crc, to_wire},
-    ddp::{DdpHeader, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset},
+    ddp::{
+        DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
+        UntaggedHeader,
+    },
     ethernet::MacAddr,
     packet::{Checksums, parse},
     prediction::Prediction,
@@ -15,21 +18,45 @@ use crate::wire::{
 
 use super::packet::{any_addresses, build};
 
-/// A segment of a Write in a frame of its own.
+/// A segment of a message in a frame of its own.
 #[derive(Clone, Debug)]
 struct Segment {
     addresses: (IpAddr, IpAddr),
     vlan: Option<u16>,
     tcp: TcpHeader,
-    ddp: TaggedHeader,
+    ddp: DdpHeader,
     payload: Vec<u8>,
 }
 
 prop_compose! {
-    fn segment()(
+    fn tagged()(ulp: u8, stag: u32, offset in 0..u64::MAX - 9000) -> DdpHeader {
+        DdpHeader::Tagged(TaggedHeader { last: false, ulp, stag: Stag(stag), offset: TaggedOffset(offset) })
+    }
+}
+
+prop_compose! {
+    fn untagged()(ulp: u8, ulp32: u32, queue: u32, msn: u32, offset in 0..u32::MAX - 9000) -> DdpHeader {
+        DdpHeader::Untagged(UntaggedHeader {
+            last: false,
+            ulp,
+            ulp32,
+            queue: QueueNumber(queue),
+            msn: Msn(msn),
+            offset: MessageOffset(offset),
+        })
+    }
+}
+
+fn segment() -> impl Strategy<Value = Segment> {
+    segment_with(prop_oneof![tagged(), untagged()])
+}
+
+prop_compose! {
+    fn segment_with(ddp: impl Strategy<Value = DdpHeader>)(
+        ddp in ddp,
         addresses in any_addresses(),
         vlan in proptest::option::of(1..4096_u16), numbers: (u32, u32), window: u16, push: bool, stamps: Option<(u32, u32)>,
-        ulp: u8, stag: u32, offset in 0..u64::MAX - 9000, payload in proptest::collection::vec(any::<u8>(), 40..900),
+        payload in proptest::collection::vec(any::<u8>(), 40..900),
     ) -> Segment {
         let push = if push { Flags::PSH } else { Flags::NONE };
         let timestamps = stamps.map(|(value, echo)| Timestamps { value, echo });
@@ -43,17 +70,16 @@ prop_compose! {
             urgent: 0,
             options: TcpOptions { timestamps, ..TcpOptions::default() },
         };
-        let ddp = TaggedHeader { last: false, ulp, stag: Stag(stag), offset: TaggedOffset(offset) };
         Segment { addresses, vlan, tcp, ddp, payload }
     }
 }
 
 impl Segment {
     fn fpdu(&self) -> Vec<u8> {
-        let ulpdu_len = TAGGED_LEN + self.payload.len();
+        let ulpdu_len = self.ddp.len() + self.payload.len();
         let mut fpdu = (ulpdu_len as u16).to_be_bytes().to_vec();
-        fpdu.resize(2 + TAGGED_LEN, 0);
-        DdpHeader::Tagged(self.ddp).emit(&mut fpdu[2..]);
+        fpdu.resize(2 + self.ddp.len(), 0);
+        self.ddp.emit(&mut fpdu[2..]);
         fpdu.extend(&self.payload);
         fpdu.resize(fpdu.len().next_multiple_of(4), 0);
         let check = to_wire(crc(&fpdu));
@@ -78,9 +104,43 @@ impl Segment {
     fn next(&self) -> Self {
         let mut next = self.clone();
         next.tcp.seq = self.tcp.seq + self.fpdu().len() as u32;
-        next.ddp.offset.0 += self.payload.len() as u64;
+        next.advance(self.payload.len() as u32);
         next.payload.reverse();
         next
+    }
+
+    fn advance(&mut self, octets: u32) {
+        match &mut self.ddp {
+            DdpHeader::Tagged(header) => header.offset.0 += u64::from(octets),
+            DdpHeader::Untagged(header) => header.offset.0 += octets,
+        }
+    }
+
+    fn is_tagged(&self) -> bool {
+        matches!(self.ddp, DdpHeader::Tagged(_))
+    }
+
+    /// The same segment as the last one of its message.
+    fn last(mut self) -> Self {
+        match &mut self.ddp {
+            DdpHeader::Tagged(header) => header.last = true,
+            DdpHeader::Untagged(header) => header.last = true,
+        }
+        self
+    }
+
+    /// Changes one field of DDP's header, but for L and the offset.
+    fn change(&mut self, which: u32, delta: u32) {
+        match &mut self.ddp {
+            DdpHeader::Tagged(header) if which == 0 => header.ulp ^= delta as u8 | 1,
+            DdpHeader::Tagged(header) => header.stag.0 ^= delta,
+            DdpHeader::Untagged(header) => match which {
+                0 => header.ulp ^= delta as u8 | 1,
+                1 => header.ulp32 ^= delta,
+                2 => header.queue.0 ^= delta,
+                _ => header.msn.0 ^= delta,
+            },
+        }
     }
 
     /// What a frame with it makes expect.
@@ -163,7 +223,9 @@ proptest! {
 
     /// Right in itself, but another. It may be that of another message, if that is expected.
     #[test]
-    fn another_segment_is_not_read(segment in segment(), what in 0..12, delta in 1..1000_u32) {
+    fn another_segment_is_not_read(
+        segment in segment(), what in 0..12, field in 0..4_u32, delta in 1..1000_u32,
+    ) {
         let template = segment.template();
         let mut next = segment.next();
         let header = &mut next.tcp;
@@ -177,16 +239,15 @@ proptest! {
                 Some(stamps) => Some(Timestamps { value: stamps.value.wrapping_add(delta), ..stamps }),
                 None => Some(Timestamps { value: 1, echo: 2 }),
             },
-            6 => next.ddp.last = true,
-            7 => next.ddp.stag.0 ^= delta,
-            8 => next.ddp.offset.0 += u64::from(delta),
-            9 => next.ddp.ulp ^= delta as u8 | 1,
+            6 => next = next.last(),
+            7 | 8 => next.change(field, delta),
+            9 => next.advance(delta),
             10 => next.payload.truncate(39),
             _ => next.payload.extend(vec![0; delta as usize]),
         }
         let frame = next.frame();
         let turned = template.turned_to(&frame);
-        let may_turn = matches!(what, 3 | 6 | 8 | 10 | 11);
+        let may_turn = segment.is_tagged() && matches!(what, 3 | 6 | 9 | 10 | 11);
         for checksums in ALL {
             prop_assert!(read(&template, &frame, checksums).is_none());
             let turned = turned.as_ref().and_then(|turned| read(turned, &frame, checksums));
@@ -197,22 +258,22 @@ proptest! {
     // rfc: 5041-33 the STag is the same in all segments of a message
     #[test]
     fn a_message_may_end_and_another_begin(
-        segment in segment(), stag: u32, offset in 0..u64::MAX - 9000, last: bool, push: bool,
-        payload in proptest::collection::vec(any::<u8>(), 39..900),
+        segment in segment_with(tagged()), stag: u32, offset in 0..u64::MAX - 9000, last: bool,
+        push: bool, payload in proptest::collection::vec(any::<u8>(), 39..900),
     ) {
         let mut template = segment.template();
-        let mut next = segment.next();
-        next.ddp.last = true;
+        let mut next = segment.next().last();
         template = template.turned_to(&next.frame()).unwrap();
         prop_assert_eq!(template.header(), next.ddp);
         template.advance();
         next = next.next();
-        next.ddp = TaggedHeader { last, stag: Stag(stag), offset: TaggedOffset(offset), ..next.ddp };
+        let (stag, offset) = (Stag(stag), TaggedOffset(offset));
+        next.ddp = DdpHeader::Tagged(TaggedHeader { last, ulp: segment.ddp.ulp(), stag, offset });
         next.tcp.flags = Flags(next.tcp.flags.0 & !Flags::PSH.0 | if push { Flags::PSH.0 } else { 0 });
         next.payload = payload;
         template = template.turned_to(&next.frame()).unwrap();
         for _ in 0..2 {
-            prop_assert_eq!((template.place(), template.pushes()), ((next.ddp.stag, next.ddp.offset), push));
+            prop_assert_eq!((template.header(), template.pushes()), (next.ddp, push));
             prop_assert_eq!(template.fpdu_len(), next.fpdu().len());
             let (frame, expected) = (next.frame(), Coalescable { crc: RESIDUE, payload: &next.payload });
             for checksums in ALL {
@@ -250,8 +311,7 @@ proptest! {
     /// one whole FPDU.
     #[test]
     fn nothing_is_expected_behind_others(segment in segment()) {
-        let last = Segment { ddp: TaggedHeader { last: true, ..segment.ddp }, ..segment.clone() };
-        prop_assert!(last.template_of_crcs(true).is_none());
+        prop_assert!(segment.clone().last().template_of_crcs(true).is_none());
         prop_assert!(segment.template_of_crcs(false).is_none());
         let empty = Segment { payload: Vec::new(), ..segment };
         prop_assert!(empty.template_of_crcs(true).is_none());

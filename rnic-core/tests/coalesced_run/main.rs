@@ -1,7 +1,9 @@
-//! Coalesced runs: segments of a Write in a row. The outcome of any frames must be the same as if
-//! each had come alone.
+//! Coalesced runs: segments of a Write or a Send in a row. The outcome of any frames must be the
+//! same as if each had come alone.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod sends;
 
 use std::fmt;
 
