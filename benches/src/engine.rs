@@ -52,11 +52,12 @@ const VIRTUAL_STEP: Duration = Duration::from_micros(50);
 const AT_ONCE: u32 = 64;
 const PORT: u16 = 4791;
 
-/// What the messages of a pair are.
+/// What the messages of a pair are. Reads are posted by the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Write,
     Send,
+    Read,
 }
 
 /// One engine and its application.
@@ -98,7 +99,7 @@ impl EngineHost {
             region.clone(),
             0..REGION,
             TaggedOffset(0),
-            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             PD,
         )?;
         let (cq_end, cq) = ring(64)?;
@@ -198,6 +199,7 @@ impl EngineHost {
         let message = match kind {
             Kind::Write => SendWr::new(0, WrOpcode::Write).with_remote(to, TaggedOffset(0)),
             Kind::Send => SendWr::new(0, WrOpcode::Send),
+            Kind::Read => SendWr::new(0, WrOpcode::Read).with_remote(to, TaggedOffset(0)),
         };
         let message = message.with_flags(send_flags::SIGNALED).with_sges(&sges);
         let sq = &mut self.qps[qp.0 as usize].sq;
@@ -293,6 +295,19 @@ fn receive_sends(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
 #[inline(never)]
 fn transmit_sends(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
     black_box(Kind::Send);
+    turn(sender, receiver, now);
+}
+
+/// The same for Read Responses.
+#[inline(never)]
+fn receive_reads(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
+    black_box(Kind::Read);
+    turn(receiver, sender, now);
+}
+
+#[inline(never)]
+fn transmit_reads(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
+    black_box(Kind::Read);
     turn(sender, receiver, now);
 }
 
@@ -396,7 +411,14 @@ impl Pair {
         if kind == Kind::Send {
             pair.receiver.fill_receives();
         }
-        pair.sender.fill(kind, pair.receiver.stag);
+        match kind {
+            Kind::Write | Kind::Send => pair.sender.fill(kind, pair.receiver.stag),
+            Kind::Read => {
+                pair.receiver.fill(kind, pair.sender.stag);
+                // Whom a peer has called may send only behind its first message (RFC 5044).
+                pair.sender.fill(Kind::Write, pair.receiver.stag);
+            }
+        }
         Ok(pair)
     }
 
@@ -435,6 +457,7 @@ impl Pair {
         let (transmit, receive): (Transmit, Receive) = match self.kind {
             Kind::Write => (transmit_batch, receive_batch),
             Kind::Send => (transmit_sends, receive_sends),
+            Kind::Read => (transmit_reads, receive_reads),
         };
         let transmit = clocked(|| transmit(&self.receiver.pool, &mut self.sender, now));
         self.receiver.pool.delivered();
@@ -478,14 +501,23 @@ impl Pair {
         }
     }
 
+    /// Polls completions, and posts a request for each.
+    fn post_more(&mut self) {
+        let kind = self.kind;
+        match kind {
+            Kind::Write | Kind::Send => self.sender.post_more(kind, self.receiver.stag),
+            Kind::Read => self.receiver.post_more(kind, self.sender.stag),
+        }
+        if kind == Kind::Send {
+            self.receiver.post_receives();
+        }
+    }
+
     /// Measures some batches of 64 segments in full flow.
     pub(crate) fn measure(&mut self, batches: usize) -> EngineTimes {
         let mut times = EngineTimes::default();
         while times.receive.values().len() < batches {
-            self.sender.post_more(self.kind, self.receiver.stag);
-            if self.kind == Kind::Send {
-                self.receiver.post_receives();
-            }
+            self.post_more();
             self.step(&mut times);
         }
         times

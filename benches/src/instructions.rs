@@ -32,7 +32,7 @@ pub(crate) struct Kept {
 
 const HEADING: &str = "\
 # Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine, for
-# Writes and for Sends of 64 KiB; for one message of 64 octets that answers another, Write or Send: posting it with the turn
+# Writes, Sends and Reads of 64 KiB (a row each for the end that receives and the one that sends); for one message of 64 octets that answers another, Write or Send: posting it with the turn
 # that sends it, and the turn that receives it with the poll that sees it; for a Read of 64 octets, both ends together; and
 # for a Write of 8 octets of which 51 share a segment.
 # `ci/bench instructions --accept` writes this file; `ci/bench instructions --check` fails where a count is more than
@@ -46,7 +46,7 @@ const RUNS: [usize; 2] = [40, 240];
 
 /// What is counted, the function whose instructions these are, with all that it calls, and how many
 /// a batch has.
-pub(crate) const COUNTED: [(&str, &str, usize); 23] = [
+pub(crate) const COUNTED: [(&str, &str, usize); 25] = [
     ("parse", "stages::parse", BATCH),
     ("flow-lookup", "stages::look_up", BATCH),
     ("tcp-receive", "stages::receive", BATCH),
@@ -61,6 +61,8 @@ pub(crate) const COUNTED: [(&str, &str, usize); 23] = [
     ("engine-transmit", "engine::transmit_batch", BATCH),
     ("sends-receive", "engine::receive_sends", BATCH),
     ("sends-transmit", "engine::transmit_sends", BATCH),
+    ("reads-receive", "engine::receive_reads", BATCH),
+    ("reads-transmit", "engine::transmit_reads", BATCH),
     ("short-write-post", "short::write", BATCH),
     ("short-write-see", "short::see", BATCH),
     ("short-send-post", "short::send", BATCH),
@@ -120,7 +122,7 @@ pub(crate) fn run_batches(batches: usize, fast_paths: FastPaths) -> Result<(), F
             return Err("a batch was not sent as a whole".into());
         }
     }
-    for kind in [Kind::Write, Kind::Send] {
+    for kind in [Kind::Write, Kind::Send, Kind::Read] {
         Pair::connect(1, kind, Timing::Virtual, fast_paths)?.measure(batches);
     }
     // As many messages as the others have segments.

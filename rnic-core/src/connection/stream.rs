@@ -31,6 +31,7 @@ use super::terminate::{StreamError, reason_of};
 use super::upper::{LocalEnd, LocalUlp, RdmapUser};
 
 pub(super) use self::built::Built;
+pub(super) use self::intake::Messages;
 use self::intake::{Intake, receive_in_order};
 use self::parked::Parked;
 

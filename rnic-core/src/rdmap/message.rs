@@ -1,6 +1,8 @@
 //! Outgoing messages: their headers, and where their payload comes from. Untagged ones that were
 //! delivered.
 
+use core::fmt;
+
 use crate::memory::{
     epoch::Guard,
     error::TagError,
@@ -64,7 +66,7 @@ pub struct Outbound {
 }
 
 /// Where the payload of a message comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PayloadSource {
     /// A gather list of local memory.
     Sges {
@@ -85,6 +87,20 @@ pub enum PayloadSource {
         /// Where the message starts in it.
         offset: TaggedOffset,
     },
+}
+
+/// Shows of a gather list the elements in use: the others hold anything.
+impl fmt::Debug for PayloadSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sges { sges, count } => f.debug_list().entries(&sges[..*count]).finish(),
+            Self::Octets(octets) => f.debug_tuple("Octets").field(octets).finish(),
+            Self::Queued(number) => f.debug_tuple("Queued").field(number).finish(),
+            Self::Region { stag, offset } => {
+                f.debug_tuple("Region").field(stag).field(offset).finish()
+            }
+        }
+    }
 }
 
 impl PayloadSource {

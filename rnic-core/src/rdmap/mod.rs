@@ -13,6 +13,7 @@
 //! error into a [`TerminateCause`], passes it to [`Rdmap::terminate`], and sends what
 //! [`Rdmap::next_message`] returns then: the Terminate, and nothing behind it.
 
+mod coalesced_read;
 mod direct;
 mod error;
 mod flow_control;

@@ -167,6 +167,24 @@ impl Outstanding {
         Ok(read.and_then(|read| read.number))
     }
 
+    /// Returns how many octets the oldest request still lacks, if it is a Read whose response goes
+    /// on with this segment.
+    // rfc: 5041-73c the payload lies inside the sink
+    pub(super) fn rest_of_read(&self, next: &TaggedHeader) -> Option<u32> {
+        let read = self.queue.front().filter(|oldest| oldest.is_read())?;
+        let expected = read.offset.0.checked_add(read.delivered.into());
+        let continues = (Some(next.offset.0), next.stag) == (expected, read.stag);
+        continues.then_some(read.length - read.delivered)
+    }
+
+    /// Adds octets of the oldest Read that were delivered, no more than it
+    /// [lacks](Self::rest_of_read).
+    pub(super) fn pass_read(&mut self, octets: u32) {
+        if let Some(read) = self.queue.front_mut() {
+            read.delivered += octets;
+        }
+    }
+
     /// Handles a delivered Atomic Response. The oldest request must be an atomic, and the response
     /// must be for it. Returns the request, and where its value goes.
     pub(super) fn atomic_response(

@@ -114,6 +114,7 @@ pub fn scatter(
 
 /// Returns the placement of octets `offset..` of the list up to the end of the piece that they begin
 /// in, of `most` octets at most. `None` if nothing may be written there.
+// rfc: 5041-72d the payload lies inside the buffer
 pub(crate) fn rest_of_piece<'g>(
     guard: &'g Guard<'_>,
     origin: Origin,

@@ -1,8 +1,9 @@
-//! Coalesced runs: segments of a Write or a Send in a row. The outcome of any frames must be the
-//! same as if each had come alone.
+//! Coalesced runs: segments of a Write, a Send or a Read Response in a row. The outcome of any frames
+//! must be the same as if each had come alone.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod reads;
 mod sends;
 
 use std::fmt;

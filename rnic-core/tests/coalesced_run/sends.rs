@@ -1,12 +1,17 @@
 //! Runs of segments of a Send.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use rnic_core::ddp::{BufferSupply, DdpStream};
 use rnic_core::fast_paths::{FastPath, taken};
+use rnic_core::ids::StreamId;
+use rnic_core::memory::region::{HugePages, Region};
+use rnic_core::memory::table::StagTable;
 use rnic_core::testing::simulation::QpSettings;
 use rnic_core::verbs::sge::Sge;
 use rnic_core::verbs::wr::RecvWr;
-use rnic_core::wire::ddp::{MessageOffset, UntaggedHeader};
+use rnic_core::wire::ddp::{MessageOffset, TaggedOffset, UntaggedHeader};
 use rnic_core::wire::rdmap::Control;
 
 use super::*;
@@ -97,7 +102,7 @@ impl Plan {
 }
 
 /// Returns how often runs were taken meanwhile.
-fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
+pub(super) fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let count = || taken::times(FastPath::CoalescedRun).expect("tests have debug assertions");
     let before = count();
     let outcome = run();
@@ -299,6 +304,34 @@ fn what_happens_to_frames_of_a_send_has_the_same_outcome() {
         let (outcome, _) = plan.outcome(1);
         assert_eq!(outcome.end.is_some(), ends, "{:?}", outcome.end);
     }
+}
+
+/// What would be longer is left to the ordinary way, which refuses it.
+// rfc: 5041-50 messages are shorter than 2^32 octets
+#[test]
+fn a_run_ends_with_the_longest_message() {
+    let table = Arc::new(StagTable::new(4, [1; 32]));
+    let region = Arc::new(Region::allocate_unlocked(100, HugePages::None).unwrap());
+    let access = Access::LOCAL_WRITE;
+    let stag = table.register(region, 0..100, TaggedOffset(0), access, PD);
+    let worker = table.worker();
+    let guard = worker.enter();
+    let mut ddp = DdpStream::new((PD, StreamId(1)).into(), 1);
+    ddp.open(QueueNumber::SEND, BufferSupply::Posted);
+    let mut next = send_header(0);
+    ddp.passed(&DdpHeader::Untagged(next), u32::MAX - 9, false);
+    next.offset = MessageOffset(u32::MAX - 9);
+    let piece = |lkey, length| Sge {
+        offset: 0,
+        length,
+        lkey,
+    };
+    let buffer = [piece(0, u32::MAX - 20), piece(stag.unwrap().0, 100)];
+    let place = ddp.place_for_rest(&next, &buffer, &guard);
+    assert_eq!(place.map(|place| place.len()), Some(9));
+    next.offset.0 -= 1;
+    let elsewhere = ddp.place_for_rest(&next, &buffer, &guard);
+    assert!(elsewhere.is_none());
 }
 
 /// Between two batches the application revokes its memory.

@@ -2,20 +2,21 @@
 //! GRO does with the headers of a flow, but each payload is placed as its frame comes.
 //!
 //! Each segment holds the next data of the stream, as one FPDU with the next segment of the same
-//! Write or Send, or of the Write behind a Write. The segment in front of the run is handled by
-//! header prediction, and is the template for the next. Of each further segment the checksum and
-//! CRC are checked, and the payload is placed; nothing else is done for it. Where another Write
-//! begins, its buffer is looked up. A run of a Send ends in front of its last segment, and where a
-//! piece of the receive's scatter list ends. TCP and DDP learn of all segments once, behind the
-//! last. A run ends with its batch of frames, and with the first frame that is not of it: so
-//! nothing that it relies on changes meanwhile.
+//! Write, Send or Read Response, or of the Write behind a Write. The segment in front of the run is
+//! handled by header prediction, and is the template for the next. Of each further segment the
+//! checksum and CRC are checked, and the payload is placed; nothing else is done for it. Where
+//! another Write begins, its buffer is looked up. A run of a Send or Read Response ends in front of
+//! its last segment, and where a piece of the receive's scatter list ends. TCP, DDP and RDMAP learn
+//! of all segments once, behind the last. A run ends with its batch of frames, and with the first
+//! frame that is not of it: so nothing that it relies on changes meanwhile.
 
 use std::mem;
 
+use crate::connection::stream::Messages;
 use crate::connection::{Connection, Context, Phase};
 use crate::fast_paths::{FastPath, taken};
 use crate::memory::epoch::Guard;
-use crate::memory::place::{Placement, Writer};
+use crate::memory::place::Placement;
 use crate::mpa::frame;
 use crate::tcp::CoalescedSegments;
 use crate::wire::checksum::Checksums;
@@ -32,8 +33,7 @@ pub(crate) struct CoalescedRun<'g> {
     place: Placement<'g>,
     /// Segments that came since a message last ended or began (a boundary).
     count: u32,
-    /// What may write other messages of the run. A Send is alone in its run.
-    writer: Option<Writer<'g>>,
+    messages: Messages<'g>,
     /// TCP's record of the segments before the boundary, and how many octets of them were placed.
     segments: CoalescedSegments,
     placed: u64,
@@ -97,14 +97,14 @@ impl<'g> CoalescedRun<'g> {
             return None;
         };
         let next = SegmentTemplate::behind(prediction, frame, segment)?;
-        let (place, writer) = stream.place_behind(segment.payload, &next.header(), guard)?;
+        let (place, messages) = stream.place_behind(segment.payload, &next.header(), guard)?;
         let segments = CoalescedSegments::eligible(&connection.tcp)?;
         Some(Self {
             place: shortened(place, &next, segments.room()),
             message: Message::default(),
             next,
             count: 0,
-            writer,
+            messages,
             segments,
             placed: 0,
             front: None,
@@ -168,14 +168,16 @@ impl<'g> CoalescedRun<'g> {
         frame: &'a [u8],
         checksums: Checksums,
     ) -> Option<BoundarySegment<'a, 'g>> {
-        let writer = self.writer.as_ref()?;
+        let Messages::Writes(writer) = &self.messages else {
+            return None;
+        };
         let template = self.next.turned_to(frame)?;
+        // rfc: 5041-77 an STag of another protection domain is an error: here the run ends
         let DdpHeader::Tagged(TaggedHeader { stag, offset, .. }) = template.header() else {
             return None;
         };
         let mut segments = self.segments;
         segments.add(self.count, self.next.fpdu_len(), self.next.pushes());
-        // rfc: 5041-77 an STag of another protection domain is an error: here the run ends
         let place = writer.rest(stag, offset).ok()?;
         let place = shortened(place, &template, segments.room());
         let segment = template.read(frame, checksums)?;
@@ -213,7 +215,7 @@ impl<'g> CoalescedRun<'g> {
         self.message.add(count, octets as u32, last);
     }
 
-    /// Tells TCP and DDP of the segments that it took. Returns how many they are. The caller then
+    /// Tells all layers of the segments that it took. Returns how many they are. The caller then
     /// calls [`settle`](Connection::settle).
     pub(crate) fn commit(
         mut self,
@@ -228,7 +230,7 @@ impl<'g> CoalescedRun<'g> {
         let count = u64::from(self.segments.count());
         // rfc: 5041-63 messages are delivered in order, each once its last segment has come
         let Message { octets, begins, .. } = self.message;
-        stream.ddp.passed(front, octets, begins);
+        stream.pass(&self.messages, front, octets, begins);
         let tcp = &mut connection.tcp;
         self.segments.commit(tcp, context.now, &self.header);
         tcp.set_buffered(0, 0);

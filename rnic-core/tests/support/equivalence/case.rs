@@ -174,7 +174,7 @@ impl Request {
         let operation = from.of(&[
             Operation::Write,
             Operation::Write,
-            Operation::Write,
+            Operation::Read,
             Operation::Send,
         ]);
         let most = if matches!(operation, Operation::Send) {
