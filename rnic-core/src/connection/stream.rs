@@ -1,6 +1,7 @@
 //! A connection whose FPDUs flow: MPA's framing, a DDP stream, and the layer above it.
 
 mod ahead;
+mod alike;
 mod build;
 mod built;
 mod departure;
@@ -255,12 +256,13 @@ impl Stream {
         crc: Option<u32>,
         context: &mut Context<'_, '_>,
     ) {
-        self.receive_with(bytes, crc, |_, _| (), context);
+        self.receive_with::<false>(bytes, crc, |_, _| (), context);
     }
 
-    /// Receives octets in order from TCP. `note` sees each segment first.
+    /// Receives octets in order from TCP. `note` sees each segment first, except perhaps for some
+    /// that are not the last of their message. `MANY`: they may be those of many segments.
     #[inline(always)]
-    fn receive_with(
+    fn receive_with<const MANY: bool>(
         &mut self,
         mut bytes: &[u8],
         mut crc: Option<u32>,
@@ -272,6 +274,7 @@ impl Stream {
         let mut buffered = self.deframer.buffered();
         // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
+            let (piece, begins) = (bytes, buffered == 0);
             let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
                     let more = self.deframer.buffered() - buffered;
@@ -300,6 +303,10 @@ impl Stream {
                 Err(error) => Err(StreamError::from(error)),
             };
             self.conclude(outcome, context);
+            if MANY && begins {
+                let fpdu = &piece[..piece.len() - bytes.len()];
+                self.receive_alike(fpdu, &mut bytes, context);
+            }
         }
     }
 

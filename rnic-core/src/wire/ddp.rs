@@ -10,6 +10,9 @@ use super::serial::serial_number;
 pub const TAGGED_LEN: usize = 14;
 /// Octets of an untagged header, control octet included.
 pub const UNTAGGED_LEN: usize = 18;
+/// Octets at the end of either header that say where the payload belongs: its
+/// [position](DdpHeader::position).
+pub const POSITION_LEN: usize = size_of::<u64>();
 /// The version that RFC 5041 describes.
 pub const VERSION: u8 = 1;
 
@@ -196,6 +199,28 @@ impl DdpHeader {
             Self::Tagged(_) => TAGGED_LEN,
             Self::Untagged(_) => UNTAGGED_LEN,
         }
+    }
+
+    /// Returns the [last octets](POSITION_LEN) of the header as a number, which grows by the octets
+    /// of payload from segment to segment of a message: the tagged offset, or MSN and message
+    /// offset.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        match self {
+            Self::Tagged(header) => header.offset.0,
+            Self::Untagged(header) => u64::from(header.msn.0) << 32 | u64::from(header.offset.0),
+        }
+    }
+
+    /// Returns the header with another [position](Self::position) in the same message.
+    #[must_use]
+    pub fn at(mut self, position: u64) -> Self {
+        match &mut self {
+            Self::Tagged(header) => header.offset = TaggedOffset(position),
+            // The low half. It never passes 2^32: a message is shorter.
+            Self::Untagged(header) => header.offset = MessageOffset(position as u32),
+        }
+        self
     }
 
     /// Writes the header; reserved bits are zero. Panics if `buffer` is shorter than

@@ -15,6 +15,7 @@ pub mod encapsulation;
 pub mod error;
 pub mod esp;
 pub mod ethernet;
+pub mod fpdu_template;
 pub mod hello;
 pub mod icmp;
 pub mod ip;

@@ -10,7 +10,7 @@
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
 use super::crc::{crc, crc_and_words};
-use super::ddp::{DdpHeader, DdpSegment, LAST, MessageOffset, TAGGED_LEN, TaggedOffset};
+use super::ddp::{DdpHeader, DdpSegment, LAST, POSITION_LEN, TAGGED_LEN};
 use super::ipv4;
 use super::mpa::{Fpdu, LENGTH_LEN};
 use super::prediction::{Expected, FRONT, Layout, Prediction, is_alike};
@@ -18,9 +18,6 @@ use super::tcp::{self, Flags};
 
 /// Octets of the headers of an FPDU with a tagged segment: MPA's and DDP's.
 const TAGGED_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
-/// The last octets of DDP's header are read as one number, which grows by the octets of payload:
-/// the tagged offset, or MSN and message offset.
-const POSITION_LEN: usize = size_of::<u64>();
 /// Where DDP's control octet and STag stand in an FPDU.
 const CONTROL_AT: usize = LENGTH_LEN;
 const STAG_AT: usize = TAGGED_FRONT - POSITION_LEN - size_of::<u32>();
@@ -60,7 +57,7 @@ pub struct SegmentTemplate {
     ip_sum: u64,
     tcp_sum: u64,
     seq: u32,
-    /// The tagged offset, or MSN and message offset.
+    /// The [position](DdpHeader::position) of the segment.
     position: u64,
 }
 
@@ -118,7 +115,7 @@ impl SegmentTemplate {
             ip_sum: 0,
             tcp_sum: 0,
             seq: expected.header.seq.0,
-            position: position(&header),
+            position: header.position(),
         };
         next.sum_up();
         next.advance();
@@ -200,13 +197,7 @@ impl SegmentTemplate {
 
     /// Returns the DDP header that the next segment must have.
     pub fn header(&self) -> DdpHeader {
-        let mut header = self.header;
-        match &mut header {
-            DdpHeader::Tagged(header) => header.offset = TaggedOffset(self.position),
-            // The low half. It never passes 2^32: a message is shorter.
-            DdpHeader::Untagged(header) => header.offset = MessageOffset(self.position as u32),
-        }
-        header
+        self.header.at(self.position)
     }
 
     /// Returns whether the frame has PSH.
@@ -343,12 +334,4 @@ fn word32<const N: usize>(octets: &[u8; N], at: usize) -> u32 {
 #[inline]
 fn front_of(header: &DdpHeader) -> usize {
     LENGTH_LEN + header.len()
-}
-
-/// Returns the last octets of a DDP header as a number.
-fn position(header: &DdpHeader) -> u64 {
-    match header {
-        DdpHeader::Tagged(header) => header.offset.0,
-        DdpHeader::Untagged(header) => u64::from(header.msn.0) << 32 | u64::from(header.offset.0),
-    }
 }

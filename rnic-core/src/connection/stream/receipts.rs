@@ -48,7 +48,7 @@ impl Stream {
         bytes: &[u8],
         context: &mut Context<'_, '_>,
     ) {
-        self.receive_with(bytes, None, note_request, context);
+        self.receive_with::<true>(bytes, None, note_request, context);
     }
 
     /// Tells the peer that its requests are placed up to this offset of its stream, if it has sent
