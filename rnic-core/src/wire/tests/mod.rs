@@ -6,6 +6,7 @@ mod checksum;
 mod datagram;
 mod ddp;
 mod flow_control;
+mod fpdu_template;
 mod hello;
 mod icmp;
 mod mpa;

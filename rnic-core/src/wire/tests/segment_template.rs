@@ -47,8 +47,13 @@ prop_compose! {
     }
 }
 
+/// A header of either kind, of a segment that is not the last of its message.
+pub(super) fn any_header() -> impl Strategy<Value = DdpHeader> {
+    prop_oneof![tagged(), untagged()]
+}
+
 fn segment() -> impl Strategy<Value = Segment> {
-    segment_with(prop_oneof![tagged(), untagged()])
+    segment_with(any_header())
 }
 
 prop_compose! {
