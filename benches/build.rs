@@ -7,6 +7,8 @@ use libbpf_cargo::SkeletonBuilder;
 
 #[path = "../xtask/build/host.rs"]
 mod host;
+#[path = "../xtask/build/rustfmt.rs"]
+mod rustfmt;
 
 const PROGRAMS: &str = "ebpf/plain.bpf.c";
 
@@ -19,9 +21,7 @@ fn main() {
         println!("cargo::rerun-if-changed={read}");
     }
     let built = SkeletonBuilder::new()
-        // Nobody reads the skeleton, and a minimal toolchain has no rustfmt: only its proxy, which
-        // fails. A program that is not there is none.
-        .rustfmt("/nonexistent/rustfmt")
+        .rustfmt(rustfmt::stand_in(&output))
         .source(PROGRAMS)
         .clang_args([
             format!("-I/usr/include/{arch}-linux-gnu"),

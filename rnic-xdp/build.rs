@@ -7,6 +7,8 @@ use libbpf_cargo::SkeletonBuilder;
 
 #[path = "../xtask/build/host.rs"]
 mod host;
+#[path = "../xtask/build/rustfmt.rs"]
+mod rustfmt;
 
 /// Names of programs in `ebpf/`.
 const PROGRAMS: [&str; 4] = ["steer", "police", "port", "capture"];
@@ -27,9 +29,7 @@ fn build(ebpf: &Path, name: &str) {
     // <asm/types.h> is found under the architecture's directory on Debian; libbpf's own headers
     // come with libbpf-cargo, so that neither libbpf-dev nor vmlinux.h is needed.
     let built = SkeletonBuilder::new()
-        // Nobody reads the skeleton, and a minimal toolchain has no rustfmt: only its proxy, which
-        // fails. A program that is not there is none.
-        .rustfmt("/nonexistent/rustfmt")
+        .rustfmt(rustfmt::stand_in(&output))
         .source(ebpf.join(format!("{name}.bpf.c")))
         .clang_args([
             format!("-I/usr/include/{arch}-linux-gnu"),
