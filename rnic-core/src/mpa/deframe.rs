@@ -2,6 +2,7 @@
 
 use super::marked::MarkedDeframer;
 use super::{MpaError, Ulpdu, frame};
+use crate::wire::crc::crc;
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
 /// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from
@@ -110,7 +111,21 @@ impl Deframer {
     /// without markers. A caller that has a whole FPDU with a [good CRC](frame::crc_is_good) then
     /// need not call the deframer for it.
     pub fn is_at_fpdu_boundary(&self) -> bool {
-        self.crc && self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()
+        self.crc && self.is_between_fpdus()
+    }
+
+    /// Returns whether the input so far has ended at the end of an FPDU, in a stream without
+    /// markers. A caller that has a whole FPDU which is [good](Self::is_good) then need not call
+    /// the deframer for it.
+    pub fn is_between_fpdus(&self) -> bool {
+        self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()
+    }
+
+    /// Returns whether a whole FPDU has a good CRC, or CRCs were not negotiated.
+    // rfc: 5044-37 the CRC of an FPDU is compared before anything else is done
+    #[inline]
+    pub fn is_good(&self, fpdu: &[u8]) -> bool {
+        !self.crc || frame::crc_is_good(crc(fpdu))
     }
 
     /// Returns how many octets of a partial FPDU are buffered.

@@ -2,10 +2,8 @@
 //! the one before. In a stream this is what a [segment template](super::segment_template) is among
 //! frames.
 
-use super::crc::crc;
 use super::ddp::{DdpHeader, DdpSegment, POSITION_LEN};
 use super::mpa::{Fpdu, LENGTH_LEN};
-use super::segment_template::Coalescable;
 
 /// Octets that are compared at once.
 const CHUNK: usize = 8;
@@ -52,23 +50,17 @@ impl FpduTemplate {
         self.header.at(self.position)
     }
 
-    /// Returns the octets of the FPDU.
-    #[inline]
-    pub fn fpdu_len(&self) -> usize {
-        self.fpdu_len
-    }
-
     /// Moves on to the FPDU behind the next one, which has come.
     #[inline]
     pub fn advance(&mut self) {
         self.position = self.position.wrapping_add(self.payload_len as u64);
     }
 
-    /// Reads the FPDU at the front of these octets if it is the next one. `None` if it is not, or
-    /// not whole. The caller checks the CRC.
+    /// Returns the FPDU at the front of these octets, and DDP's payload in it, if it is the next
+    /// one. `None` if it is not, or not whole. The caller checks the CRC.
     // rfc: 5041-33, 5041-40, 5041-45 STag, or queue and MSN, are the same in all of a message
     #[inline]
-    pub fn read<'a>(&self, octets: &'a [u8]) -> Option<Coalescable<'a>> {
+    pub fn read<'a>(&self, octets: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let fpdu = octets.get(..self.fpdu_len)?;
         let (headers, rest) = fpdu.split_at_checked(self.headers_len)?;
         let (front, position) = headers.split_last_chunk()?;
@@ -76,9 +68,6 @@ impl FpduTemplate {
         if !alike || u64::from_be_bytes(*position) != self.position {
             return None;
         }
-        Some(Coalescable {
-            crc: crc(fpdu),
-            payload: rest.get(..self.payload_len)?,
-        })
+        Some((fpdu, rest.get(..self.payload_len)?))
     }
 }

@@ -98,6 +98,27 @@ impl Scene {
     fn new() -> Self {
         let mut sim = simulation();
         let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+        Self::of(sim, raw)
+    }
+
+    /// Makes one whose sides agree to do without CRCs.
+    fn without_crcs() -> Self {
+        let mut sim = simulation();
+        let options = ConnectionOptions {
+            crc: false,
+            ..ConnectionOptions::default()
+        };
+        let qp = sim.hosts[0].create_qp();
+        let peer = sim.add_raw_peer(0, RAW_PORT);
+        // The C bit.
+        let mut request = request(16);
+        request[16] &= !0x40;
+        accept_request(&mut sim, peer, &qp, &options, &request);
+        sim.raw[peer].crc = false;
+        Self::of(sim, RawConnection { peer, qp })
+    }
+
+    fn of(mut sim: Simulation, raw: RawConnection) -> Self {
         let target = sim.hosts[0].share(&[0; ROOM], all_rights());
         let other = sim.hosts[0].share(&[0; ROOM], all_rights());
         sim.raw[raw.peer].send_ddp(nothing(), &[]);

@@ -124,7 +124,11 @@ fn send_header(number: usize) -> UntaggedHeader {
 
 impl Scene {
     fn with_receives(receives: &[Vec<Piece>], shared: bool) -> Self {
-        let mut scene = Self::new();
+        Self::new().receiving(receives, shared)
+    }
+
+    fn receiving(self, receives: &[Vec<Piece>], shared: bool) -> Self {
+        let mut scene = self;
         let (target, other) = (scene.target.stag.0, scene.other.stag.0);
         let sge = |piece: &Piece| {
             let (lkey, octets) = match piece {
@@ -183,6 +187,26 @@ fn sends_are_placed_whole() {
         assert_eq!(outcome.end, None);
         let all = ROOM as u32;
         assert_eq!(told, [1, 2].map(|id| (id, WcStatus::Success, all)));
+    }
+}
+
+/// Without CRCs only TCP tells whether the octets are whole. Runs of frames are for streams with
+/// them; over sockets runs are taken all the same.
+#[test]
+fn sends_without_crcs_are_placed_whole() {
+    let plan = Plan::new(vec![whole()]);
+    for at_once in [false, true] {
+        let mut scene = Scene::without_crcs().receiving(&plan.receives, false);
+        for number in 0..PIECES {
+            plan.send(&mut scene, number);
+        }
+        let ((), runs) = counted(|| scene.arrive(at_once));
+        assert_eq!(runs, u64::from(at_once && cfg!(carrier_sockets)));
+        let told = outcomes(&mut scene.raw.qp);
+        assert_eq!(told, [(1, WcOpcode::Recv, WcStatus::Success)]);
+        let outcome = scene.outcome();
+        assert_eq!(outcome.target.0, sent(0..PIECES));
+        assert_eq!(outcome.rdma.octets_placed, ROOM as u64);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::connection::Context;
 use crate::fast_paths::{FastPath, taken};
-use crate::mpa::frame::{self, LENGTH_LEN};
+use crate::mpa::frame::LENGTH_LEN;
 use crate::wire::fpdu_template::FpduTemplate;
 
 use super::Stream;
@@ -18,7 +18,6 @@ const ALIKE: usize = LENGTH_LEN + 1;
 impl Stream {
     /// Receives FPDUs from the front of `bytes` as long as they are like `fpdu`, which was received
     /// last. The first that is not stays there.
-    // rfc: 5044-37 the CRC of an FPDU is compared before anything else is done
     #[inline]
     pub(super) fn receive_alike(
         &mut self,
@@ -46,15 +45,15 @@ impl Stream {
             return;
         };
         let (mut count, mut octets) = (0, 0);
-        while let Some(segment) = next.read(bytes)
-            && frame::crc_is_good(segment.crc)
-            && let Some(front) = place.split_front(segment.payload.len())
-            && front.write(segment.payload).is_ok()
+        while let Some((fpdu, payload)) = next.read(bytes)
+            && self.deframer.is_good(fpdu)
+            && let Some(front) = place.split_front(payload.len())
+            && front.write(payload).is_ok()
         {
-            *bytes = &bytes[next.fpdu_len()..];
+            *bytes = &bytes[fpdu.len()..];
             next.advance();
             count += 1;
-            octets += segment.payload.len();
+            octets += payload.len();
         }
         if count > 0 {
             taken::count(FastPath::CoalescedRun);

@@ -88,7 +88,7 @@ impl Stream {
         let LocalUlp::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
             return None;
         };
-        if self.ordinary_only || self.ended || !self.deframer.is_at_fpdu_boundary() {
+        if self.ordinary_only || self.ended || !self.deframer.is_between_fpdus() {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
