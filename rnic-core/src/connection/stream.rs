@@ -84,6 +84,8 @@ pub(super) struct Stream {
     /// [`settle_acked`](Self::settle_acked) finds it so; what is received, and every end, sets it
     /// back.
     pub(super) between_messages: bool,
+    /// The octets that were received last began an FPDU.
+    pub(super) began_fpdu: bool,
     /// When the stream is to be called: its first FPDU may be sent then, or once more, or the peer
     /// has had no receive for too long.
     wakes_at: Option<Instant>,
@@ -140,6 +142,7 @@ impl Stream {
             markers: negotiated.markers.then_some(0),
             hold,
             between_messages: false,
+            began_fpdu: false,
             ended: false,
             acked: 0,
             last_words: Box::default(),
@@ -272,6 +275,7 @@ impl Stream {
         self.between_messages = false;
         self.repeats_left = 0;
         let mut buffered = self.deframer.buffered();
+        self.began_fpdu = buffered == 0;
         // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
             let (piece, begins) = (bytes, buffered == 0);

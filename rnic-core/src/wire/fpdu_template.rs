@@ -50,6 +50,12 @@ impl FpduTemplate {
         self.header.at(self.position)
     }
 
+    /// Returns the number of octets of DDP's payload.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.payload_len
+    }
+
     /// Moves on to the FPDU behind the next one, which has come.
     #[inline]
     pub fn advance(&mut self) {

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod disguised;
 mod reads;
 mod sends;
 

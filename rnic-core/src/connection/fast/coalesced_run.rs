@@ -96,11 +96,19 @@ impl<'g> CoalescedRun<'g> {
         let Phase::Streaming(stream) = &connection.phase else {
             return None;
         };
+        // Otherwise it may look like an FPDU, and be a part of one.
+        if !stream.began_fpdu {
+            return None;
+        }
         let next = SegmentTemplate::behind(prediction, frame, segment)?;
         let (place, messages) = stream.place_behind(segment.payload, &next.header(), guard)?;
         let segments = CoalescedSegments::eligible(&connection.tcp)?;
+        let place = shortened(place, &next, segments.room());
+        if place.len() < next.payload_len() {
+            return None;
+        }
         Some(Self {
-            place: shortened(place, &next, segments.room()),
+            place,
             message: Message::default(),
             next,
             count: 0,

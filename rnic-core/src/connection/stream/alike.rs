@@ -45,7 +45,8 @@ impl Stream {
             return;
         };
         let (mut count, mut octets) = (0, 0);
-        while let Some((fpdu, payload)) = next.read(bytes)
+        while place.len() >= next.payload_len()
+            && let Some((fpdu, payload)) = next.read(bytes)
             && self.deframer.is_good(fpdu)
             && let Some(front) = place.split_front(payload.len())
             && front.write(payload).is_ok()
