@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Makes a program that prints what it reads, in this directory. Nobody reads a skeleton, and a
 /// minimal toolchain has no rustfmt: only its proxy, which fails. (A path to nothing would do too,
 /// but in QEMU's emulation of single programs it looks as if it had started.)
-pub fn stand_in(directory: &Path) -> PathBuf {
+pub(crate) fn stand_in(directory: &Path) -> PathBuf {
     let program = directory.join("rustfmt");
     let script = "#!/bin/sh\ncode=$(cat)\nprintf '%s\\n' \"$code\"\n";
     let written = fs::write(&program, script)

@@ -13,6 +13,7 @@ mod peer_not_ready;
 mod receipts;
 mod reopening;
 mod replay;
+pub(super) mod run;
 mod segments;
 
 use std::fmt;
@@ -32,7 +33,6 @@ use super::terminate::{StreamError, reason_of};
 use super::upper::{LocalEnd, LocalUlp, RdmapUser};
 
 pub(super) use self::built::Built;
-pub(super) use self::intake::Messages;
 use self::intake::{Intake, receive_in_order};
 use self::parked::Parked;
 

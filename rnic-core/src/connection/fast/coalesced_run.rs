@@ -12,7 +12,7 @@
 
 use std::mem;
 
-use crate::connection::stream::Messages;
+use crate::connection::stream::run::Messages;
 use crate::connection::{Connection, Context, Phase};
 use crate::fast_paths::{FastPath, taken};
 use crate::memory::epoch::Guard;
