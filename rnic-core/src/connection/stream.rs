@@ -73,8 +73,6 @@ pub(super) struct Stream {
     crc: bool,
     /// How the next FPDU is received.
     intake: Intake,
-    /// The stream begins with a ready-to-receive Write.
-    opens_with_write: bool,
     /// How often the ready-to-receive Write is still [sent again](Self::repeat_opening).
     repeats_left: u8,
     /// Segments take the ordinary way, and no fast path: the stream ends in order, is parked, or has
@@ -108,6 +106,8 @@ pub(super) struct Stream {
     departure_told: bool,
     /// Segments go without MPA: the layer below keeps their bounds.
     is_bare: bool,
+    /// The stream begins with a ready-to-receive Write.
+    opens_with_write: bool,
     /// What waits for a receive.
     parked: Option<Box<Parked>>,
 }
