@@ -51,7 +51,7 @@ impl Deframer {
         self.next_with_crc(input, None)
     }
 
-    /// Does what [`next`](Self::next) does, where the [`crc`](crate::wire::crc::crc) of all of
+    /// Does what [`next`](Self::next) does, where the [`crc`] of all of
     /// `input` may be known.
     ///
     /// # Errors
