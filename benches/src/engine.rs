@@ -298,7 +298,7 @@ fn transmit_sends(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
     turn(sender, receiver, now);
 }
 
-/// The same for Read Responses.
+/// The same for Reads, whose responses the receiver gets.
 #[inline(never)]
 fn receive_reads(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
     black_box(Kind::Read);
@@ -415,7 +415,7 @@ impl Pair {
             Kind::Write | Kind::Send => pair.sender.fill(kind, pair.receiver.stag),
             Kind::Read => {
                 pair.receiver.fill(kind, pair.sender.stag);
-                // Whom a peer has called may send only behind its first message (RFC 5044).
+                // MPA's responder sends nothing before the initiator's first FPDU.
                 pair.sender.fill(Kind::Write, pair.receiver.stag);
             }
         }

@@ -32,9 +32,9 @@ pub(crate) struct Kept {
 
 const HEADING: &str = "\
 # Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine, for
-# Writes, Sends and Reads of 64 KiB (a row each for the end that receives and the one that sends); for one message of 64 octets that answers another, Write or Send: posting it with the turn
-# that sends it, and the turn that receives it with the poll that sees it; for a Read of 64 octets, both ends together; and
-# for a Write of 8 octets of which 51 share a segment.
+# Writes, Sends and Reads of 64 KiB, at the end that receives the payload and at the other; for one message of 64 octets
+# that answers another, Write or Send: posting it with the turn that sends it, and the turn that receives it with the poll
+# that sees it; for a Read of 64 octets, both ends together; and for a Write of 8 octets of which 51 share a segment.
 # `ci/bench instructions --accept` writes this file; `ci/bench instructions --check` fails where a count is more than
 # 3 % above. Counted by callgrind, which has no AVX-512 and therefore takes other ways through copies, sums and CRCs than
 # the processor would; and compilers differ: compare these counts with each other, and with the same tools, only.

@@ -51,8 +51,7 @@ impl Deframer {
         self.next_with_crc(input, None)
     }
 
-    /// Does what [`next`](Self::next) does, where the [`crc`] of all of
-    /// `input` may be known.
+    /// Does what [`next`](Self::next) does, where the [`crc`] of all of `input` may be known.
     ///
     /// # Errors
     /// As of `next`.

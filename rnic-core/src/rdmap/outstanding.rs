@@ -150,8 +150,7 @@ impl Outstanding {
             if header.stag != read.stag {
                 return Err(RdmapError::SinkStag(header.stag));
             }
-            let expected = read.offset.0.checked_add(read.delivered.into());
-            if expected != Some(header.offset.0) || len > read.length - read.delivered {
+            if read.next_offset() != Some(header.offset.0) || len > read.length - read.delivered {
                 return Err(bounds);
             }
             read.delivered += len;
@@ -172,8 +171,7 @@ impl Outstanding {
     // rfc: 5041-73c the payload lies inside the sink
     pub(super) fn rest_of_read(&self, next: &TaggedHeader) -> Option<u32> {
         let read = self.queue.front().filter(|oldest| oldest.is_read())?;
-        let expected = read.offset.0.checked_add(read.delivered.into());
-        let continues = (Some(next.offset.0), next.stag) == (expected, read.stag);
+        let continues = next.stag == read.stag && read.next_offset() == Some(next.offset.0);
         continues.then_some(read.length - read.delivered)
     }
 
@@ -217,6 +215,11 @@ impl Outstanding {
 impl OutstandingRequest {
     fn is_read(&self) -> bool {
         self.response == Opcode::ReadResponse
+    }
+
+    /// Returns where the next octets of its response go. `None` if tagged offsets would wrap.
+    fn next_offset(&self) -> Option<u64> {
+        self.offset.0.checked_add(self.delivered.into())
     }
 
     /// Returns whether `len` octets of a Read Response lie inside the sink.

@@ -13,6 +13,7 @@ use common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::counters::{DropCounters, DropReason, RdmaCounters};
 use rnic_core::engine::EngineConfig;
+use rnic_core::fast_paths::{FastPath, taken};
 use rnic_core::memory::{binding::Binding, table::Access};
 use rnic_core::testing::raw_peer;
 use rnic_core::testing::simulation::{PD, SharedRegion, Simulation, TestQp};
@@ -255,6 +256,24 @@ fn outcome(twists: &[Option<Twist>], at_once: bool) -> Outcome {
     scene.send_pieces(twists);
     scene.arrive(at_once);
     scene.outcome()
+}
+
+/// Returns the outcome, and how often runs were taken meanwhile.
+fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
+    let count = || taken::times(FastPath::CoalescedRun).expect("tests have debug assertions");
+    let before = count();
+    let outcome = run();
+    (outcome, count() - before)
+}
+
+/// Returns the outcome of frames that come at once, which takes at least so many runs. It must be the
+/// same if they come one by one, which takes none.
+fn same_either_way<T: PartialEq + fmt::Debug>(least_runs: u64, run: impl Fn(bool) -> T) -> T {
+    let (by_one, none) = counted(|| run(false));
+    let (at_once, runs) = counted(|| run(true));
+    assert_eq!(at_once, by_one);
+    assert_eq!((none, runs.max(least_runs)), (0, runs));
+    at_once
 }
 
 /// Returns the outcome of pieces of which the one in the middle has a twist. It must be the same if

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rnic_core::ddp::{BufferSupply, DdpStream};
-use rnic_core::fast_paths::{FastPath, taken};
 use rnic_core::ids::StreamId;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::table::StagTable;
@@ -90,23 +89,10 @@ impl Plan {
         }
     }
 
-    /// Returns the outcome if the frames come at once, which takes at least so many runs. It must
-    /// be the same if they come one by one.
+    /// Returns the outcome, which is the [same either way](same_either_way).
     fn outcome(&self, least_runs: u64) -> (Outcome, Told) {
-        let (by_one, none) = counted(|| self.run(false));
-        let (at_once, runs) = counted(|| self.run(true));
-        assert_eq!(at_once, by_one);
-        assert_eq!((none, runs.max(least_runs)), (0, runs));
-        at_once
+        same_either_way(least_runs, |at_once| self.run(at_once))
     }
-}
-
-/// Returns how often runs were taken meanwhile.
-pub(super) fn counted<T>(run: impl FnOnce() -> T) -> (T, u64) {
-    let count = || taken::times(FastPath::CoalescedRun).expect("tests have debug assertions");
-    let before = count();
-    let outcome = run();
-    (outcome, count() - before)
 }
 
 /// Returns the header of a segment of the Sends that follow each other.
