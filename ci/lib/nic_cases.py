@@ -1,5 +1,6 @@
 """What the cases of ci/nic are written with."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -48,6 +49,37 @@ def listening(bed, side, command, timeout=60):
     bed.wait(lambda: "listening" in job.output() or not job.running(), f"'{command}' listens", seconds=30)
     expect("listening" in job.output(), f"'{command}' ended early:", job.wait().output if not job.running() else "")
     return job
+
+
+# The last frame that a capture waits for: a datagram to the port "discard" of a group, which nobody
+# answers.
+LAST = "udp dst port 9"
+SEND_LAST = """python3 -c '
+import socket
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("{own}"))
+sender.sendto(b"last", ("224.0.0.1", 9))' """
+
+
+@contextlib.contextmanager
+def tcpdump(bed, side, path, filter):
+    """Captures what matches on a side's NIC, or is LAST. At the end of the `with`, all of it is in
+    the file."""
+    interface, own = nic.SIDES[side]
+    options = f"-i {interface} -U --immediate-mode -s 2000 -B 16384 -Z root"
+    job = bed.spawn(side, f"exec tcpdump {options} -w {path} '({filter}) or {LAST}' 2>&1", 120)
+    bed.wait(lambda: "listening" in job.output() or not job.running(), "tcpdump listens")
+    expect(job.running(), "tcpdump ended early:", job.output())
+    try:
+        yield
+        # What tcpdump has not read when it is ended is lost.
+        bed.run(side, SEND_LAST.format(own=own)).checked()
+        bed.wait(lambda: bed.guest.run(f"tcpdump -r {path} '{LAST}' 2>/dev/null").output.strip(), "tcpdump has written all")
+    finally:
+        if job.running():
+            job.kill()
+        said = job.wait().output
+    expect("0 packets dropped by kernel" in said, "tcpdump has not seen all:", said)
 
 
 class Nics:

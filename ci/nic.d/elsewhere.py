@@ -4,10 +4,9 @@ VRF, through the firewall, and interfaces that are no NICs."""
 import contextlib
 import secrets
 
-import nic
 from domains import domain
 from nic import EAST, WEST
-from nic_cases import CTL, case, expect, listening
+from nic_cases import CTL, LAST, case, expect, listening, tcpdump
 
 # rnic-ctl's.
 PORT = 18515
@@ -45,21 +44,11 @@ def expect_refused(nics, command, *words, side="east"):
 
 def sent(nics, act, *filters):
     """Counts the frames that both NICs send meanwhile: those that match each filter of tcpdump."""
-    jobs = []
-    for side, (interface, _) in nic.SIDES.items():
-        # What a NIC receives is seen a second time where the kernel has decrypted it.
-        capture = f"exec tcpdump -i {interface} -Q out -U -Z root -s 128 -w /tmp/{side}.pcap 2>&1"
-        jobs.append(nics.bed.spawn(side, capture, 120))
-    try:
-        for job in jobs:
-            nics.wait(lambda: "listening" in job.output() or not job.running(), "tcpdump listens")
-            expect(job.running(), "tcpdump ends early:", job.output())
+    # What a NIC receives is seen a second time where the kernel has decrypted it.
+    with tcpdump(nics.bed, "east", "/tmp/east.pcap", "outbound"), tcpdump(nics.bed, "west", "/tmp/west.pcap", "outbound"):
         act()
-    finally:
-        said = [nics.end(job).output for job in jobs]
-    expect(all("0 packets dropped by kernel" in each for each in said), "tcpdump has not seen all:", *said)
-    count = "for side in east west; do tcpdump -nn -r /tmp/$side.pcap '{}' 2>/dev/null; done | wc -l"
-    return [int(nics.bed.guest.run(count.format(each)).checked()) for each in filters]
+    count = "for side in east west; do tcpdump -nn -r /tmp/$side.pcap '({}) and not {}' 2>/dev/null; done | wc -l"
+    return [int(nics.bed.guest.run(count.format(each, LAST)).checked()) for each in filters]
 
 
 @contextlib.contextmanager

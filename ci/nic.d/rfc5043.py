@@ -11,7 +11,7 @@ import re
 import subprocess
 import tempfile
 
-from nic_cases import ROOT, case, expect
+from nic_cases import ROOT, case, expect, tcpdump
 from sctp_peer import talk
 
 # It uses the kernel's SCTP: one kind of NIC is like another.
@@ -323,22 +323,17 @@ def read_capture(nics):
 
 @case("sctp peer: tshark reads it", kinds=KINDS)
 def _(nics):
-    tcpdump = "tcpdump -n -U --immediate-mode -i nic1 -w /tmp/sctp.pcap ip proto 132"
-    capture = nics.bed.spawn("west", f"exec {tcpdump} 2>&1", 60)
-    nics.wait(lambda: "listening" in capture.output(), "tcpdump listens")
-    talk(nics, ["initiate 0 depths=4/5 text=hi", "expect name=enhanced-accept", *LEARN,
-                "write 0 to=+9 length=3000",
-                "send 0 kind=se text=x", "read 0 length=20", "expect op=read-response",
-                "read 0 stag=0xbad length=1",
-                "expect terminated layer=0 type=1 code=0 rdmap_header=yes",
-                "expect name=terminate"],
-         ["expect name=enhanced-initiate", "accept 0 depths=5/4 text=ho", "advertise 0",
-          "expect read-request length=20",
-          "expect fault", "expect end=shutdown"], "segment=1400")
-    # tcpdump writes a frame some time after it has passed.
-    nics.wait(lambda: "SHUTDOWN_COMPLETE chunk" in read_capture(nics),
-              "tcpdump has captured the end")
-    nics.end(capture)
+    with tcpdump(nics.bed, "west", "/tmp/sctp.pcap", "sctp"):
+        talk(nics, ["initiate 0 depths=4/5 text=hi", "expect name=enhanced-accept", *LEARN,
+                    "write 0 to=+9 length=3000",
+                    "send 0 kind=se text=x", "read 0 length=20", "expect op=read-response",
+                    "read 0 stag=0xbad length=1",
+                    "expect terminated layer=0 type=1 code=0 rdmap_header=yes",
+                    "expect name=terminate"],
+             ["expect name=enhanced-initiate", "accept 0 depths=5/4 text=ho", "advertise 0",
+              "expect read-request length=20",
+              "expect fault", "expect end=shutdown"], "segment=1400")
+        nics.wait(lambda: "SHUTDOWN_COMPLETE chunk" in read_capture(nics), "the association has ended")
     read = read_capture(nics)
     nics.west("rm /tmp/sctp.pcap").checked()
     for text, times in {

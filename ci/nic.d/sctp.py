@@ -3,7 +3,7 @@
 import re
 
 from nic import EAST, WEST
-from nic_cases import CTL, case, expect
+from nic_cases import CTL, case, expect, tcpdump
 from own_tests import of_crate
 
 CAPTURE = "/tmp/sctp.pcap"
@@ -11,27 +11,13 @@ FIELDS = "-e sctp.parameter_type -e sctp.adaptation_layer_indication -e sctp.dat
     "-e sctp.data_u_bit"
 
 
-class Capturing:
-    """tcpdump on the server's NIC, and what tshark reads of SCTP there."""
-
-    def __init__(self, nics):
-        self._nics = nics
-
-    def __enter__(self):
-        script = f"exec tcpdump -i nic1 -Z root -U -w {CAPTURE} sctp"
-        self._job = self._nics.bed.spawn("west", script, 120)
-        self._nics.wait(lambda: "listening on" in self._job.output(), "tcpdump listens")
-        return self
-
-    def __exit__(self, *_):
-        self._nics.end(self._job)
-
-    def chunks(self):
-        """Of each field all values that there are, in chunks of whatever packets."""
-        done = self._nics.bed.guest.run(f"HOME=/tmp tshark -r {CAPTURE} -T fields -E aggregator=, {FIELDS} 2>/dev/null", 120)
-        expect(done.code == 0, "tshark cannot read what was captured:", done.output)
-        columns = zip(*(line.split("\t") for line in done.output.splitlines() if line.count("\t") == 4))
-        return [{value for cell in column for value in cell.split(",") if value} for column in columns]
+def chunks(nics):
+    """What tshark reads in the capture: of each field all values that there are, in chunks of
+    whatever packets."""
+    done = nics.bed.guest.run(f"HOME=/tmp tshark -r {CAPTURE} -T fields -E aggregator=, {FIELDS} 2>/dev/null", 120)
+    expect(done.code == 0, "tshark cannot read what was captured:", done.output)
+    columns = zip(*(line.split("\t") for line in done.output.splitlines() if line.count("\t") == 4))
+    return [{value for cell in column for value in cell.split(",") if value} for column in columns]
 
 
 def perf(nics, test, options):
@@ -43,14 +29,14 @@ def perf(nics, test, options):
 
 @case("every operation over SCTP, in chunks of RFC 5043", kinds=("virtio",))
 def _(nics):
-    with Capturing(nics) as capturing:
+    with tcpdump(nics.bed, "west", CAPTURE, "sctp"):
         for test, options in (
             ("write-bw", "-q 4 -s 20000 -n 20 --verify"), ("send-bw", "-s 20000 -n 20 --verify"),
             ("read-bw", "-s 20000 -n 20 -t 4 --verify"), ("write-lat", "-s 1 -n 20 --verify"),
             ("send-lat", "-s 4000 -n 20 --verify"), ("atomic-bw", "-n 20"),
         ):
             perf(nics, test, options)
-    parameters, indications, protocols, streams, unordered = capturing.chunks()
+    parameters, indications, protocols, streams, unordered = chunks(nics)
     expect(any(int(each, 0) == 0xC006 for each in parameters), "no adaptation indication was captured:", parameters)
     expect({int(each, 0) for each in indications} == {1}, "another adaptation indication than DDP's:", indications)
     expect({int(each, 0) for each in protocols} == {16, 17}, "other chunks than those of DDP:", protocols)
