@@ -79,6 +79,8 @@ impl Quiet {
             }
         }
         self.disturbed += 1;
+        // They may be slower for good: each measurement would wait in vain.
+        self.best.fill(f64::MAX);
         run()
     }
 

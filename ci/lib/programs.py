@@ -29,6 +29,10 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-
 SIDES = {"west": ("10.77.8.1", "fd77:8::1"), "east": ("10.77.8.2", "fd77:8::2")}
 CASES = []
 
+# The octets that a host's programs may send by the kernel's IP while rnic has frames of its own: what
+# they tell each other to connect. A program that takes TCP without a word sends more.
+KERNELS_MOST = 1 << 20
+
 # How a case is run. On one host both programs have ports of the same rnicd, and their frames never
 # leave it.
 ALONE, SHARED, ONE_HOST = "alone", "over rnicd", "on one host, over rnicd"
@@ -97,6 +101,8 @@ class Case:
     # Whether the path between the hosts loses one frame in a hundred, both ways. So many must be
     # lost, or it tells nothing.
     lost: int = 0
+    # Whether its octets go by the kernel's TCP too.
+    by_kernel: bool = False
     # Whether it sleeps most of its time: such cases run beside the others, on hosts of their own.
     waits: bool = False
 
@@ -338,6 +344,13 @@ class Hosts:
         self._things.callback(self._box.stop)
         self.wait("frames are passed on", lambda: "forwarding" in self._box.said(), self._box)
 
+    def octets_sent(self, side):
+        """Returns how many octets a host's kernel has sent by IP, to itself too."""
+        shown = call(*self.inside(side, "cat", "/proc/net/netstat", "/proc/net/snmp6"))
+        names, values = re.findall(r"^IpExt: (.*)", shown, re.MULTILINE)
+        sent = dict(zip(names.split(), values.split()))["OutOctets"]
+        return int(sent) + int(re.search(r"^Ip6OutOctets\s+(\d+)", shown, re.MULTILINE)[1])
+
     def number_lost(self):
         """Returns how many frames were lost, in tens."""
         return max(map(int, re.findall(r"^(\d+)\n", self._box.said(), re.MULTILINE)), default=0)
@@ -407,11 +420,13 @@ class Hosts:
             emulated = ["unshare", "--mount", "sh", "-c", f'{mounts} && exec chroot {self.arm_root} "$@"', "sh", *words]
             return Process(self.directory, name, self.inside(side, *emulated), {"HOME": "/tmp", "TMPDIR": "/tmp"})
         user = {"xdp": [], "rnicd": NOBODY}.get(via) if via != "kernel" else self.confined
+        # Both ends are on one kernel, which has shared memory for those who look for it.
+        apart = ["unshare", "--ipc"]
         # On one host sockets need no interface.
         netdev = [] if self.way == KERNEL_HOST else ["--netdev", side]
         words = [self.directory / "rnic", "run", "--via", via, *netdev, *shlex.split(command)]
         # Some leave files where they run.
-        return Process(self.directory, name, self.inside(side, *user, *words), self.environment(side), self.place)
+        return Process(self.directory, name, self.inside(side, *apart, *user, *words), self.environment(side), self.place)
 
     def listens(self, side, port, in_kernel):
         """Returns whether a server listens at a TCP port."""
@@ -444,6 +459,7 @@ class Hosts:
         for path in self.place.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         before = self.number_lost() if case.lost else 0
+        sent_before = {side: self.octets_sent(side) for side in SIDES}
         with contextlib.ExitStack() as running:
             server = None
             if case.server:
@@ -458,6 +474,9 @@ class Hosts:
             client = self.start("client", east, filled(case.client, east))
             running.callback(client.stop)
             self._judge(case, client, server)
+        if self.way in FRAMES and not case.by_kernel:
+            sent = {side: self.octets_sent(side) - sent_before[side] for side in SIDES}
+            expect(max(sent.values()) < KERNELS_MOST, "what rnic was to carry went by the kernel's IP, in octets:", sent)
         if case.lost:
             lost = self.number_lost() - before
             expect(lost >= case.lost, f"{lost} frames were lost, not {case.lost} at least")

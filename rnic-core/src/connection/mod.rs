@@ -37,10 +37,10 @@ use std::time::Duration;
 use crate::counters::TcpCounters;
 use crate::ids::{ListenerId, RequestId};
 use crate::memory::frames::FrameId;
-use crate::mpa::startup::{MpaInitiator, MpaResponder};
+use crate::mpa::startup::{MpaInitiator, MpaNegotiated, MpaResponder};
 use crate::tcp::{Due, Seq, State, Tcp};
 use crate::time::Instant;
-use crate::wire::hello::Receipts;
+use crate::wire::hello::{Hello, Receipts};
 
 pub use self::association::{
     Arrived, Associated, AssociationSocket, Associations, LONGEST_CHUNK, OutgoingChunk, PathFacts,
@@ -133,6 +133,19 @@ struct Connecting {
     end: LocalEnd,
     initiator: MpaInitiator,
     options: ConnectionOptions,
+}
+
+impl Connecting {
+    /// Returns whether an accepting Reply agrees to the semantics of RC, if a [`Hello`] asks for
+    /// them. Nobody else may be sent what they add to the RFCs.
+    fn is_answered_by(&self, reply: &MpaNegotiated) -> bool {
+        match Hello::parse(&self.options.private_data) {
+            Some(asked) if self.options.rc => {
+                Hello::parse(&reply.private_data).is_some_and(|hello| hello.answers(&asked))
+            }
+            _ => true,
+        }
+    }
 }
 
 /// One connection, over our own TCP or another [`Transport`]. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn

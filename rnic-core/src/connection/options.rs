@@ -58,7 +58,9 @@ pub struct ConnectionOptions {
     pub user_timeout: Option<Duration>,
     /// The applications expect what InfiniBand's reliable connections (RC) do where iWARP differs.
     /// Both sides must have agreed on this, in the private data: a peer that does not know it would
-    /// be sent opcodes that RFC 5040 leaves free. See docs/design/rc.md.
+    /// be sent opcodes that RFC 5040 leaves free. An initiator whose private data are a
+    /// [`Hello`](crate::wire::hello::Hello) gives up where the Reply is not the answer to it. See
+    /// docs/design/rc.md.
     pub rc: bool,
     /// With `rc`: how long a peer that has found no receive is to wait before it would try again,
     /// InfiniBand's min_rnr_timer, 655.36 ms at most. Here it does not try again, but it counts the

@@ -175,6 +175,10 @@ impl<T: Transport> Connection<T> {
         };
         match connecting.initiator.receive(bytes) {
             Ok(None) => {}
+            Ok(Some(MpaReply::Accepted(reply))) if !connecting.is_answered_by(&reply) => {
+                let stranger = "the peer accepts without the semantics of RC".into();
+                self.give_up(EndReason::Startup(stranger), context);
+            }
             Ok(Some(MpaReply::Accepted(negotiated))) => {
                 self.start_as_initiator(negotiated, context)
             }

@@ -127,6 +127,12 @@ impl Hello {
         octets
     }
 
+    /// Returns whether this is the peer's hello to one that was sent to it: for the same purpose,
+    /// and with the same two numbers.
+    pub fn answers(&self, asked: &Self) -> bool {
+        (self.kind, self.own, self.peer) == (asked.kind, asked.peer, asked.own)
+    }
+
     /// Reads the octets of a peer. Returns `None` if they are no hello of this version.
     pub fn parse(octets: &[u8]) -> Option<Self> {
         let octets = octets.first_chunk::<LEN>()?;

@@ -21,22 +21,27 @@ pub(crate) fn ended(sim: &Simulation, raw: &RawConnection) -> Option<Code> {
     }
 }
 
-/// It goes on sending for as long as the window is open.
-#[test]
-fn a_peer_that_ignores_xoff_is_stopped_by_the_window() {
-    let (mut sim, mut raw) = raw();
+/// Has a raw peer send Sends of 1,000 octets for as long as the window is open. Returns how many.
+fn fill(sim: &mut Simulation, raw: &RawConnection) -> u32 {
     let text = vec![7; 1000];
     let mut messages = 0;
     loop {
-        let octets = fpdu(&sim, &raw, send_header(messages + 1), &text);
+        let octets = fpdu(sim, raw, send_header(messages + 1), &text);
         if sim.raw[raw.peer].offered < octets.len() as u32 {
-            break;
+            return messages;
         }
         sim.raw[raw.peer].send(&octets);
         sim.run_now();
         messages += 1;
         assert!(messages < 32_000, "the window never closes");
     }
+}
+
+/// It goes on sending for as long as the window is open.
+#[test]
+fn a_peer_that_ignores_xoff_is_stopped_by_the_window() {
+    let (mut sim, mut raw) = raw();
+    let messages = fill(&mut sim, &raw);
     let parked = counters(&mut sim, 0).octets_parked_now;
     assert!((1 << 20..19_000_000).contains(&parked), "{parked}");
     assert_eq!(told(&mut sim, &raw), [(Readiness::NotReady, 1)]);
@@ -57,6 +62,33 @@ fn a_peer_that_ignores_xoff_is_stopped_by_the_window() {
     assert!(sim.raw[raw.peer].offered > 100_000);
     assert_nothing_parked(&mut sim, 0);
     assert_eq!(told(&mut sim, &raw), [(Readiness::Ready, 1)]);
+}
+
+/// Many streams park no more together: beyond 64 MiB a stream has no share of its own.
+#[test]
+#[cfg_attr(carrier_sockets, ignore = "looks at our TCP; the kernel has its own")]
+fn streams_that_park_a_lot_together_are_stopped_sooner() {
+    let (mut sim, first) = raw();
+    let own_window = sim.raw[first.peer].offered as u64;
+    fill(&mut sim, &first);
+    let mut before = counters(&mut sim, 0).octets_parked_now;
+    let alone = before;
+    assert!(alone > 1 << 20, "{alone}");
+    while before < 64 << 20 {
+        let next = more(&mut sim);
+        fill(&mut sim, &next);
+        let now = counters(&mut sim, 0).octets_parked_now;
+        assert!(now > before);
+        before = now;
+    }
+    // It has the window that it began with, and no more.
+    let last = more(&mut sim);
+    fill(&mut sim, &last);
+    let parked = counters(&mut sim, 0).octets_parked_now - before;
+    assert!(
+        parked < own_window * 2 && parked < alone / 2,
+        "{parked} of {alone}"
+    );
 }
 
 /// TCP rounds the window up where it scales it: to a peer that sends a few octets at a time it

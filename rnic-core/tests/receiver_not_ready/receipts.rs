@@ -3,11 +3,10 @@
 
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::Command;
-use rnic_core::testing::raw_peer::startup;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::wire::ddp::DdpSegment;
 use rnic_core::wire::hello::Receipts;
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::StartupKind;
 use rnic_core::wire::rdmap::{FlowControl, Readiness, Receipt};
 
 use crate::common::*;
@@ -19,21 +18,7 @@ const SEND: u64 = 2 + 18 + 4 + 4;
 
 /// Makes the MPA Request of a peer that does so about receipts.
 fn request_of(receipts: Receipts) -> Vec<u8> {
-    startup(&StartupFrame {
-        kind: StartupKind::Request,
-        markers: false,
-        crc: true,
-        reject: false,
-        enhanced_bit: true,
-        reserved: 0,
-        revision: 2,
-        enhanced: Some(Enhanced {
-            ird: 16,
-            ord: 16,
-            ..Enhanced::default()
-        }),
-        private_data: &hello_of(receipts),
-    })
+    startup_with(StartupKind::Request, &hello_of(receipts))
 }
 
 /// Connects such a peer to host 0.

@@ -78,10 +78,16 @@ pub(crate) fn memory(sim: &Simulation, len: usize) -> [SharedRegion; 2] {
 /// Connects a raw peer to a new queue pair of host 0, with the semantics of RC.
 pub(crate) fn raw() -> (Simulation, RawConnection) {
     let mut sim = quiet();
-    let raw = accept_raw(&mut sim, &rc());
+    let raw = more(&mut sim);
+    (sim, raw)
+}
+
+/// Connects one more.
+pub(crate) fn more(sim: &mut Simulation) -> RawConnection {
+    let raw = accept_raw(sim, &rc());
     sim.raw[raw.peer].send_ddp(nothing(), &[]);
     sim.run_now();
-    (sim, raw)
+    raw
 }
 
 /// Sends a segment of a raw peer.

@@ -398,15 +398,11 @@ fn meet(qp: &Qp, settings: &mut Settings, established: &Established) {
     let Some(meeting) = &mut settings.meeting else {
         return;
     };
-    if meeting.connects {
-        let is_peer = |hello: &Hello| (hello.own, hello.peer) == (meeting.peer, meeting.own);
-        match Hello::parse(&established.private_data).filter(is_peer) {
-            Some(hello) => meeting.expected = hello.rq_psn,
-            None => {
-                debug!("{} is not whom the program named", established.peer);
-                return give_up(qp, settings);
-            }
-        }
+    // The engine has compared the numbers of a Reply.
+    if meeting.connects
+        && let Some(hello) = Hello::parse(&established.private_data)
+    {
+        meeting.expected = hello.rq_psn;
     }
     meeting.stage = Stage::Met;
     if settings.may_send() {

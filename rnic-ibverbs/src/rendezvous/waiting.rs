@@ -1,6 +1,9 @@
 //! What waits: requests for queue pairs whose programs have not named the other side yet, and queue
 //! pairs that are to try again.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Mutex;

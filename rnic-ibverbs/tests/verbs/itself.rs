@@ -1,8 +1,8 @@
 //! Queue pairs that their programs connect by `ibv_modify_qp`: the two tell each other numbers over
 //! a socket of the kernel.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -346,11 +346,16 @@ pub(crate) fn ask(port: u16, private_data: &[u8]) -> TcpStream {
 
 pub(crate) fn ask_at(at: (Ipv4Addr, u16), private_data: &[u8]) -> TcpStream {
     let mut socket = TcpStream::connect(at).unwrap();
+    say_request(&mut socket, private_data);
+    socket
+}
+
+/// Sends an MPA Request with these private data.
+pub(crate) fn say_request(socket: &mut TcpStream, private_data: &[u8]) {
     let mut frame = b"MPA ID Req Frame\x40\x01".to_vec();
     frame.extend((private_data.len() as u16).to_be_bytes());
     frame.extend(private_data);
     socket.write_all(&frame).unwrap();
-    socket
 }
 
 /// Checks that the other side rejects, and ends the connection.
@@ -363,12 +368,17 @@ pub(crate) fn assert_rejected(socket: &mut TcpStream, private_data: &[u8]) {
 
 /// What a peer says of itself: its number and GID, and whom it means.
 pub(crate) fn hello(own: u32, peer: u32) -> Vec<u8> {
+    hello_at(SERVER, own, peer)
+}
+
+/// Returns the same of a peer that says that it has this address.
+pub(crate) fn hello_at(address: &str, own: u32, peer: u32) -> Vec<u8> {
     let mut octets = b"RNRC\x01\0\0\0".to_vec();
     octets.extend(own.to_be_bytes());
     octets.extend(peer.to_be_bytes());
     octets.extend([0; 8]);
     octets.extend(
-        SERVER
+        address
             .parse::<Ipv4Addr>()
             .unwrap()
             .to_ipv6_mapped()
@@ -377,8 +387,11 @@ pub(crate) fn hello(own: u32, peer: u32) -> Vec<u8> {
     octets
 }
 
-/// Hundreds ask for a queue pair before its program names its peer: some with numbers of their own,
-/// some with nonsense. The peer gets through.
+/// The most requests that wait in a process.
+const MOST_REQUESTS: usize = 256;
+
+/// A thousand ask for a queue pair before its program names its peer: some with numbers of their
+/// own, some with nonsense. The oldest make room. The peer gets through.
 pub(crate) unsafe fn crowds(is_server: bool) {
     let mut talk = if is_server {
         Talk::serve()
@@ -387,12 +400,20 @@ pub(crate) unsafe fn crowds(is_server: bool) {
     };
     let mut side = Side::new(is_server);
     let qp = side.queue_pair();
-    let mut crowd = Vec::new();
+    let mut crowd = VecDeque::new();
     if is_server {
         let number = talk.number() as u32;
         let port = (number >> 8) as u16;
-        for at in 0..700 {
-            crowd.push(ask(port, &hello(0x0050_0000 + at, number)));
+        for at in 0..1000 {
+            crowd.push_back(ask(port, &hello(0x0050_0000 + at, number)));
+            if crowd.len() > MOST_REQUESTS {
+                assert_rejected(&mut crowd.pop_front().unwrap(), b"the oldest");
+            }
+        }
+        for waiting in &mut crowd {
+            waiting.set_nonblocking(true).unwrap();
+            let answered = waiting.read(&mut [0]).map_err(|why| why.kind());
+            assert_eq!(answered, Err(ErrorKind::WouldBlock), "one that may wait");
         }
         let right = hello(0x0050_0001, number);
         let mut nonsense = vec![
@@ -457,6 +478,15 @@ pub(crate) unsafe fn come_and_go(is_server: bool) {
         }
         while poll(side.cq).is_some() {}
         talk.meet();
+    }
+    // Once all have rested, the first of them comes back.
+    std::thread::sleep(REST);
+    let (first, _) = rests.iter().min_by_key(|(_, since)| **since).unwrap();
+    let qps: Vec<_> = (0..256).map(|_| side.queue_pair()).collect();
+    let again = qps.iter().any(|qp| (**qp).qp_num == *first);
+    assert!(again, "{first:#x} does not come back");
+    for qp in qps {
+        ok(ibv_destroy_qp(qp));
     }
     side.close();
 }

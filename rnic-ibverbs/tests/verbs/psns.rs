@@ -1,10 +1,17 @@
 //! The PSNs of two queue pairs that their programs connect: who does not know them gets nothing.
 
 use std::io::Read;
-use std::net::TcpStream;
+use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 
 use crate::calls::*;
-use crate::itself::{PSNS, Side, Talk, ask, change, hello, receive, request};
+use crate::hosts::{CLIENT, SERVER};
+use crate::itself::{
+    PSNS, Side, Talk, ask, change, hello, hello_at, receive, request, say_request,
+};
 
 /// Returns what a peer says that names PSNs: the one that it expects, and the one that it sends.
 fn hello_with(own: u32, peer: u32, expects: u32, sends: Option<u32>) -> Vec<u8> {
@@ -25,7 +32,48 @@ fn refusal(socket: &mut TcpStream) -> u8 {
     reply[25]
 }
 
+const OTHER_PEER: u8 = 2;
 const WRONG_PSN: u8 = 3;
+
+/// Makes a socket of the kernel that connects from this address.
+fn bound_to(address: &str) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let made = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
+    let at = SocketAddrV4::new(address.parse().unwrap(), 0);
+    bind(made.as_raw_fd(), &SockaddrIn::from(at)).unwrap();
+    made
+}
+
+/// A stranger at the peer's host, who knows everything but comes from another address of the host,
+/// or says that it has another one.
+fn come_from_elsewhere(own: u32, peer: u32) {
+    let elsewhere = "192.0.2.77";
+    let port = (peer >> 8) as u16;
+    let [sends, expects] = PSNS;
+    let with_psns = |mut octets: Vec<u8>| {
+        octets[16..20].copy_from_slice(&expects.to_be_bytes());
+        octets[20..24].copy_from_slice(&(1 << 24 | sends).to_be_bytes());
+        octets
+    };
+    let mut liar = ask(port, &with_psns(hello_at(elsewhere, own, peer)));
+    assert_eq!(refusal(&mut liar), OTHER_PEER);
+    let mut add = Command::new("ip");
+    add.args(["address", "replace", "192.0.2.77/32", "dev", "cm0"]);
+    assert!(add.status().unwrap().success());
+    for claimed in [elsewhere, SERVER] {
+        let octets = with_psns(hello_at(claimed, own, peer));
+        let socket = bound_to(elsewhere);
+        let to = SocketAddrV4::new(CLIENT.parse().unwrap(), port);
+        connect(socket.as_raw_fd(), &SockaddrIn::from(to)).unwrap();
+        let mut other = TcpStream::from(socket);
+        say_request(&mut other, &octets);
+        assert_eq!(
+            refusal(&mut other),
+            OTHER_PEER,
+            "says that it has {claimed}"
+        );
+    }
+}
 
 /// The server's host has a stranger, who knows address and numbers. The client's queue pair waits
 /// to be connected, in RTR at first, then in RTS.
@@ -46,6 +94,7 @@ pub(crate) unsafe fn wrong(is_server: bool) {
             if waits_in == IBV_QPS_RTS {
                 wrong.extend([(expects ^ 1, None), (expects ^ 1, Some(sends))]);
             }
+            come_from_elsewhere(own, peer);
             for (expects, sends) in wrong {
                 let mut socket = ask(port, &hello_with(own, peer, expects, sends));
                 assert_eq!(refusal(&mut socket), WRONG_PSN, "{expects:#x}, {sends:x?}");

@@ -51,6 +51,32 @@ fn a_hello_is_read_as_it_was_written() {
 }
 
 #[test]
+fn an_answer_has_the_same_purpose_and_both_numbers() {
+    let answer = Hello {
+        own: HELLO.peer,
+        peer: HELLO.own,
+        rq_psn: 1,
+        sq_psn: Some(2),
+        gid: [8; 16],
+        receipts: Receipts::Sent,
+        ..HELLO
+    };
+    assert!(answer.answers(&HELLO) && HELLO.answers(&answer));
+    let others = [
+        HELLO,
+        Hello { own: 1, ..answer },
+        Hello { peer: 1, ..answer },
+        Hello {
+            kind: Kind::Datagrams,
+            ..answer
+        },
+    ];
+    for other in others {
+        assert!(!other.answers(&HELLO), "{other:?}");
+    }
+}
+
+#[test]
 fn what_is_no_hello_is_not_taken_for_one() {
     let octets = HELLO.octets(None);
     for short in 0..octets.len() {
