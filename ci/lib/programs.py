@@ -23,6 +23,7 @@ from machine import call, start, stop
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILT = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / os.environ.get("RNIC_PROFILE", "release")
+LIBRARIES = ("lib/libibverbs.so.1", "lib/librdmacm.so.1", "lib/libibverbs.so", "lib/librdmacm.so", "lib/librnic_sysfs.so")
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
           "--no-new-privs"]
 # The server's side, and the client's.
@@ -210,8 +211,8 @@ class Hosts:
     def _install(self):
         """Copies what users run: the directories above the project may be closed to them."""
         (self.directory / "lib").mkdir()
-        for file in ("rnic", "rnic-ctl", "rnicd", "lib/libibverbs.so.1", "lib/librdmacm.so.1", "lib/librnic_sysfs.so"):
-            shutil.copy(BUILT / file, self.directory / file)
+        for file in ("rnic", "rnic-ctl", "rnicd", *LIBRARIES):
+            shutil.copy(BUILT / file, self.directory / file, follow_symlinks=False)
         if self.way in EMULATED:
             self._install_arm()
         self.files = self.directory / "files"
@@ -229,9 +230,9 @@ class Hosts:
         self.arm_root = found.stdout.strip()
         built = BUILT.parent / "aarch64-unknown-linux-gnu" / BUILT.name
         (self.directory / "arm/lib").mkdir(parents=True)
-        for file in ("rnic", "lib/libibverbs.so.1", "lib/librdmacm.so.1", "lib/librnic_sysfs.so"):
+        for file in ("rnic", *LIBRARIES):
             expect((built / file).exists(), f"no {built / file}: cargo xtask build --target aarch64-unknown-linux-gnu")
-            shutil.copy(built / file, self.directory / "arm" / file)
+            shutil.copy(built / file, self.directory / "arm" / file, follow_symlinks=False)
 
     @functools.cached_property
     def own(self):

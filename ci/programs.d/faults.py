@@ -3,8 +3,7 @@ a receive comes late or never, frames are lost."""
 
 from programs import ALONE, SHARED, Case, table
 from self_connected import BW, ROCE, perftest, pingpong
-from ucx import APART, BY_RNIC, LEFT_OUT
-from ucx import PORT as UCX_PORT
+from ucx import perftest as ucx_perftest
 
 # On one host no frame passes the path.
 LOSS = {"ways": (ALONE, SHARED), "seconds": 60, "waits": True}
@@ -34,8 +33,5 @@ table(
     perftest(", 1 % loss", "ib_send_bw", "-s 65536 -n 1000", BW, ROCE, lost=200, **LOSS),
     perftest(", 1 % loss, one receive", "ib_send_bw", "-n 500 -r 1 -t 128", BW, ROCE, lost=200, **LOSS),
     pingpong(", 1 % loss", "ibv_rc_pingpong", "-n 1000", lost=30, **LOSS),
-    *(Case("ucx_perftest, tag_bw, 1 % loss", f"{line} {{server}}", line, port=UCX_PORT, kernel=True,
-           says=(BY_RNIC, r"^Final: "), ways=(way,), frames_only=way == ALONE, seconds=60, lost=100, waits=True)
-      for way, start in ((ALONE, APART), (SHARED, LEFT_OUT))
-      for line in (f"{start} ucx_perftest -t tag_bw -n 500 -s 65536",)),
+    ucx_perftest("tag_bw", "-n 500 -s 65536", how=", 1 % loss", lost=100, **LOSS),
 )

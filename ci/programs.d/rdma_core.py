@@ -7,6 +7,9 @@ table(
     Case("ibv_devinfo", "ibv_devinfo -v", says=(
         r"hca_id:\s+rnic_", r"transport:\s+iWARP \(1\)", r"phys_port_cnt:\s+1$", r"state:\s+PORT_ACTIVE \(4\)",
         r"link_layer:\s+Ethernet", r"GID\[ *0\]:\s+[0:]+:ffff:0a4d:080[12]")),
+    # Whatever it calls itself.
+    *(Case(f"ibv_devinfo says that it is rnic, as {label}", f"--as {label} ibv_devinfo", says=(r"^\s+fw_ver:\s+rnic",))
+      for label in ("iwarp", "roce")),
     Case("ibv_devinfo of one device", "ibv_devinfo -d {device}", says=(r"hca_id:\s+rnic_",)),
     Case("ibv_asyncwatch", "ibv_asyncwatch", stopped_after=2, code=-2, says=(r"async event FD",)),
 

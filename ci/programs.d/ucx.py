@@ -1,16 +1,16 @@
 """UCX. It takes TCP or shared memory without a word where it does not like a device: so it must say
 that it has connected by rnic, and the kernel must not have carried its octets."""
 
-from programs import ALONE, FRAMES, SHARED, Case, table
+from programs import ALONE, SHARED, Case, table
 
 BY_RNIC = r"UCX +INFO +ep_cfg\[\d+\]: .*rc_verbs/rnic_"
 PORT = 13337
 
 
-def perftest(what, options="-n 500", ways=FRAMES, how=""):
+def perftest(what, options="-n 500", how="", **more):
     line = f"--as roce env UCX_LOG_LEVEL=info ucx_perftest -t {what} {options}"
     return Case(f"ucx_perftest, {what}{how}", f"{line} {{server}}", line, port=PORT, kernel=True,
-                says=(BY_RNIC, r"^Final: "), ways=ways)
+                says=(BY_RNIC, r"^Final: "), **more)
 
 
 table(

@@ -65,7 +65,6 @@ absent! {
     ibv_inc_comp_cntr
     ibv_inc_err_comp_cntr
     ibv_qp_attach_comp_cntr
-    ibv_query_port_speed
     ibv_read_comp_cntr
     ibv_read_err_comp_cntr
     ibv_set_comp_cntr

@@ -114,6 +114,10 @@ fn may_reset(object: &Qp) -> bool {
     state == QpState::Init || state.is_over()
 }
 
+/// The timeout of UC, which has none: its requests complete whether or not there is a peer. Here
+/// they wait for one as shortly as any do, and not for ever.
+const SHORTEST_TIMEOUT: u8 = 1;
+
 /// Keeps what the program sets.
 fn keep(kept: &mut ibv_qp_attr, attr: &ibv_qp_attr, mask: i32) {
     macro_rules! keep {
@@ -229,6 +233,9 @@ unsafe fn move_to(
         settings.forget_notification();
     }
     keep(&mut settings.attr, attr, mask);
+    if (*qp).qp_type == IBV_QPT_UC {
+        settings.attr.timeout = SHORTEST_TIMEOUT;
+    }
     settings.state = wanted;
     if mask & IBV_QP_RNR_RETRY != 0 {
         let set = object.lock().set_rnr_retry(attr.rnr_retry);

@@ -174,6 +174,22 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     query_port(context, port, attr, SHORT_PORT_ATTR)
 }
 
+/// Tells the speed of the interface in units of 100 Mb/s, and 1 Gb/s where its driver tells none.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> i32 {
+    let _whole = PutOff::new();
+    if port != u32::from(PORT) {
+        return Errno::EINVAL as i32;
+    }
+    let megabits = Netdev::speed(&Context::of(context).adapter.netdev).unwrap_or(1000);
+    *speed = u64::from(megabits).div_ceil(100).max(1);
+    0
+}
+
 /// Returns the GIDs: the addresses of the interface.
 fn gids(adapter: &Adapter) -> (Vec<ibv_gid>, u32) {
     let interface = adapter.interface();

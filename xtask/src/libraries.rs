@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -42,6 +43,8 @@ pub(crate) fn link(build: &Build) -> Result<(), Failure> {
     fs::create_dir_all(&linker.output)?;
     let ibverbs = linker.link_ibverbs(&build.output().join("librnic_ibverbs.a"))?;
     linker.link_rdmacm(build.architecture(), &ibverbs)?;
+    linker.name_without_version("libibverbs")?;
+    linker.name_without_version("librdmacm")?;
     linker.link_preloaded(&build.output().join("librnic_sysfs.a"))
 }
 
@@ -170,6 +173,18 @@ impl Linker {
             .into());
         }
         Ok(library)
+    }
+
+    /// Makes a link without the version. NCCL and others load `libibverbs.so` first, which is
+    /// rdma-core's where its headers are installed, and `libibverbs.so.1` only where there is none.
+    /// A link, and no copy: both names are to lead to one library in a process.
+    fn name_without_version(&self, name: &str) -> Result<(), Failure> {
+        let link = self.output.join(format!("{name}.so"));
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link)?;
+        }
+        symlink(format!("{name}.so.1"), link)?;
+        Ok(())
     }
 
     fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {

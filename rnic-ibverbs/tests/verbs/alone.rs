@@ -64,6 +64,11 @@ pub(crate) unsafe fn attributes() {
         "the exported function writes the short structure"
     );
     assert_eq!(ibv_query_port(context, 2, &mut port), libc::EINVAL);
+    // A veth says that it has 10 Gb/s.
+    let mut speed = 0;
+    ok(ibv_query_port_speed(context, 1, &mut speed));
+    assert_eq!(speed, 100);
+    assert_eq!(ibv_query_port_speed(context, 2, &mut speed), libc::EINVAL);
     // A veth says 10 Gb/s: one lane of 10. That is asked of the kernel, for sysfs may be that of
     // another network namespace, or not there. Only this process sees that it goes.
     let lane = (port.active_width, port.active_speed, port.active_mtu);

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
 pub(crate) use rnic_ibverbs::abi::*;
 
@@ -14,6 +15,11 @@ unsafe extern "C" {
     pub(crate) fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
     pub(crate) fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
     pub(crate) fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> i32;
+    pub(crate) fn ibv_query_port_speed(
+        context: *mut ibv_context,
+        port: u32,
+        speed: *mut u64,
+    ) -> i32;
     pub(crate) fn ibv_query_port(
         context: *mut ibv_context,
         port: u8,
@@ -165,10 +171,12 @@ pub(crate) unsafe fn poll(cq: *mut ibv_cq) -> Option<ibv_wc> {
 /// Polls until there is a completion, and returns it. The test's own time limit is that of the
 /// whole run.
 pub(crate) unsafe fn completion(cq: *mut ibv_cq) -> ibv_wc {
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(wc) = poll(cq) {
             return wc;
         }
+        assert!(Instant::now() < end, "nothing completes");
     }
 }
 

@@ -171,6 +171,11 @@ pub(crate) unsafe fn change(side: &Side, qp: *mut ibv_qp, state: u32, peer: u32)
         IBV_QPS_RTS => RTS,
         _ => IBV_QP_STATE,
     };
+    change_by(side, qp, state, peer, mask);
+}
+
+/// Moves a queue pair with these attributes.
+pub(crate) unsafe fn change_by(side: &Side, qp: *mut ibv_qp, state: u32, peer: u32, mask: i32) {
     ok(ibv_modify_qp(qp, &mut attributes(side, state, peer), mask));
     assert_eq!((*qp).state, state);
 }

@@ -25,6 +25,7 @@ mod shared_datagrams;
 mod stopped;
 mod there;
 mod threads;
+mod unreliable;
 
 use hosts::play;
 
@@ -180,6 +181,12 @@ fn a_crowd_does_not_keep_the_peer_away() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn queue_pairs_of_one_process_meet() {
     play("oneproc", pair::IDLE, "one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn a_queue_pair_of_uc_does_not_wait_for_ever() {
+    play("uc", pair::IDLE, "unreliable");
 }
 
 #[test]

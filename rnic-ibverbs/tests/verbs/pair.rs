@@ -21,6 +21,7 @@ use crate::shared_datagrams;
 use crate::stopped;
 use crate::there::{There, connect, number};
 use crate::threads::threads;
+use crate::unreliable;
 
 pub(crate) const IDLE: &str = "idle";
 pub(crate) const SERVER_ROLE: &str = "server";
@@ -62,6 +63,7 @@ pub(crate) fn play(role: &str) {
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
+            "unreliable" => unreliable::unreliable(),
             "own-peer" => own_peer::own_peer(),
             "shared-datagrams" => shared_datagrams::shared_datagrams(),
             "stopped" => stopped::stopped(),
