@@ -400,7 +400,8 @@ fn accept(listener: &TcpListener, own: u32) -> TcpStream {
     reply.extend(&request[16..20]);
     // No Reads; peer-to-peer, with a Send of no octets first (section 9.1).
     reply.extend([0xc0, 0, 0, 0]);
-    let mut answer = hello(own, 0);
+    let asker = u32::from_be_bytes(request[32..36].try_into().unwrap());
+    let mut answer = hello(own, asker);
     answer[6] = 1;
     reply.extend(answer);
     socket.write_all(&reply).unwrap();
