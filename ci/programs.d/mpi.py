@@ -4,7 +4,7 @@ because all ranks are on one kernel."""
 
 from programs import ALONE, ONE_HOST, Case, table
 
-ONLY_RNIC = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs\\;ofi_rxm"
+ONLY_RNIC = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs\\;ofi_rxm -x FI_MR_CACHE_MONITOR=disabled"
 # mpirun wants to be told that root means it. Without rights nobody enters the other namespace:
 # hence as root only.
 TWO_HOSTS = ("--allow-run-as-root --host {server},{client} --mca plm rsh "
