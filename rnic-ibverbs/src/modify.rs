@@ -18,7 +18,7 @@ use crate::errno::{Errno, ToErrno, lock, result};
 use crate::label;
 use crate::numbers::{has_port, port_of};
 use crate::objects::Qp;
-use crate::qp::{forget_completions, forget_mirror, init_of, make_mirror, renew};
+use crate::qp::{forget_completions, forget_mirror, init_of, make_mirror, renew, send_posted};
 use crate::rendezvous;
 use crate::settings::{MAX_READS, Meeting, Settings, Stage};
 use crate::states::{self, is_draining, state_of};
@@ -65,6 +65,9 @@ unsafe fn modify(qp: *mut ibv_qp, attr: &ibv_qp_attr, mask: i32) -> Result<(), E
         }
         _ if connects_itself => {
             states::check((*qp).qp_type, now, wanted, mask)?;
+            if wanted == IBV_QPS_ERR {
+                send_posted(object);
+            }
             move_to(qp, object, (now, wanted), attr, mask)?;
         }
         _ => move_for_rdma_cm(object, (now, wanted), attr, mask)?,

@@ -440,6 +440,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
         return 0;
     }
     leaving(Qp::of(qp));
+    send_posted(Qp::of(qp));
     forget_mirror(&*qp, Qp::of(qp));
     asynchronous::forget_qp(qp);
     let base = *qp;
@@ -454,6 +455,22 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> i32 {
     // Now they may be destroyed.
     each_used(&base, |users| users.remove());
     0
+}
+
+/// Lets the engine send what the program has posted to a queue pair that it connects itself, and is
+/// about to end. An adapter has sent it by then, and programs rely on that (3FS).
+pub(crate) fn send_posted(object: &Qp) {
+    let has_requests = {
+        let inner = object.lock();
+        inner.send_room() < inner.caps().max_send_wr
+    };
+    if has_requests
+        && object.connects_itself.load(Ordering::Relaxed)
+        && let Ok(device) = object.adapter.device()
+    {
+        // A worker sends in the same turn in which it answers.
+        let _ = device.barrier(LONGEST_END);
+    }
 }
 
 /// Removes the completions of a queue pair that was destroyed: programs may have freed what `wr_id`

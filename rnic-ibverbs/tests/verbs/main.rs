@@ -18,6 +18,7 @@ mod hosts;
 mod itself;
 mod own_peer;
 mod pair;
+mod parting;
 mod psns;
 mod sections;
 mod shared;
@@ -181,6 +182,12 @@ fn a_crowd_does_not_keep_the_peer_away() {
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn queue_pairs_of_one_process_meet() {
     play("oneproc", pair::IDLE, "one-process");
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn what_was_posted_before_the_end_arrives() {
+    play("parting", "last-words-server", "last-words");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::forks;
 use crate::hosts::{READY, SERVER};
 use crate::itself;
 use crate::own_peer;
+use crate::parting;
 use crate::psns;
 use crate::sections;
 use crate::shared::{next_event, shared};
@@ -63,6 +64,8 @@ pub(crate) fn play(role: &str) {
             "crowds" => itself::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
+            "last-words-server" => parting::last_words(true),
+            "last-words" => parting::last_words(false),
             "unreliable" => unreliable::unreliable(),
             "own-peer" => own_peer::own_peer(),
             "shared-datagrams" => shared_datagrams::shared_datagrams(),

@@ -63,7 +63,11 @@ fn entry(netdev: &str, read: &Netdev, label: Label) -> Entry {
     ];
     let mut files: Vec<_> = device.map(|(name, text)| (name.to_owned(), text)).into();
     let of_port = of_port.map(|(name, text)| (name.to_owned(), text));
+    // 3FS learns the interface of a port here, and nowhere else.
+    let interface =
+        (!netdev.is_empty()).then(|| (format!("net/{netdev}/ifindex"), read.index.to_string()));
     let of_port = of_port.into_iter().chain(gids(netdev, read, label));
+    let of_port = of_port.chain(interface);
     files.extend(of_port.map(|(name, text)| (format!("ports/{PORT}/{name}"), text)));
     for (_, text) in &mut files {
         text.push('\n');
@@ -139,6 +143,7 @@ mod tests {
             assert_eq!(all("ports/1/link_layer"), "Ethernet\n");
             assert_eq!(all("ports/1/pkeys/0"), "0xffff\n");
             assert_eq!(all("ports/1/lid"), "0x0\n");
+            assert_eq!(all("ports/1/net/lo/ifindex"), "1\n");
         }
     }
 
