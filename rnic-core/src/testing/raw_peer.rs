@@ -362,6 +362,15 @@ pub fn startup(frame: &StartupFrame<'_>) -> Vec<u8> {
 /// Makes the octets of an enhanced start-up frame (RFC 6581), with CRCs and without markers and
 /// private data.
 pub fn enhanced_startup(kind: StartupKind, enhanced: Enhanced) -> Vec<u8> {
+    enhanced_startup_with(kind, enhanced, &[])
+}
+
+/// Makes the same with private data.
+pub fn enhanced_startup_with(
+    kind: StartupKind,
+    enhanced: Enhanced,
+    private_data: &[u8],
+) -> Vec<u8> {
     startup(&StartupFrame {
         kind,
         markers: false,
@@ -371,7 +380,7 @@ pub fn enhanced_startup(kind: StartupKind, enhanced: Enhanced) -> Vec<u8> {
         reserved: 0,
         revision: 2,
         enhanced: Some(enhanced),
-        private_data: &[],
+        private_data,
     })
 }
 

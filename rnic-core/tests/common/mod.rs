@@ -16,7 +16,7 @@ use rnic_core::engine::{EngineConfig, Snapshot};
 use rnic_core::ids::RequestId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
-use rnic_core::testing::raw_peer::{enhanced_startup, startup};
+use rnic_core::testing::raw_peer::{enhanced_startup, enhanced_startup_with};
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TapPoint, TestQp};
 use rnic_core::verbs::{
     sge::Sge,
@@ -27,7 +27,7 @@ use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };
 use rnic_core::wire::hello::{Hello, Kind, Receipts};
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::{Enhanced, StartupKind};
 use rnic_core::wire::rdmap::{Control, Opcode};
 
 /// All access rights.
@@ -237,21 +237,12 @@ pub(crate) fn reply(depth: u16) -> Vec<u8> {
 
 /// Makes an MPA start-up frame of a raw peer with private data.
 pub(crate) fn startup_with(kind: StartupKind, private_data: &[u8]) -> Vec<u8> {
-    startup(&StartupFrame {
-        kind,
-        markers: false,
-        crc: true,
-        reject: false,
-        enhanced_bit: true,
-        reserved: 0,
-        revision: 2,
-        enhanced: Some(Enhanced {
-            ird: 16,
-            ord: 16,
-            ..Enhanced::default()
-        }),
-        private_data,
-    })
+    let enhanced = Enhanced {
+        ird: 16,
+        ord: 16,
+        ..Enhanced::default()
+    };
+    enhanced_startup_with(kind, enhanced, private_data)
 }
 
 /// Returns private data by which sides agree on receipts: over sockets they send them.
