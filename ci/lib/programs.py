@@ -102,8 +102,6 @@ class Case:
     # Whether the path between the hosts loses one frame in a hundred, both ways. So many must be
     # lost, or it tells nothing.
     lost: int = 0
-    # Whether its octets go by the kernel's TCP too.
-    by_kernel: bool = False
     # Whether it sleeps most of its time: such cases run beside the others, on hosts of their own.
     waits: bool = False
 
@@ -475,7 +473,7 @@ class Hosts:
             client = self.start("client", east, filled(case.client, east))
             running.callback(client.stop)
             self._judge(case, client, server)
-        if self.way in FRAMES and not case.by_kernel:
+        if self.way in FRAMES:
             sent = {side: self.octets_sent(side) - sent_before[side] for side in SIDES}
             expect(max(sent.values()) < KERNELS_MOST, "what rnic was to carry went by the kernel's IP, in octets:", sent)
         if case.lost:

@@ -9,6 +9,7 @@
 
 mod alone;
 mod calls;
+mod crowds;
 mod datagrams;
 mod descriptors;
 mod end;

@@ -7,6 +7,7 @@ use std::thread;
 
 use crate::alone;
 use crate::calls::*;
+use crate::crowds;
 use crate::datagrams;
 use crate::descriptors;
 use crate::end::{ALL, End, MESSAGE, Memory};
@@ -60,8 +61,8 @@ pub(crate) fn play(role: &str) {
             "wrong-psns" => psns::wrong(false),
             "receiver-server" => psns::receiver(true),
             "receiver" => psns::receiver(false),
-            "crowds-server" => itself::crowds(true),
-            "crowds" => itself::crowds(false),
+            "crowds-server" => crowds::crowds(true),
+            "crowds" => crowds::crowds(false),
             "one-process" => itself::one_process(),
             "refusals" => itself::refusals(),
             "last-words-server" => parting::last_words(true),
