@@ -44,10 +44,18 @@ fn bound_to(address: &str) -> OwnedFd {
     made
 }
 
+/// An address of the server's host that is not the peer's.
+const ELSEWHERE: &str = "192.0.2.77";
+
+/// Runs `ip`.
+fn ip(arguments: &str) {
+    let ran = Command::new("ip").args(arguments.split(' ')).status();
+    assert!(ran.unwrap().success(), "ip {arguments}");
+}
+
 /// A stranger at the peer's host, who knows everything but comes from another address of the host,
 /// or says that it has another one.
 fn come_from_elsewhere(own: u32, peer: u32) {
-    let elsewhere = "192.0.2.77";
     let port = (peer >> 8) as u16;
     let [sends, expects] = PSNS;
     let with_psns = |mut octets: Vec<u8>| {
@@ -55,14 +63,12 @@ fn come_from_elsewhere(own: u32, peer: u32) {
         octets[20..24].copy_from_slice(&(1 << 24 | sends).to_be_bytes());
         octets
     };
-    let mut liar = ask(port, &with_psns(hello_at(elsewhere, own, peer)));
+    let mut liar = ask(port, &with_psns(hello_at(ELSEWHERE, own, peer)));
     assert_eq!(refusal(&mut liar), OTHER_PEER);
-    let mut add = Command::new("ip");
-    add.args(["address", "replace", "192.0.2.77/32", "dev", "cm0"]);
-    assert!(add.status().unwrap().success());
-    for claimed in [elsewhere, SERVER] {
+    ip(&format!("address replace {ELSEWHERE}/32 dev cm0"));
+    for claimed in [ELSEWHERE, SERVER] {
         let octets = with_psns(hello_at(claimed, own, peer));
-        let socket = bound_to(elsewhere);
+        let socket = bound_to(ELSEWHERE);
         let to = SocketAddrV4::new(CLIENT.parse().unwrap(), port);
         connect(socket.as_raw_fd(), &SockaddrIn::from(to)).unwrap();
         let mut other = TcpStream::from(socket);
@@ -80,6 +86,9 @@ fn come_from_elsewhere(own: u32, peer: u32) {
 pub(crate) unsafe fn wrong(is_server: bool) {
     let mut talk = Talk::of(is_server);
     let side = Side::new(is_server);
+    if !is_server {
+        ip(&format!("route replace {ELSEWHERE}/32 dev cm1"));
+    }
     for waits_in in [IBV_QPS_RTR, IBV_QPS_RTS] {
         let qp = side.queue_pair();
         let own = (*qp).qp_num;
