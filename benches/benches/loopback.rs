@@ -1,4 +1,5 @@
-//! Writes between two queue pairs of a process beside memcpy, of the same memory in the same run.
+//! Writes, Reads and Sends between two queue pairs of a process beside memcpy, of as much memory in
+//! the same run.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl End {
         let cq = device.cq(256).expect("a completion queue");
         let qp = pd.qp(&cq, &cq, QpCaps::default()).expect("a queue pair");
         let region = Region::allocate_unlocked(1 << 20, HugePages::None).expect("memory");
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mr = pd.register(&Arc::new(region), access).expect("a region");
         Self { cq, qp, mr }
     }
@@ -57,28 +58,51 @@ fn connected() -> (Device, End, End) {
     (device, near, far)
 }
 
-/// Writes so many times, and waits for the last of each lot.
-fn write(near: &mut End, far: &End, size: u32) {
+/// What a request does.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Write,
+    Read,
+    Send,
+}
+
+/// Posts so many requests, and waits for the last of each lot.
+fn request(kind: Kind, near: &mut End, far: &mut End, size: u32) {
     for left in (0..DEPTH).rev() {
         let piece = [near.mr.sge(0, size)];
-        let write = SendRequest::write(far.mr.remote(0)).memory(&piece);
-        let posted = near.qp.post_send(&write.signaled(left == 0));
+        let remote = far.mr.remote(0);
+        let request = match kind {
+            Kind::Write => SendRequest::write(remote),
+            Kind::Read => SendRequest::read(remote),
+            Kind::Send => {
+                let buffer = [far.mr.sge(0, size)];
+                far.qp.post_recv(0, &buffer).expect("room for receives");
+                SendRequest::send()
+            }
+        };
+        let request = request.memory(&piece).signaled(left == 0);
+        let posted = near.qp.post_send(&request);
         posted.expect("room in the send queue");
     }
     let done = near.cq.next_completion(SOON).expect("a device");
     assert!(done.expect("a completion").is_success());
+    while let Some(received) = far.cq.poll_one() {
+        assert!(received.is_success());
+    }
 }
 
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
-    let (_device, mut near, far) = connected();
+    let (_device, mut near, mut far) = connected();
     let (from, mut to) = (vec![7u8; 1 << 20], vec![0u8; 1 << 20]);
     for size in SIZES {
         let mut group = criterion.benchmark_group(format!("{DEPTH} of {size} octets"));
         group.throughput(Throughput::Bytes(u64::from(size) * u64::from(DEPTH)));
-        group.bench_function("Write", |bencher| {
-            bencher.iter(|| write(&mut near, &far, size));
-        });
+        for kind in [Kind::Write, Kind::Read, Kind::Send] {
+            group.bench_function(format!("{kind:?}"), |bencher| {
+                bencher.iter(|| request(kind, &mut near, &mut far, size));
+            });
+        }
         group.bench_function("memcpy", |bencher| {
             bencher.iter(|| {
                 for _ in 0..DEPTH {

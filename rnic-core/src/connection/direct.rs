@@ -1,90 +1,79 @@
-//! Direct Writes: a Write of a connection between two queue pairs of one engine is one copy, from
-//! the memory of the one to that of the other, where nothing is on its way in front of it. The
-//! checks are those of the ordinary way. What they refuse is left to that, which makes the error.
+//! Direct segments: where both ends of a connection are one engine's, segments of DDP go from the
+//! one to the other without MPA, TCP and frames, if nothing is on its way in front of them. All
+//! above is as ever: the checks, the errors, the completions and the rules of RC.
+
+use crate::tcp::State;
 
 use super::stream::Stream;
-use super::upper::{LocalUlp, RdmapUser};
 use super::{Connection, Context, Phase};
-use crate::memory::table::{Access, Origin};
-use crate::rdmap::DirectWrite;
-use crate::tcp::State;
-use crate::wire::ddp::TaggedOffset;
-
-/// What is copied at a time, by way of the stack: it stays in the first-level cache.
-const PIECE: usize = 4096;
-
-/// No two pieces have octets of one of these: programs poll words, which are not to be torn.
-const LINE: u64 = 64;
 
 impl Connection {
-    /// Returns the rights of Writes that come without a message, if the stream is between messages.
-    pub(crate) fn takes_direct_writes(&self) -> Option<Origin> {
-        let Phase::Streaming(stream) = &self.phase else {
-            return None;
-        };
-        let LocalUlp::Rdmap(user) = &stream.user else {
-            return None;
-        };
-        stream.is_between_messages().then(|| user.qp.origin())
-    }
-
-    /// Carries out the next request, if it is a Write of at most `most` octets and all that was
-    /// sent has been delivered. `sink` has the rights at the other end. Returns how many octets it
-    /// had.
-    pub(crate) fn write_directly(
-        &mut self,
-        sink: Origin,
-        most: u32,
-        context: &mut Context<'_, '_>,
-    ) -> Option<u32> {
-        let is_open = self.tcp.state() == State::Established && !self.fin_asked;
+    /// Returns whether the next segment of this end may go directly: all before it is delivered.
+    pub(crate) fn sends_directly(&self) -> bool {
         let is_delivered = self.tcp.acked_offset() == self.tcp.queued_offset();
-        let Phase::Streaming(stream) = &mut self.phase else {
-            return None;
-        };
-        if !is_open || !is_delivered || !self.loose_octets.is_empty() || !may_begin(stream) {
-            return None;
+        is_delivered
+            && self.loose_octets.is_empty()
+            && self.is_open()
+            && matches!(&self.phase, Phase::Streaming(stream) if stream.sends_directly())
+    }
+
+    /// Returns whether this end takes segments directly.
+    pub(crate) fn receives_directly(&self) -> bool {
+        self.is_open()
+            && matches!(&self.phase, Phase::Streaming(stream) if stream.receives_directly())
+    }
+
+    fn is_open(&self) -> bool {
+        self.tcp.state() == State::Established && !self.fin_asked
+    }
+
+    /// Builds the next segment at the front of `room`, if there is one. Returns its length.
+    /// [`sent_directly`](Self::sent_directly) must follow.
+    pub(crate) fn build_directly(
+        &mut self,
+        room: &mut [u8],
+        context: &mut Context<'_, '_>,
+    ) -> Option<usize> {
+        self.stream()?.build_unposted(room, context)
+    }
+
+    /// Receives a segment of the other end. Returns whether the stream goes on.
+    pub(crate) fn receive_directly(
+        &mut self,
+        segment: &[u8],
+        context: &mut Context<'_, '_>,
+    ) -> bool {
+        self.stream().is_some_and(|stream| {
+            stream.receive_segment(segment, context);
+            !stream.has_ended() && !stream.ddp.has_failed()
+        })
+    }
+
+    /// Notes that the other end has received the segment that was built last. Where it refused it,
+    /// its Terminate says what becomes of the request.
+    pub(crate) fn sent_directly(&mut self, was_taken: bool, context: &mut Context<'_, '_>) {
+        let acked = self.tcp.acked_offset();
+        if let Some(stream) = self.stream() {
+            let end = if was_taken { acked } else { u64::MAX };
+            stream.posted(end, context);
+            if was_taken {
+                stream.settle_acked(acked, context);
+            }
         }
-        let LocalUlp::Rdmap(user) = &mut stream.user else {
-            return None;
-        };
-        let RdmapUser { rdmap, qp, .. } = user;
-        let write = rdmap.next_direct_write(most, qp, context.cqs, context.guard)?;
-        copy(user, &write, sink, context)?;
-        let RdmapUser { rdmap, qp, .. } = user;
-        rdmap.complete_direct_write(&write, qp, context.cqs);
-        Some(write.length())
     }
-}
 
-/// Returns whether a message may begin, and none has.
-fn may_begin(stream: &Stream) -> bool {
-    let is_usual = stream.is_between_messages() && !stream.takes_no_fast_path();
-    is_usual && stream.may_send() && !stream.ddp.is_sending()
-}
-
-/// Copies the octets of a Write. Without success some of them may be there, as some segments of the
-/// message may have been.
-fn copy(
-    user: &RdmapUser,
-    write: &DirectWrite,
-    sink: Origin,
-    context: &Context<'_, '_>,
-) -> Option<()> {
-    let to = write.sink()?;
-    let (guard, len) = (context.guard, write.length() as usize);
-    let TaggedOffset(start) = to.offset;
-    let mut place = guard.placement(to.stag, to.offset, len, sink, Access::REMOTE_WRITE)?;
-    let mut octets = [0; PIECE];
-    let mut done = 0;
-    while done < len {
-        let at_line = (start.wrapping_add(done as u64) % LINE) as usize;
-        let piece = &mut octets[..(PIECE - at_line).min(len - done)];
-        let from = done as u32;
-        let read = user.rdmap.read_direct(write, &user.qp, guard, from, piece);
-        read.ok()?;
-        place.split_front(piece.len())?.write(piece).ok()?;
-        done += piece.len();
+    /// Acts on what was received directly.
+    pub(crate) fn settle_directly(&mut self, context: &mut Context<'_, '_>) {
+        self.update_buffered(context);
+        if !self.settle_acked(context) {
+            self.settle(context);
+        }
     }
-    Some(())
+
+    fn stream(&mut self) -> Option<&mut Stream> {
+        match &mut self.phase {
+            Phase::Streaming(stream) => Some(stream),
+            _ => None,
+        }
+    }
 }

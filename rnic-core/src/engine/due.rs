@@ -88,7 +88,7 @@ impl Engine {
         let share = self.share(tx);
         let mut back = None;
         if self.connections[index].path().leads_back() {
-            if self.write_directly(index, now, guard) {
+            if self.send_directly(index, now, guard) {
                 self.schedule(index, Wants::SEND);
                 return 0;
             }

@@ -7,11 +7,11 @@ use crate::memory::frames::TxFrames;
 use crate::time::Instant;
 use crate::wire::packet::Checksums;
 
-/// The most octets of a Write that is carried out at once: longer ones would keep others waiting.
-const LONGEST_DIRECT: u32 = 1 << 20;
+/// Octets of a segment that goes directly: half of what a first-level cache has.
+const SEGMENT: usize = 16 << 10;
 
-/// Octets of such Writes in a turn, or one Write more.
-const OF_A_TURN: u32 = 1 << 18;
+/// Octets of such segments in a turn, or a segment more: others are to have theirs.
+const OF_A_TURN: usize = 1 << 18;
 
 impl Engine {
     /// Returns whether the remote end of a connection is a listener of this device. One of any
@@ -26,30 +26,42 @@ impl Engine {
         })
     }
 
-    /// Carries out the Writes of a connection to another one of this engine, as far as they need no
-    /// frames. Returns whether that was enough for a turn, and others are to have theirs.
+    /// Hands what a connection has to send to its other end, if that is one of this engine, as far
+    /// as it needs no frames. Returns whether that was enough for a turn.
     #[cold]
-    pub(super) fn write_directly(&mut self, index: usize, now: Instant, guard: &Guard<'_>) -> bool {
+    pub(super) fn send_directly(&mut self, index: usize, now: Instant, guard: &Guard<'_>) -> bool {
         let there = self.connections[index].key().reversed();
         let is_there = |index| *self.connections[index].key() == there;
         let Some(other) = self.flows.find(&there, is_there) else {
             return false;
         };
-        let mut left = OF_A_TURN;
-        while let Some(sink) = self.connections[other].takes_direct_writes() {
+        let mut room = self.looped.take_room(SEGMENT);
+        let (mut sent, mut any) = (0, false);
+        while sent < OF_A_TURN
+            && self.connections[index].sends_directly()
+            && self.connections[other].receives_directly()
+        {
             let (connection, mut context) = self.lend(index, now, guard);
-            let Some(octets) = connection.write_directly(sink, LONGEST_DIRECT, &mut context) else {
-                return false;
+            let Some(len) = connection.build_directly(&mut room, &mut context) else {
+                break;
             };
-            left = left.saturating_sub(octets);
-            if left == 0 {
-                return true;
-            }
+            let (peer, mut context) = self.lend(other, now, guard);
+            let was_taken = peer.receive_directly(&room[..len], &mut context);
+            let (connection, mut context) = self.lend(index, now, guard);
+            connection.sent_directly(was_taken, &mut context);
+            (sent, any) = (sent + len, true);
         }
-        false
+        self.looped.put_room(room);
+        if any {
+            self.looped.set_goes_on(true);
+            self.with_connection(other, now, guard, |peer, context| {
+                peer.settle_directly(context);
+            });
+        }
+        sent >= OF_A_TURN
     }
 
-    /// Returns whether frames wait to be received again.
+    /// Returns whether frames wait to be received again, or more may go without frames.
     #[inline]
     pub(super) fn has_looped(&self) -> bool {
         !self.looped.is_empty()
@@ -72,6 +84,7 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) {
+        self.looped.set_goes_on(false);
         for _ in 0..self.looped.len() {
             let Some(mut parcel) = self.looped.pop() else {
                 return;

@@ -16,12 +16,22 @@ pub(super) struct Looped {
     waiting: VecDeque<Parcel>,
     /// Empty parcels, which keep their memory.
     empty: Vec<Parcel>,
+    /// Room for a segment that needs no frame.
+    room: Box<[u8]>,
+    /// Segments were sent without frames: others may follow.
+    goes_on: bool,
 }
 
 impl Looped {
+    /// Returns whether the next turn has nothing to do with them.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && !self.goes_on
+    }
+
+    /// Sets whether the next turn has more segments to send without frames.
+    pub(super) fn set_goes_on(&mut self, goes_on: bool) {
+        self.goes_on = goes_on;
     }
 
     /// Returns how many parcels wait.
@@ -44,6 +54,19 @@ impl Looped {
         }
     }
 
+    /// Returns room for a segment of so many octets.
+    pub(super) fn take_room(&mut self, octets: usize) -> Box<[u8]> {
+        match self.room.len() == octets {
+            true => std::mem::take(&mut self.room),
+            false => vec![0; octets].into(),
+        }
+    }
+
+    /// Keeps the room for later.
+    pub(super) fn put_room(&mut self, room: Box<[u8]>) {
+        self.room = room;
+    }
+
     /// Removes and returns the parcel that waits longest.
     pub(super) fn pop(&mut self) -> Option<Parcel> {
         self.waiting.pop_front()
@@ -62,7 +85,7 @@ mod tests {
             let parcel = looped.take_empty().unwrap();
             looped.push(parcel);
         }
-        assert!(looped.waiting.is_empty() && looped.empty.len() == 1);
+        assert!(looped.is_empty() && looped.empty.len() == 1);
         for _ in 0..PARCELS {
             let mut parcel = looped.take_empty().unwrap();
             parcel.add(b"frame", Checksums::Unnecessary);

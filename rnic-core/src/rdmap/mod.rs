@@ -14,7 +14,6 @@
 //! [`Rdmap::next_message`] returns then: the Terminate, and nothing behind it.
 
 mod coalesced_read;
-mod direct;
 mod error;
 mod flow_control;
 mod message;
@@ -33,7 +32,7 @@ mod terminate;
 pub use error::RdmapError;
 pub use message::{Outbound, PayloadSource, Token, UntaggedMessage};
 pub use opcode::is_request;
-pub use requester::{DirectWrite, InlineMessage};
+pub use requester::InlineMessage;
 pub use rtr::RtrMessage;
 pub use terminate::{QuotedSegment, ReceivedTerminate, TerminateCause};
 

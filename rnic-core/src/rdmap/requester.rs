@@ -3,7 +3,6 @@
 //! It decides when a request may begin: a fence, the ORD and a full completion queue hold it back.
 
 mod completing;
-mod direct;
 mod in_parts;
 mod inline_messages;
 mod pausing;
@@ -14,7 +13,6 @@ use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
-pub use self::direct::DirectWrite;
 pub use self::inline_messages::InlineMessage;
 
 use crate::memory::{

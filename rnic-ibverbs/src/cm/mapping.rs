@@ -5,8 +5,9 @@
 use std::io::{Write, stderr};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rnic_verbs::{Device, Error, Listener, NetError, Peers};
+use rnic_verbs::{Device, EndReason, Error, Listener, NetError, Peers};
 
 /// Names when.
 const VARIABLE: &str = "RNIC_PORT_MAPPER";
@@ -56,6 +57,21 @@ fn say(local: SocketAddr, why: &Error) {
     let line = format!("rnic: RDMA does not share {local} with a TCP socket: {why}\n");
     // The program may have closed it.
     let _ = stderr().write_all(line.as_bytes());
+}
+
+/// Reports on stderr, once in a process, that a peer takes connections and speaks no MPA there: the
+/// errno does not say that its port may be that of a TCP socket.
+pub(super) fn say_refused(remote: SocketAddr, reason: &EndReason) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let is_other = matches!(reason, EndReason::Startup(_) | EndReason::Peer);
+    if is_other && choice() != Use::Never && !SAID.swap(true, Ordering::Relaxed) {
+        let line = format!(
+            "rnic: no RDMA connection to {remote}: {reason}; where a TCP socket shares that number \
+             with RDMA, a port mapper of that host must answer at UDP port 3935\n"
+        );
+        // The program may have closed it.
+        let _ = stderr().write_all(line.as_bytes());
+    }
 }
 
 /// Listens at an address, or at another TCP port where a TCP socket has that of the program, or is to

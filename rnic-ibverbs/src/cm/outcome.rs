@@ -8,6 +8,7 @@ use crate::abi::*;
 use crate::cm::attempt::{Attempt, PAUSE};
 use crate::cm::event::EventData;
 use crate::cm::id::{Id, Phase};
+use crate::cm::mapping;
 use crate::cm::sidr::{self, Answer, Peer};
 use crate::cm::verbs;
 use crate::dispatch::spawn;
@@ -61,6 +62,9 @@ pub(super) fn tell(id: &Arc<Id>, event: ConnectionEvent) {
         ConnectionEvent::Failed(reason) => {
             state.phase = Phase::Over;
             let (event, errno) = failure(&reason);
+            if let Some(remote) = state.remote.filter(|_| !state.is_passive) {
+                mapping::say_refused(remote, &reason);
+            }
             // Nobody rejects who has accepted.
             let event = if state.is_passive {
                 RDMA_CM_EVENT_CONNECT_ERROR

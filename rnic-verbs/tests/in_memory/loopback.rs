@@ -14,21 +14,21 @@ use rnic_verbs::{
 
 use crate::fixture::{PORT, SOON, Side, open, register, settle};
 
-const V4: &str = "192.0.2.1";
+pub(crate) const V4: &str = "192.0.2.1";
 const V6: &str = "2001:db8::1";
 
-fn plain() -> ConnectionOptions {
+pub(crate) fn plain() -> ConnectionOptions {
     ConnectionOptions::default()
 }
 
-fn rc() -> ConnectionOptions {
+pub(crate) fn rc() -> ConnectionOptions {
     ConnectionOptions {
         rc: true,
         ..plain()
     }
 }
 
-fn inline(end: InMemoryDevice) -> Device {
+pub(crate) fn inline(end: InMemoryDevice) -> Device {
     open(end, false)
 }
 
@@ -42,14 +42,14 @@ fn standby(end: InMemoryDevice) -> Device {
 }
 
 /// A device with a listener, and the device at the other end of the wire.
-struct Rig {
+pub(crate) struct Rig {
     listener: Listener,
-    device: Device,
+    pub(crate) device: Device,
     other: Device,
 }
 
 impl Rig {
-    fn new(open: fn(InMemoryDevice) -> Device, address: &str) -> Self {
+    pub(crate) fn new(open: fn(InMemoryDevice) -> Device, address: &str) -> Self {
         let (one, other) = pair([[1; 32], [2; 32]]);
         let device = open(one);
         let local = SocketAddr::new(address.parse().unwrap(), PORT);
@@ -74,7 +74,7 @@ impl Rig {
         near.qp.wait_established(SOON).unwrap();
     }
 
-    fn connected(&self, options: &ConnectionOptions) -> (Side, Side) {
+    pub(crate) fn connected(&self, options: &ConnectionOptions) -> (Side, Side) {
         let (mut near, mut far) = (Side::new(&self.device), Side::new(&self.device));
         self.join(&mut near, &mut far, options);
         (near, far)
@@ -104,7 +104,7 @@ fn every_operation_works_between_two_queue_pairs_of_a_device() {
 }
 
 /// Sends, Writes, Reads and adds.
-fn exchange(near: &mut Side, far: &mut Side) {
+pub(crate) fn exchange(near: &mut Side, far: &mut Side) {
     let text: Vec<u8> = (0..100_000u32).map(|at| (at * 7 / 3) as u8).collect();
     near.mr.write(0, &text).unwrap();
     let piece = [near.mr.sge(0, 100_000)];
@@ -342,99 +342,5 @@ fn queue_pairs_of_several_workers_reach_each_other() {
         near.qp.post_send(&write).unwrap();
         near.done();
         assert_eq!(far.mr.copy(0, 500_000).unwrap(), octets);
-    }
-}
-
-/// Returns how many frames the engine has sent.
-fn frames_sent(device: &Device) -> u64 {
-    device.snapshot(SOON).unwrap().unwrap().engine.frames_sent
-}
-
-#[test]
-fn a_write_is_one_copy_where_nothing_is_in_front_of_it() {
-    for options in [plain(), rc()] {
-        let rig = Rig::new(inline, V4);
-        let (mut near, mut far) = rig.connected(&options);
-        exchange(&mut near, &mut far);
-        let text: Vec<u8> = (0..300_000u32).map(|at| (at * 11 / 5) as u8).collect();
-        near.mr.write(0, &text).unwrap();
-        settle(&[&rig.device]);
-        let before = frames_sent(&rig.device);
-        for (from, to, length) in [
-            (0, 0, 1u32),
-            (3, 5, 4096),
-            (7, 64, 65_536),
-            (1, 63, 4097),
-            (0, 400_001, 300_000),
-        ] {
-            // In two pieces, and then in one.
-            let half = length / 2;
-            let pieces = [
-                near.mr.sge(from, half),
-                near.mr.sge(from + half as usize, length - half),
-            ];
-            let whole = [near.mr.sge(from, length)];
-            for pieces in [&pieces[..], &whole] {
-                far.mr.write(to, &vec![0; length as usize]).unwrap();
-                let write = SendRequest::write(far.mr.remote(to))
-                    .memory(pieces)
-                    .wr_id(9);
-                near.qp.post_send(&write).unwrap();
-                assert_eq!(near.done().wr_id(), 9);
-                let written = far.mr.copy(to, length as usize).unwrap();
-                assert!(written == text[from..from + length as usize]);
-            }
-        }
-        settle(&[&rig.device]);
-        assert_eq!(frames_sent(&rig.device), before, "no frame was needed");
-        // Behind a Send, and too long for a turn, they go as messages: in order.
-        for wr_id in 0..8 {
-            far.qp.post_recv(wr_id, &[far.mr.sge(900_000, 8)]).unwrap();
-        }
-        for wr_id in 0..8u64 {
-            let octets = [wr_id as u8; 16];
-            near.mr.write(500_000, &octets).unwrap();
-            let piece = [near.mr.sge(500_000, 16)];
-            let write = SendRequest::write(far.mr.remote(0)).memory(&piece).wr_id(1);
-            near.qp.post_send(&write).unwrap();
-            near.qp
-                .post_send(&SendRequest::send().inline(b"told").wr_id(2))
-                .unwrap();
-            assert_eq!(far.done().wr_id(), wr_id);
-            assert_eq!(far.mr.copy(0, 16).unwrap(), octets, "the Write comes first");
-            assert_eq!([near.done().wr_id(), near.done().wr_id()], [1, 2]);
-        }
-        assert!(frames_sent(&rig.device) > before);
-    }
-}
-
-#[test]
-fn a_write_without_the_right_is_an_error_as_ever() {
-    for (access, stag_change, over) in [(true, 0x100, 0), (true, 0, 1 << 20), (false, 0, 0)] {
-        let rig = Rig::new(inline, V4);
-        let options = ConnectionOptions {
-            remote_access: match access {
-                true => Access::REMOTE_WRITE,
-                false => Access::REMOTE_READ,
-            },
-            ..rc()
-        };
-        let (mut near, far) = rig.connected(&options);
-        let remote = far.mr.remote(0);
-        let wrong = RemoteAddress {
-            stag: Stag(remote.stag.0 ^ stag_change),
-            offset: remote.offset + over,
-        };
-        far.mr.write(0, &[7; 64]).unwrap();
-        let piece = [near.mr.sge(0, 64)];
-        for wr_id in [1, 2] {
-            let write = SendRequest::write(wrong).memory(&piece).wr_id(wr_id);
-            near.qp.post_send(&write).unwrap();
-        }
-        let failed = [near.completion(), near.completion()];
-        assert_eq!(failed.map(|done| done.wr_id()), [1, 2]);
-        assert_eq!(failed[0].status(), WcStatus::RemoteAccessError);
-        assert_eq!(failed[1].status(), WcStatus::WrFlushed);
-        assert_eq!(far.mr.copy(0, 64).unwrap(), [7; 64]);
     }
 }

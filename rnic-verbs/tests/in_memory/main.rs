@@ -4,6 +4,7 @@ mod atomics;
 mod completions;
 mod connecting;
 mod devices;
+mod direct;
 mod early;
 mod fixture;
 mod loopback;

@@ -2,6 +2,7 @@
 
 use crate::connection::Context;
 use crate::connection::terminate::StreamError;
+use crate::connection::upper::LocalUlp;
 use crate::ddp::Placed;
 
 use super::intake::{Intake, receive_in_order};
@@ -86,21 +87,58 @@ impl Stream {
         end: u64,
         context: &mut Context<'_, '_>,
     ) -> Option<(usize, bool)> {
+        let len = self.build_unposted(room, context)?;
+        Some((len, self.posted(end, context)))
+    }
+
+    /// Builds the next segment as [`build_segment`](Self::build_segment) does. The caller then says
+    /// where it [ends](Self::posted). Returns its length.
+    pub(in crate::connection) fn build_unposted(
+        &mut self,
+        room: &mut [u8],
+        context: &mut Context<'_, '_>,
+    ) -> Option<usize> {
         if !self.has_output(context) {
             return None;
         }
         let (mulpdu, guard) = (room.len(), context.guard);
         let upper = &mut self.user.with(context);
-        let built = match self.ddp.next_segment(mulpdu, room, upper, guard) {
-            Ok(built) => built?,
+        match self.ddp.next_segment(mulpdu, room, upper, guard) {
+            Ok(built) => {
+                let len = built?.len;
+                context.counters.rdma.fpdus_sent += 1;
+                Some(len)
+            }
             Err(error) => {
                 self.fail_source(&error, context);
-                return None;
+                None
             }
-        };
-        context.counters.rdma.fpdus_sent += 1;
-        let last = self.ddp.posted(end, &mut self.user.with(context));
-        Some((built.len, last))
+        }
+    }
+
+    /// Notes that the segment that was built last is the one before `end`. Returns whether it is
+    /// the last of its message.
+    pub(in crate::connection) fn posted(
+        &mut self,
+        end: u64,
+        context: &mut Context<'_, '_>,
+    ) -> bool {
+        self.ddp.posted(end, &mut self.user.with(context))
+    }
+
+    /// Returns whether segments may be sent without the layers below, as far as this stream is
+    /// concerned: RDMAP sends them, and its requests are done as soon as they are received.
+    pub(in crate::connection) fn sends_directly(&self) -> bool {
+        let is_open = matches!(&self.user, LocalUlp::Rdmap(user) if !user.rdmap.is_ending());
+        is_open && self.may_send() && !self.takes_no_fast_path()
+    }
+
+    /// Returns whether segments may be received without the layers below: no part of another one
+    /// has arrived, and none is parked.
+    pub(in crate::connection) fn receives_directly(&self) -> bool {
+        let is_usual = self.hold == Hold::Nothing && self.intake == Intake::Usual;
+        let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
+        is_usual && !ends && !self.is_endpoint() && self.deframer.is_at_fpdu_boundary()
     }
 
     /// Drops the message that is being sent, whose source cannot be read.
