@@ -236,8 +236,8 @@ fn over_the_wire(options: &ConnectionOptions) -> (Side, Side) {
 
 /// Requests of a side, and octets for each: of its source, of the buffer of a receive, of what the
 /// peer writes, and of the sink of a Read.
-const REQUESTS: usize = 40;
-const ROOM: usize = 20_000;
+const REQUESTS: usize = 20;
+const ROOM: usize = 150_000;
 const RECEIVES: usize = REQUESTS * ROOM;
 const WRITTEN: usize = 2 * RECEIVES;
 const SINKS: usize = 3 * RECEIVES;
