@@ -23,7 +23,7 @@ table(
          server_says=(r"both were served",)),
     Case("a number that a TCP socket has, and no port mapper knows", "rping -c -a {server} -p 7492",
          """python3 -c "import socket; s = socket.create_server(('{server}', 7492)); [c.send(b'-ERR') for c, _ in iter(s.accept, 0)]\"""",
-         port=7492, kernel=True, code=255, lasting=True,
+         port=7492, kernel=True, code=255, lasting=True, ways=(ALONE, SHARED),
          says=(r"no RDMA connection to .*:7492: .* must answer at UDP port 3935",)),
     pair("cancelled while it posts and polls", "cancelled", port=7481, says=(r"300 threads were cancelled",)),
     pair("posting behind ERR", "posted_late", port=7471, says=(r"200 queue pairs ended",)),
