@@ -2,6 +2,7 @@
 //! one to the other without MPA, TCP and frames, if nothing is on its way in front of them. All
 //! above is as ever: the checks, the errors, the completions and the rules of RC.
 
+use crate::ddp::Ulp;
 use crate::tcp::State;
 
 use super::stream::Stream;
@@ -56,18 +57,14 @@ impl Connection {
         if let Some(stream) = self.stream() {
             let end = if was_taken { acked } else { u64::MAX };
             stream.posted(end, context);
-            if was_taken {
-                stream.settle_acked(acked, context);
-            }
+            stream.user.with(context).transferred(acked);
         }
     }
 
     /// Acts on what was received directly.
     pub(crate) fn settle_directly(&mut self, context: &mut Context<'_, '_>) {
         self.update_buffered(context);
-        if !self.settle_acked(context) {
-            self.settle(context);
-        }
+        self.settle(context);
     }
 
     fn stream(&mut self) -> Option<&mut Stream> {
