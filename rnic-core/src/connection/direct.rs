@@ -44,7 +44,9 @@ impl Connection {
         segment: &[u8],
         context: &mut Context<'_, '_>,
     ) -> bool {
+        let acked = self.tcp.acked_offset();
         self.stream().is_some_and(|stream| {
+            stream.note_acked(acked);
             stream.receive_segment(segment, context);
             !stream.has_ended() && !stream.ddp.has_failed()
         })
