@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use rnic_verbs::{Completion, ConnectionOptions, Mr, QpCaps, SendRequest, WcOpcode, WcStatus};
+use rnic_verbs::{
+    Completion, ConnectionOptions, Mr, QpCaps, SendRequest, Srq, SrqCaps, WcOpcode, WcStatus,
+};
 
 use crate::fixture::{SOON, Side, register, settle};
 use crate::loopback::{Rig, V4, inline, plain, rc};
@@ -20,6 +22,8 @@ const SINKS: usize = 3 * RECEIVES;
 /// One end, and what is known of it.
 struct End {
     side: Side,
+    /// Where its receives come from, if not from its own queue.
+    srq: Option<Srq>,
     /// Memory that may be revoked.
     fleeting: Mr,
     posted: usize,
@@ -39,11 +43,16 @@ impl End {
             max_recv_wr: 64,
             ..QpCaps::default()
         };
-        let qp = pd.qp(&cq, &cq, caps).unwrap();
+        let srq = random.bool().then(|| pd.srq(SrqCaps::default()).unwrap());
+        let qp = match &srq {
+            Some(srq) => pd.qp_with_srq(&cq, &cq, srq, caps).unwrap(),
+            None => pd.qp(&cq, &cq, caps).unwrap(),
+        };
         let mr = register(&pd, 4 * RECEIVES);
         let octets = (0..RECEIVES).map(|at| (at / 7 * 3 + at) as u8 ^ tag);
         mr.write(0, &octets.collect::<Vec<_>>()).unwrap();
         Self {
+            srq,
             fleeting: register(&pd, 2 * ROOM),
             side: Side { pd, cq, qp, mr },
             posted: 0,
@@ -59,7 +68,11 @@ impl End {
             .side
             .mr
             .sge(RECEIVES + self.receives * ROOM, ROOM as u32);
-        let posted = self.side.qp.post_recv(self.receives as u64, &[buffer]);
+        let number = self.receives as u64;
+        let posted = match &mut self.srq {
+            Some(srq) => srq.post_recv(number, &[buffer]),
+            None => self.side.qp.post_recv(number, &[buffer]),
+        };
         self.receives += usize::from(posted.is_ok());
         posted.is_ok()
     }
