@@ -448,6 +448,16 @@ impl Qp {
         })
     }
 
+    /// Has what was posted be sent before what others send, as far as the connection has room for
+    /// it now, and waits until that is done, at most for `timeout`. Allowed in every state. Fails
+    /// only if the worker has ended.
+    pub fn send_first(&self, timeout: Duration) -> Result<(), Error> {
+        let qp = self.number;
+        let send = |reply| Command::SendFirst { qp, reply };
+        self.inner().ask(self.worker, timeout, send)?;
+        Ok(())
+    }
+
     /// Stops the send queue, as `ibv_modify_qp` does to `IBV_QPS_SQD`: requests that have begun are
     /// finished, and no other begins until [`resume_sends`](Self::resume_sends). Requests may be
     /// posted meanwhile. [`AsyncEvent::SqDrained`](crate::AsyncEvent::SqDrained) tells that the

@@ -38,15 +38,22 @@ impl Connection {
         self.stream()?.build_unposted(room, context)
     }
 
-    /// Receives a segment of the other end. Returns whether the stream goes on.
+    /// Returns up to where this end has received the stream of the other one.
+    pub(crate) fn received(&self) -> u64 {
+        self.tcp.receive_offset()
+    }
+
+    /// Receives a segment of the other end, which has [received](Self::received) so much of this
+    /// one's stream: its acknowledgment may still be on its way, and the segment may be the answer
+    /// to what it acknowledges. Returns whether the stream goes on.
     pub(crate) fn receive_directly(
         &mut self,
         segment: &[u8],
+        received: u64,
         context: &mut Context<'_, '_>,
     ) -> bool {
-        let acked = self.tcp.acked_offset();
         self.stream().is_some_and(|stream| {
-            stream.note_acked(acked);
+            stream.note_acked(received);
             stream.receive_segment(segment, context);
             !stream.has_ended() && !stream.ddp.has_failed()
         })

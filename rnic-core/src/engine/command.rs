@@ -70,6 +70,14 @@ pub enum Command {
         /// How often.
         rnr_retry: u8,
     },
+    /// Has a queue pair send what was posted to it before others send, as far as its connection has
+    /// room.
+    SendFirst {
+        /// The queue pair.
+        qp: QpNumber,
+        /// Receives an answer at the end of the turn in which it had its turn.
+        reply: Sender<()>,
+    },
     /// Stops the send queue of a queue pair, as `IBV_QPS_SQD` does: requests that have begun are
     /// finished, and no other begins, also not on a later connection. Behind the last of them comes
     /// [`Event::SendsDrained`](crate::connection::Event::SendsDrained), at once if none has begun.

@@ -50,6 +50,12 @@ impl<T: Carrier> Engine<T> {
             }
             Command::ReceivesPosted(srq) => self.serve_waiting(now, guard, srq),
             Command::SetRnrRetry { qp, rnr_retry } => self.set_rnr_retry(now, guard, qp, rnr_retry),
+            Command::SendFirst { qp, reply } => {
+                if let Some(index) = self.qps.connection_of(qp) {
+                    self.schedule.put_first(index, &mut self.connections);
+                }
+                self.answers.push(reply);
+            }
             Command::StopSends { qp, stop, reply } => {
                 self.stop_sends(now, guard, qp, stop);
                 // The host may have given up waiting.

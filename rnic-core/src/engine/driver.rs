@@ -298,6 +298,7 @@ impl<T: Carrier> Batch<'_, T> {
             self.end.events.tell(notice);
         }
         self.engine.notify_completions();
+        self.engine.answer();
         self.busy
     }
 }

@@ -44,6 +44,10 @@ impl Engine {
             if sent > 0 {
                 return sent;
             }
+            // What goes without frames takes time, too. The others are first in the next turn.
+            if self.looped.is_spent() {
+                return 0;
+            }
         }
         0
     }

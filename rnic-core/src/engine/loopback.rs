@@ -10,9 +10,6 @@ use crate::wire::packet::Checksums;
 /// Octets of a segment that goes directly: half of what a first-level cache has.
 const SEGMENT: usize = 16 << 10;
 
-/// Octets of such segments in a turn, or a segment more: others are to have theirs.
-const OF_A_TURN: usize = 1 << 18;
-
 impl Engine {
     /// Returns whether the remote end of a connection is a listener of this device. One of any
     /// address has all of this host's, of which only the connection's own is known here.
@@ -27,7 +24,7 @@ impl Engine {
     }
 
     /// Hands what a connection has to send to its other end, if that is one of this engine, as far
-    /// as it needs no frames. Returns whether that was enough for a turn.
+    /// as it needs no frames. Returns whether that was enough for the turn of the engine.
     #[cold]
     pub(super) fn send_directly(&mut self, index: usize, now: Instant, guard: &Guard<'_>) -> bool {
         let there = self.connections[index].key().reversed();
@@ -36,8 +33,8 @@ impl Engine {
             return false;
         };
         let mut room = self.looped.take_room(SEGMENT);
-        let (mut sent, mut any) = (0, false);
-        while sent < OF_A_TURN
+        let mut any = false;
+        while !self.looped.is_spent()
             && self.connections[index].sends_directly()
             && self.connections[other].receives_directly()
         {
@@ -45,20 +42,21 @@ impl Engine {
             let Some(len) = connection.build_directly(&mut room, &mut context) else {
                 break;
             };
+            let received = connection.received();
             let (peer, mut context) = self.lend(other, now, guard);
-            let was_taken = peer.receive_directly(&room[..len], &mut context);
+            let was_taken = peer.receive_directly(&room[..len], received, &mut context);
             let (connection, mut context) = self.lend(index, now, guard);
             connection.sent_directly(was_taken, &mut context);
-            (sent, any) = (sent + len, true);
+            self.looped.count_direct(len);
+            any = true;
         }
         self.looped.put_room(room);
         if any {
-            self.looped.set_goes_on(true);
             self.with_connection(other, now, guard, |peer, context| {
                 peer.settle_directly(context);
             });
         }
-        sent >= OF_A_TURN
+        self.looped.is_spent()
     }
 
     /// Returns whether frames wait to be received again, or more may go without frames.
@@ -84,7 +82,7 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) {
-        self.looped.set_goes_on(false);
+        self.looped.begin_turn();
         for _ in 0..self.looped.len() {
             let Some(mut parcel) = self.looped.pop() else {
                 return;

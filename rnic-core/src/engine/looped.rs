@@ -10,6 +10,12 @@ use crate::memory::parcel::Parcel;
 /// a device whose ring is full.
 const PARCELS: usize = 8;
 
+/// Octets of segments that need no frame in a turn, or a segment more: others are to have theirs.
+const OF_A_TURN: usize = 1 << 18;
+
+/// A segment takes as long as so many octets, beside its own.
+const OF_EACH: usize = 1 << 10;
+
 /// Frames that wait to be received again.
 #[derive(Default)]
 pub(super) struct Looped {
@@ -18,20 +24,30 @@ pub(super) struct Looped {
     empty: Vec<Parcel>,
     /// Room for a segment that needs no frame.
     room: Box<[u8]>,
-    /// Segments were sent without frames: others may follow.
-    goes_on: bool,
+    /// Octets that went without frames in this turn, of all connections: others may follow.
+    direct: usize,
 }
 
 impl Looped {
     /// Returns whether the next turn has nothing to do with them.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && !self.goes_on
+        self.waiting.is_empty() && self.direct == 0
     }
 
-    /// Sets whether the next turn has more segments to send without frames.
-    pub(super) fn set_goes_on(&mut self, goes_on: bool) {
-        self.goes_on = goes_on;
+    /// Begins a turn.
+    pub(super) fn begin_turn(&mut self) {
+        self.direct = 0;
+    }
+
+    /// Counts a segment that goes without a frame.
+    pub(super) fn count_direct(&mut self, octets: usize) {
+        self.direct += octets + OF_EACH;
+    }
+
+    /// Returns whether enough went without frames for a turn.
+    pub(super) fn is_spent(&self) -> bool {
+        self.direct >= OF_A_TURN
     }
 
     /// Returns how many parcels wait.

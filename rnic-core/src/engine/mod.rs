@@ -43,6 +43,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crossbeam_channel::Sender;
+
 use crate::connection::{
     AddressPair, Connection, Context, EndReason, Event, FlowKey, LocalEnd, NextHop, Notice, Stage,
     Transport, Wants,
@@ -190,6 +192,8 @@ pub struct Engine<T: Transport = Tcp> {
     /// The VLANs of local addresses whose frames arrive without their tag.
     untagged: BTreeMap<IpAddr, u16>,
     events: VecDeque<Event>,
+    /// Who is to be answered at the end of the turn.
+    answers: Vec<Sender<()>>,
     /// The device is gone for good.
     device_gone: bool,
     /// Frames of connections that are over, to be released.
@@ -282,6 +286,7 @@ impl<T: Transport> Engine<T> {
             next_hops: NextHops::default(),
             untagged: BTreeMap::new(),
             events: VecDeque::new(),
+            answers: Vec::new(),
             device_gone: false,
             returned: Vec::new(),
             spilled: SpilledOctets::default(),
@@ -481,6 +486,15 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub fn notify_completions(&mut self) {
         self.cqs.notify_all();
+    }
+
+    /// Answers the [commands](Command) that are answered at the end of a turn.
+    #[inline]
+    pub(super) fn answer(&mut self) {
+        for reply in self.answers.drain(..) {
+            // The host may have given up waiting.
+            let _ = reply.send(());
+        }
     }
 
     /// Returns whether the engine has requests about next hops.

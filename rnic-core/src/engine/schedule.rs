@@ -103,6 +103,18 @@ impl Schedule {
         }
     }
 
+    /// Gives a connection the next turn to send.
+    pub(super) fn put_first<T: Transport>(
+        &mut self,
+        index: usize,
+        connections: &mut Connections<T>,
+    ) {
+        if std::mem::replace(&mut connections[index].scheduled.ready, true) {
+            self.ready.retain(|ready| *ready != index);
+        }
+        self.ready.push_front(index);
+    }
+
     /// Removes and returns the next connection that may have something to send.
     #[inline]
     pub(super) fn take_ready<T: Transport>(

@@ -193,6 +193,16 @@ fn what_was_posted_before_the_end_arrives() {
 
 #[test]
 #[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn what_was_posted_before_the_end_arrives_where_others_send_much() {
+    play(
+        "partmany",
+        "last-words-of-many-server",
+        "last-words-of-many",
+    );
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
 fn a_queue_pair_of_uc_does_not_wait_for_ever() {
     play("uc", pair::IDLE, "unreliable");
 }

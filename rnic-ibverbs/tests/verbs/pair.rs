@@ -67,6 +67,8 @@ pub(crate) fn play(role: &str) {
             "refusals" => itself::refusals(),
             "last-words-server" => parting::last_words(true),
             "last-words" => parting::last_words(false),
+            "last-words-of-many-server" => parting::last_words_of_many(true),
+            "last-words-of-many" => parting::last_words_of_many(false),
             "unreliable" => unreliable::unreliable(),
             "own-peer" => own_peer::own_peer(),
             "shared-datagrams" => shared_datagrams::shared_datagrams(),

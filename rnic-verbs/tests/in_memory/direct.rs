@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use rnic_verbs::{
-    ConnectionOptions, Device, EndReason, RemoteAddress, SendRequest, Stag, TerminateControl,
-    WcOpcode, WcStatus,
+    Completion, ConnectionOptions, Device, EndReason, RemoteAddress, SendRequest, Stag,
+    TerminateControl, WcOpcode, WcStatus,
 };
 
 use crate::fixture::{SOON, Side, Threads, devices, register, settle};
@@ -341,4 +341,81 @@ fn post_receives(sides: &mut [Side; 2], sends: &[usize; 2], receives: &mut [usiz
         }
         receives[one] = sends[1 - one];
     }
+}
+
+/// The first message of a connection goes in a frame, and its answer may go directly.
+#[test]
+fn an_answer_is_told_behind_the_request_that_it_answers() {
+    for options in [plain(), rc()] {
+        let rig = Rig::new(inline, V4);
+        let pairs = [rig.connected(&options), over_the_wire(&options)];
+        for (mut near, mut far) in pairs {
+            far.qp.post_recv(1, &[far.mr.sge(0, 8)]).unwrap();
+            near.qp.post_recv(2, &[near.mr.sge(0, 8)]).unwrap();
+            let request = SendRequest::send().inline(b"ask").wr_id(3);
+            near.qp.post_send(&request).unwrap();
+            assert_eq!(far.done().wr_id(), 1);
+            let answer = SendRequest::send().inline(b"answer").wr_id(4);
+            far.qp.post_send(&answer).unwrap();
+            assert_eq!([near.done().wr_id(), near.done().wr_id()], [3, 2]);
+            assert_eq!(far.done().wr_id(), 4);
+        }
+    }
+}
+
+/// However many connections have something to send, a turn is short: others are to have theirs.
+#[test]
+fn a_turn_is_as_short_for_many_connections() {
+    const MANY: usize = 40;
+    let rig = Rig::new(inline, V4);
+    let mut pairs: Vec<_> = (0..MANY).map(|_| rig.connected(&plain())).collect();
+    for (near, far) in &mut pairs {
+        let write = SendRequest::write(far.mr.remote(0)).inline(b"first");
+        near.qp.post_send(&write).unwrap();
+        near.done();
+    }
+    settle(&[&rig.device]);
+    let placed = || {
+        let snapshot = rig.device.snapshot(SOON).unwrap().unwrap();
+        snapshot.rdma.octets_placed
+    };
+    let before = placed();
+    for (near, far) in &mut pairs {
+        let piece = [near.mr.sge(0, 1 << 20)];
+        let write = SendRequest::write(far.mr.remote(0)).memory(&piece);
+        near.qp.post_send(&write).unwrap();
+    }
+    rig.device.drive();
+    // The look at it takes turns, too.
+    let octets = placed() - before;
+    assert!((1..=1 << 20).contains(&octets), "{octets}");
+    for (near, _) in &mut pairs {
+        near.done();
+    }
+}
+
+/// One connection that always has something to send does not keep others from sending.
+#[test]
+fn connections_take_turns() {
+    const MANY: usize = 5;
+    let rig = Rig::new(inline, V4);
+    let mut pairs: Vec<_> = (0..MANY).map(|_| rig.connected(&rc())).collect();
+    for (near, far) in &mut pairs {
+        exchange(near, far);
+    }
+    settle(&[&rig.device]);
+    for (turn, (near, far)) in pairs.iter_mut().enumerate() {
+        let piece = [near.mr.sge(0, 1 << 20)];
+        let write = SendRequest::write(far.mr.remote(0)).memory(&piece);
+        for _ in 0..if turn == MANY - 1 { 1 } else { 30 } {
+            near.qp.post_send(&write).unwrap();
+        }
+    }
+    let (last, others) = pairs.split_last_mut().unwrap();
+    last.0.done();
+    let mut done = 0;
+    for (near, _) in others {
+        done += near.cq.take(&mut [Completion::default(); 64]);
+    }
+    assert!(done < 4 * (MANY - 1), "{done} others are done");
 }

@@ -65,7 +65,7 @@ impl Rig {
     }
 
     /// Connects two queue pairs of the device.
-    fn join(&self, near: &mut Side, far: &mut Side, options: &ConnectionOptions) {
+    pub(crate) fn join(&self, near: &mut Side, far: &mut Side, options: &ConnectionOptions) {
         near.qp.connect(self.at(), None, options.clone()).unwrap();
         let request = self.listener.next_request(SOON).unwrap().unwrap();
         assert_eq!(request.local(), self.at());

@@ -16,5 +16,6 @@ mod shared;
 mod standby;
 mod statuses;
 mod stopping;
+mod violent;
 mod windows;
 mod workers;
