@@ -22,6 +22,22 @@ use super::listener::Listener;
 use super::queue_pairs::EndLocation;
 
 impl<T: Carrier> Engine<T> {
+    /// Answers the commands that are answered at the end of a turn.
+    #[inline]
+    pub(super) fn answer(&mut self) {
+        if !self.answers.is_empty() {
+            self.answer_all();
+        }
+    }
+
+    #[cold]
+    fn answer_all(&mut self) {
+        for reply in self.answers.drain(..) {
+            // The host may have given up waiting.
+            let _ = reply.send(());
+        }
+    }
+
     /// Carries out a command of the host.
     pub fn handle_command(&mut self, now: Instant, guard: &Guard<'_>, command: Command) {
         match command {

@@ -488,15 +488,6 @@ impl<T: Transport> Engine<T> {
         self.cqs.notify_all();
     }
 
-    /// Answers the [commands](Command) that are answered at the end of a turn.
-    #[inline]
-    pub(super) fn answer(&mut self) {
-        for reply in self.answers.drain(..) {
-            // The host may have given up waiting.
-            let _ = reply.send(());
-        }
-    }
-
     /// Returns whether the engine has requests about next hops.
     #[inline]
     pub(super) fn asks_for_next_hop(&self) -> bool {

@@ -93,11 +93,18 @@ pub(crate) fn forget(adapter: &Adapter, number: u32) {
     }
 }
 
+/// Requests that are handled before what is due: a flood of them keeps nobody away.
+const REQUESTS_AT_ONCE: usize = 64;
+
 /// Handles requests, and what is due: a handler of the dispatcher.
 fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
     let listeners = Listeners::known(adapter)?;
-    while let Some(request) = listeners.next_request(adapter) {
+    let mut taken = 0;
+    while taken < REQUESTS_AT_ONCE
+        && let Some(request) = listeners.next_request(adapter)
+    {
         ask(adapter, &listeners, request);
+        taken += 1;
     }
     let now = Instant::now();
     for number in listeners.waiting.due(now) {
@@ -105,7 +112,10 @@ fn dispatch(adapter: &'static Adapter) -> Option<Instant> {
             meeting::go_on(qp, settings, &listeners.waiting, now);
         });
     }
-    listeners.waiting.next_due()
+    match taken {
+        REQUESTS_AT_ONCE => Some(now),
+        _ => listeners.waiting.next_due(),
+    }
 }
 
 /// Calls `what` with the queue pair that has a number, and its settings.
