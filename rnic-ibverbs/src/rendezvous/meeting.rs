@@ -179,8 +179,11 @@ fn answer(settings: &Settings, hello: &Hello, from: IpAddr) -> Answer {
         return Answer::Reject(Refusal::OtherPeer);
     }
     match meeting.stage {
-        // The other end is this one's own, which has begun to connect.
-        Stage::Meeting if meeting.mirror.is_some() => Answer::Accept,
+        // The other end is this one's own, which has begun to connect, with its own PSN.
+        Stage::Meeting if meeting.mirror.is_some() => match hello.rq_psn == settings.attr.rq_psn {
+            true => Answer::Accept,
+            false => Answer::Reject(Refusal::Psn),
+        },
         Stage::Apart if !fits(settings, hello) => Answer::Reject(Refusal::Psn),
         Stage::Apart => Answer::Accept,
         // The peer has begun anew: its former attempt has failed, or will.
