@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use rnic_core::testing::deep;
 use rnic_verbs::{
     Completion, ConnectionOptions, Mr, QpCaps, SendRequest, Srq, SrqCaps, WcOpcode, WcStatus,
 };
@@ -309,12 +310,12 @@ fn check(ends: &mut [End; 2], one: usize, is_over: bool, seed: u64) {
 
 #[test]
 fn without_an_end_everything_is_carried_out() {
-    let over = (0..40).filter(|seed| play(*seed, false)).count();
+    let over = (0..deep(40)).filter(|seed| play(*seed, false)).count();
     assert_eq!(over, 0);
 }
 
 #[test]
 fn whatever_ends_a_connection_each_request_is_told_once() {
-    let over = (0..80).filter(|seed| play(*seed, true)).count();
+    let over = (0..deep(80)).filter(|seed| play(*seed, true)).count();
     assert!(over > 0);
 }
