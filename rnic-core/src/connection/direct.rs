@@ -1,6 +1,6 @@
 //! Direct segments: where both ends of a connection are one engine's, segments of DDP go from the
-//! one to the other without MPA, TCP and frames, if nothing is on its way in front of them. All
-//! above is as ever: the checks, the errors, the completions and the rules of RC.
+//! one to the other without MPA, TCP and frames, if nothing is on its way in front of them. DDP and
+//! RDMAP treat them like all others: with the same checks, errors, completions and rules of RC.
 
 use crate::ddp::Ulp;
 use crate::tcp::State;
