@@ -1,5 +1,6 @@
 """rnic over the kernel's SCTP (RFC 5043): this host's kernel may have none, the guest's has."""
 
+import contextlib
 import re
 
 from nic import EAST, WEST
@@ -7,6 +8,8 @@ from nic_cases import CTL, case, expect, tcpdump
 from own_tests import of_crate
 
 CAPTURE = "/tmp/sctp.pcap"
+# Kinds of chunk (RFC 9260 section 3.2).
+ABORT, COOKIE_ACK = 6, 11
 FIELDS = "-e sctp.parameter_type -e sctp.adaptation_layer_indication -e sctp.data_payload_proto_id -e sctp.data_sid " \
     "-e sctp.data_u_bit"
 
@@ -129,6 +132,34 @@ def _(nics):
         perf(nics, "read-bw", "-s 20000 -n 20 -t 4 --verify")
     finally:
         nics.both("tc qdisc del dev {nic} root")
+
+
+@contextlib.contextmanager
+def dropping(nics, side, chunk):
+    """Has a side's kernel lose each packet that begins with this chunk. Yields what counts them."""
+    rules = f"table ip lost {{ chain out {{ type filter hook output priority 0; ip protocol 132 @th,96,8 {chunk} counter drop; }}; }}"
+    nics.bed.run(side, f"nft '{rules}'").checked()
+    try:
+        yield lambda: int(re.search(r"packets (\d+)", nics.bed.run(side, "nft list table ip lost").checked())[1])
+    finally:
+        nics.bed.run(side, "nft delete table ip lost").checked()
+
+
+@case("a COOKIE ACK that is lost costs no association of SCTP", kinds=("virtio",))
+def _(nics):
+    # The second time the server does not learn that the client has given up its first try.
+    for aborts_are_lost in (False, True):
+        with contextlib.ExitStack() as undone:
+            lost_aborts = undone.enter_context(dropping(nics, "east", ABORT)) if aborts_are_lost else None
+            serving = nics.serve("rping -s", f"--sctp -a {WEST}")
+            with dropping(nics, "west", COOKIE_ACK) as lost_acks:
+                pinging = nics.bed.spawn("east", f"exec {nics.ctl} rping -c --sctp -a {WEST} -C 5 -V -S 3000", 60)
+                nics.wait(lambda: lost_acks() or not pinging.running(), "a COOKIE ACK is lost")
+            pinged = pinging.wait()
+            served = serving.wait() if pinged.code == 0 else nics.end(serving)
+            expect(pinged.code == 0 and served.code == 0, f"rping ends with {pinged.code} and {served.code}:",
+                   pinged.output, served.output)
+            expect(not aborts_are_lost or lost_aborts(), "nothing was given up")
 
 
 @case("own tests over SCTP: a loss on one queue pair holds no other", kinds=("virtio",))

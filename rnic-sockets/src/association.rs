@@ -100,8 +100,9 @@ impl KernelAssociation {
                 self.is_lost = true;
                 Ok(Arrived::Other)
             }
-            // What was outstanding is gone.
-            Notification::Restarted => Err(TcpFailure::Reset),
+            Notification::Restarted { outbound, inbound } => {
+                Ok(Arrived::Restarted { outbound, inbound })
+            }
             Notification::Closed => Ok(Arrived::Closed),
             Notification::Other => Ok(Arrived::Other),
         }

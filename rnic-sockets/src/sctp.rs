@@ -204,8 +204,8 @@ pub(crate) enum Notification {
     Indication(u32),
     /// The association has failed. The socket's error says how.
     Lost,
-    /// It was set up anew by a peer that has lost it.
-    Restarted,
+    /// It was set up anew by a peer that has lost it, with so many streams.
+    Restarted { outbound: u16, inbound: u16 },
     /// The peer shuts it down.
     Closed,
     /// Something else.
@@ -238,7 +238,10 @@ impl Notification {
                 inbound: change.inbound,
             },
             COMM_LOST | CANT_STR_ASSOC => Self::Lost,
-            RESTART => Self::Restarted,
+            RESTART => Self::Restarted {
+                outbound: change.outbound,
+                inbound: change.inbound,
+            },
             SHUTDOWN_COMP => Self::Closed,
             _ => Self::Other,
         }

@@ -82,6 +82,13 @@ pub enum Arrived {
         /// The peer's.
         inbound: u16,
     },
+    /// The peer has set it up anew, with so many streams: what was outstanding is gone.
+    Restarted {
+        /// Ours.
+        outbound: u16,
+        /// The peer's.
+        inbound: u16,
+    },
     /// The peer's adaptation indication. It comes right behind [`Up`](Self::Up), or never.
     Indication(u32),
     /// Something that concerns nobody here.
@@ -142,6 +149,10 @@ pub trait Associations: Send + 'static {
     fn poll(&mut self, ready: &mut Vec<Ready>);
 }
 
+/// How long an association may take to come up at first. Each try has twice the time of the one
+/// before, so that far peers answer in time at last.
+pub(crate) const FIRST_TRY: Duration = Duration::from_secs(1);
+
 /// Where a session has its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
@@ -173,6 +184,9 @@ pub(crate) struct Association<S> {
     /// Keeps the port of one that is ours.
     pub(crate) reservation: Option<PortReservation>,
     pub(crate) standing: Standing,
+    /// When its set-up began last, and the traffic class of that.
+    pub(crate) set_up_at: Instant,
+    pub(crate) traffic_class: u8,
     /// Whether other queue pairs may have sessions on it.
     pub(crate) is_shared: bool,
     pub(crate) streams: StreamIds,
@@ -221,6 +235,8 @@ impl<S: AssociationSocket> Association<S> {
             listener,
             reservation,
             standing: Standing::Opening,
+            set_up_at: Instant::ZERO,
+            traffic_class: 0,
             is_shared: true,
             streams: StreamIds::default(),
             waiting: Vec::new(),
@@ -285,8 +301,13 @@ impl<S: AssociationSocket> Association<S> {
             None => self.patience.remove(&connection),
         };
         if before != user_timeout {
-            self.socket.outlast(self.patience.values().copied().max());
+            self.outlast_all();
         }
+    }
+
+    /// Has the kernel know how long the most patient of its connections waits.
+    pub(crate) fn outlast_all(&mut self) {
+        self.socket.outlast(self.patience.values().copied().max());
     }
 
     /// Removes a connection from it. `is_free`: nothing of its session is outstanding.

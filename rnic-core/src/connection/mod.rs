@@ -45,7 +45,7 @@ use crate::wire::hello::{Hello, Receipts};
 pub use self::association::{
     Arrived, Associated, AssociationSocket, Associations, LONGEST_CHUNK, OutgoingChunk, PathFacts,
 };
-pub(crate) use self::association::{Association, Standing};
+pub(crate) use self::association::{Association, FIRST_TRY, Standing};
 pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
 pub use self::facts::{ConnectionFacts, MpaFacts};

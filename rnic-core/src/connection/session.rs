@@ -8,6 +8,7 @@
 mod liveness;
 mod receiving;
 mod sending;
+mod set_up;
 mod startup_form;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::time::Instant;
 use crate::wire::mpa::StartupFrame;
 use crate::wire::session::{Function, SessionControl};
 
+use self::set_up::SetUp;
 use self::startup_form::message_of;
 use super::association::{Associated, Associations, LEAST_CHUNK, Seat};
 use super::startup::set_tcp_options;
@@ -71,6 +73,7 @@ pub struct SctpSession<L> {
     /// Its stream, once the association is up.
     stream: Option<u16>,
     seat: Seat,
+    set_up: SetUp,
     session: Session,
     arrivals: Arrivals<Early>,
     /// Octets that the chunks ahead of order take.
@@ -117,6 +120,7 @@ impl<L> SctpSession<L> {
                 connection: usize::MAX,
                 serial: u64::MAX,
             },
+            set_up: SetUp::new(now),
             session: Session::new(role),
             arrivals: Arrivals::default(),
             kept: 0,
@@ -261,6 +265,11 @@ impl<L: Associations> Connection<SctpSession<L>> {
     /// Gives it its place among those that wait for the association.
     pub(crate) fn wait_as(&mut self, connection: usize) {
         self.tcp.seat.connection = connection;
+    }
+
+    /// Returns whether its association takes too long to come up: once for each try.
+    pub(crate) fn take_overdue(&mut self) -> bool {
+        self.tcp.set_up.take_overdue() && self.tcp.state == State::SynSent
     }
 
     /// Returns its stream, and the serial number of its session.
@@ -421,15 +430,21 @@ impl<L: Associations> Transport for SctpSession<L> {
     }
 
     fn timeout_but_next_turn(&self) -> Option<Instant> {
-        self.liveness_timeout()
+        match self.state {
+            State::SynSent => Some(self.set_up.overdue_at()),
+            _ => self.liveness_timeout(),
+        }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        if self.state == State::SynSent {
+            self.set_up.handle_timeout(now);
+        }
         self.handle_liveness(now);
     }
 
     fn times_out_after(&self, at: Option<Instant>) -> bool {
-        let own = self.liveness_timeout();
+        let own = self.timeout_but_next_turn();
         Instant::earliest([own, at]) == at
     }
 

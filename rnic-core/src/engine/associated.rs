@@ -3,6 +3,7 @@
 mod acknowledgments;
 mod receiving;
 mod sending;
+mod set_up;
 
 use std::time::Duration;
 
@@ -128,7 +129,7 @@ impl<L: Associations> SessionEngine<L> {
         }
         let end = self.qps.take_idle(number).ok_or(EndReason::QpNotIdle)?;
         let options = self.permitted(options);
-        let association = match self.association_for(&key, &options, &reservation) {
+        let association = match self.association_for(now, &key, &options, &reservation) {
             Ok(association) => association,
             Err(reason) => {
                 self.qps.put(end);
@@ -164,6 +165,7 @@ impl<L: Associations> SessionEngine<L> {
     /// Returns the association for a session with a peer: one of ours that is there, or a new one.
     fn association_for(
         &mut self,
+        now: Instant,
         key: &FlowKey,
         options: &ConnectionOptions,
         reservation: &PortReservation,
@@ -181,6 +183,7 @@ impl<L: Associations> SessionEngine<L> {
         let reservation = Some(reservation.clone());
         let mut new = Association::new(socket, key.local, key.remote, None, reservation);
         new.is_shared = !options.own_association;
+        (new.set_up_at, new.traffic_class) = (now, class);
         let index = below.associations.insert(Box::new(new));
         if let Err(reason) = below
             .sockets

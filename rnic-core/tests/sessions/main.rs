@@ -6,6 +6,7 @@ mod common;
 
 mod liveness;
 mod peer;
+mod set_up;
 mod traffic;
 
 use std::time::Duration;

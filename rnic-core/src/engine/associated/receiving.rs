@@ -67,7 +67,10 @@ impl<L: Associations> SessionEngine<L> {
                 association.is_readable = false;
             }
             any |= arrived != Ok(Arrived::Nothing);
-            let is_known = matches!(arrived, Ok(Arrived::Up { .. } | Arrived::Indication(_)));
+            let is_known = matches!(
+                arrived,
+                Ok(Arrived::Up { .. } | Arrived::Restarted { .. } | Arrived::Indication(_))
+            );
             // The indication would have come first.
             let lacks_it = association.standing == Standing::Unverified && !is_known;
             if lacks_it && !association.verify(None) {
@@ -84,6 +87,14 @@ impl<L: Associations> SessionEngine<L> {
                 Ok(Arrived::Up { outbound, inbound }) => {
                     association.standing = Standing::Unverified;
                     association.streams = StreamIds::new(outbound, inbound);
+                }
+                // A peer that did not hear that it is up.
+                Ok(Arrived::Restarted { outbound, inbound }) if association.used.is_empty() => {
+                    association.streams = StreamIds::new(outbound, inbound);
+                }
+                Ok(Arrived::Restarted { .. }) => {
+                    self.lose(number, None, TcpFailure::Reset, now, guard);
+                    break;
                 }
                 Ok(Arrived::Indication(indication)) => {
                     if !association.verify(Some(indication)) {

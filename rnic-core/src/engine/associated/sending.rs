@@ -19,6 +19,7 @@ impl<L: Associations> SessionEngine<L> {
             };
             let before = self.connections[index].stage();
             let number = self.connections[index].association();
+            let is_overdue = self.connections[index].take_overdue();
             let more = match self.send_for(index, now, guard) {
                 Some((sent, has_room)) => {
                     any |= sent > 0;
@@ -33,6 +34,9 @@ impl<L: Associations> SessionEngine<L> {
                 ..self.connections[index].wants(now, false)
             };
             self.schedule(index, wants);
+            if is_overdue {
+                self.set_up_again(number, now, guard);
+            }
         }
         any
     }

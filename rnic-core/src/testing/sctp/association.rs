@@ -50,6 +50,12 @@ impl VirtualAssociations {
         lock(&self.0).held_stream = stream;
     }
 
+    /// Has so many associations come up next without their peers learning of it, as if the COOKIE
+    /// ACK of Linux were lost.
+    pub fn leave_unheard(&self, associations: usize) {
+        lock(&self.0).unheard = associations;
+    }
+
     /// Returns how often peers were probed.
     pub fn probes(&self) -> usize {
         lock(&self.0).probes
@@ -134,6 +140,10 @@ impl AssociationSocket for VirtualAssociation {
             };
             Ok(match arrival {
                 Arrival::Up(streams) => Arrived::Up {
+                    outbound: streams,
+                    inbound: streams,
+                },
+                Arrival::Restarted(streams) => Arrived::Restarted {
                     outbound: streams,
                     inbound: streams,
                 },

@@ -2,13 +2,23 @@
 
 use crate::wire::crc::crc;
 
+/// What one side says of an association that is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SetUp {
+    /// The adaptation indication.
+    pub(super) indication: Option<u32>,
+    pub(super) streams: u16,
+    /// Tells apart what the one that asks has begun.
+    pub(super) tag: u32,
+}
+
 /// What a frame is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// An association is asked for, with an adaptation indication and so many streams.
-    Init(Option<u32>, u16),
+    /// An association is asked for.
+    Init(SetUp),
     /// It is there.
-    InitAck(Option<u32>, u16),
+    InitAck(SetUp),
     /// A chunk.
     Data {
         tsn: u32,
@@ -49,11 +59,12 @@ impl Frame {
         octets.extend(self.destination.to_be_bytes());
         let word = |value: &Option<u32>| value.map_or(u64::MAX, u64::from).to_be_bytes();
         match &self.message {
-            Message::Init(indication, streams) | Message::InitAck(indication, streams) => {
+            Message::Init(set_up) | Message::InitAck(set_up) => {
                 let is_init = matches!(self.message, Message::Init(..));
                 octets.push(if is_init { 1 } else { 2 });
-                octets.extend(word(indication));
-                octets.extend(streams.to_be_bytes());
+                octets.extend(word(&set_up.indication));
+                octets.extend(set_up.streams.to_be_bytes());
+                octets.extend(set_up.tag.to_be_bytes());
             }
             Message::Data {
                 tsn,
@@ -99,10 +110,15 @@ impl Frame {
             1 | 2 => {
                 let (indication, rest) = rest.split_first_chunk::<8>()?;
                 let indication = u32::try_from(u64::from_be_bytes(*indication)).ok();
-                let streams = u16::from_be_bytes(*rest.first_chunk::<2>()?);
+                let (streams, rest) = rest.split_first_chunk::<2>()?;
+                let set_up = SetUp {
+                    indication,
+                    streams: u16::from_be_bytes(*streams),
+                    tag: u32::from_be_bytes(*rest.first_chunk::<4>()?),
+                };
                 match kind {
-                    1 => Message::Init(indication, streams),
-                    _ => Message::InitAck(indication, streams),
+                    1 => Message::Init(set_up),
+                    _ => Message::InitAck(set_up),
                 }
             }
             3 => {

@@ -13,7 +13,7 @@ use crate::tcp::TcpFailure;
 use crate::time::Instant;
 use crate::wire::session::INDICATION;
 
-use super::frame::{Frame, Message};
+use super::frame::{Frame, Message, SetUp};
 
 /// When what was not answered is sent again, and how often at least until the association fails.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -38,6 +38,7 @@ pub(in crate::testing) fn reserve(local: SocketAddr, counted: PortReservation) -
 #[derive(Debug)]
 pub(super) enum Arrival {
     Up(u16),
+    Restarted(u16),
     Indication(u32),
     Chunk(u16, u32, Vec<u8>),
     Closed,
@@ -64,6 +65,10 @@ pub(super) struct VirtualState {
     local: SocketAddr,
     remote: SocketAddr,
     standing: Standing,
+    /// Of the set-up that it is of.
+    tag: u32,
+    /// The peer is never answered that it is up.
+    is_unheard: bool,
     has_owner: bool,
     pub(super) watched: Option<usize>,
     pub(super) arrived: VecDeque<Arrival>,
@@ -109,6 +114,15 @@ impl VirtualState {
         }
     }
 
+    /// Is set up anew by its peer.
+    fn restart(&mut self, streams: u16) {
+        self.arrived.push_back(Arrival::Restarted(streams));
+        self.chunks.clear();
+        self.ahead.clear();
+        (self.next_tsn, self.acked, self.expected) = (0, 0, 0);
+        self.is_unheard = false;
+    }
+
     fn take_data(&mut self, tsn: u32, arrival: Arrival) {
         self.owes_sack = true;
         if tsn < self.expected || !self.ahead.insert(tsn) {
@@ -146,6 +160,9 @@ pub(in crate::testing) struct SctpKernel {
     pub(super) max_chunk: usize,
     pub(super) held_stream: Option<u16>,
     pub(super) probes: usize,
+    /// So many associations come up next without their peers learning of it.
+    pub(super) unheard: usize,
+    next_tag: u32,
     pub(super) associations: Slab<VirtualState>,
     listeners: BTreeMap<Option<ListenerId>, Listening>,
     outgoing: Vec<Frame>,
@@ -170,17 +187,27 @@ impl SctpKernel {
             max_chunk: 1432,
             held_stream: None,
             probes: 0,
+            unheard: 0,
+            next_tag: 0,
             associations: Slab::new(),
             listeners: BTreeMap::new(),
             outgoing: Vec::new(),
         }))
     }
 
-    fn add(&mut self, local: SocketAddr, remote: SocketAddr, control: Option<Message>) -> usize {
+    fn add(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        tag: u32,
+        control: Option<Message>,
+    ) -> usize {
         self.associations.insert(VirtualState {
             local,
             remote,
             standing: Standing::Opening,
+            tag,
+            is_unheard: false,
             has_owner: true,
             watched: None,
             arrived: VecDeque::new(),
@@ -204,8 +231,17 @@ impl SctpKernel {
     }
 
     pub(super) fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> usize {
-        let init = Message::Init(self.indication, self.streams);
-        self.add(local, remote, Some(init))
+        self.next_tag += 1;
+        let init = self.set_up(self.next_tag);
+        self.add(local, remote, init.tag, Some(Message::Init(init)))
+    }
+
+    fn set_up(&self, tag: u32) -> SetUp {
+        SetUp {
+            indication: self.indication,
+            streams: self.streams,
+            tag,
+        }
     }
 
     pub(super) fn listen(&mut self, listener: Option<ListenerId>, local: SocketAddr) {
@@ -346,8 +382,8 @@ impl SctpKernel {
             one.local.port() == local && one.remote.port() == remote && !one.is_over()
         });
         let known = known.map(|(number, _)| number);
-        if let Message::Init(indication, streams) = frame.message {
-            return self.handle_init(known, local, remote, indication, streams);
+        if let Message::Init(set_up) = frame.message {
+            return self.handle_init(known, local, remote, set_up);
         }
         let Some(number) = known else {
             let answer = match frame.message {
@@ -365,8 +401,8 @@ impl SctpKernel {
         let association = &mut self.associations[number];
         association.heard += 1;
         match frame.message {
-            Message::InitAck(indication, offered) => {
-                association.come_up(indication, streams.min(offered));
+            Message::InitAck(peers) if peers.tag == association.tag => {
+                association.come_up(peers.indication, streams.min(peers.streams));
             }
             Message::Data {
                 tsn,
@@ -387,7 +423,7 @@ impl SctpKernel {
             }
             Message::Abort => association.fail(TcpFailure::Reset),
             Message::Heartbeat => self.send(number, Message::HeartbeatAck),
-            Message::HeartbeatAck | Message::Init(..) => {}
+            Message::HeartbeatAck | Message::Init(_) | Message::InitAck(_) => {}
         }
     }
 
@@ -405,14 +441,7 @@ impl SctpKernel {
         self.associations[number].tries = tries.max(TRIES);
     }
 
-    fn handle_init(
-        &mut self,
-        known: Option<usize>,
-        local: u16,
-        remote: u16,
-        indication: Option<u32>,
-        streams: u16,
-    ) {
+    fn handle_init(&mut self, known: Option<usize>, local: u16, remote: u16, peers: SetUp) {
         let listening = self
             .listeners
             .values()
@@ -431,9 +460,13 @@ impl SctpKernel {
                 IpAddr::V6(_) => 0,
             };
             let remote = SocketAddr::new(IpAddr::V4(peer.into()), remote);
-            let number = self.add(SocketAddr::new(self.address, local), remote, None);
-            let both = self.streams.min(streams);
-            self.associations[number].come_up(indication, both);
+            let local_address = SocketAddr::new(self.address, local);
+            let number = self.add(local_address, remote, peers.tag, None);
+            let both = self.streams.min(peers.streams);
+            let new = &mut self.associations[number];
+            new.come_up(peers.indication, both);
+            new.is_unheard = self.unheard > 0;
+            self.unheard = self.unheard.saturating_sub(1);
             let mut all = self.listeners.values_mut();
             if let Some(listening) = all.find(|one| one.local.port() == local) {
                 listening.queue.push_back(number);
@@ -441,8 +474,15 @@ impl SctpKernel {
             }
             number
         });
-        let answer = Message::InitAck(self.indication, self.streams);
-        self.send(number, answer);
+        let both = self.streams.min(peers.streams);
+        let association = &mut self.associations[number];
+        if std::mem::replace(&mut association.tag, peers.tag) != peers.tag {
+            association.restart(both);
+        }
+        if !association.is_unheard {
+            let answer = Message::InitAck(self.set_up(peers.tag));
+            self.send(number, answer);
+        }
     }
 
     /// Returns what there is to send.
