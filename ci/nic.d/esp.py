@@ -43,12 +43,13 @@ def keyed(algorithm):
 class Protection:
     """Policies for TCP between two addresses, and associations for each direction."""
 
-    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True, silent=False, peer="west", encap=""):
+    def __init__(self, nics, mode="transport", algorithm=GCM, ends=(EAST, WEST), esn=True, silent=False, peer="west", encap="",
+                 window=128):
         self.nics, self.mode, self.algorithm, self.ends, self.esn = nics, mode, algorithm, ends, esn
         self.sides = ("east", peer)
         self._spis = iter(range(0x1001, 0x10000))
         self.silent = silent
-        self.encap = encap
+        self.encap, self.window = encap, window
         self.states = []
 
     def __enter__(self):
@@ -88,7 +89,7 @@ class Protection:
             state = (source, to, next(self._spis))
             self.states.append(state)
             adding.append(f"""ip xfrm state add src {source} dst {to} proto esp spi {state[2]} reqid {REQUEST} \
-                mode {self.mode} replay-window 128 {esn} {keyed(self.algorithm)} {self.encap}""")
+                mode {self.mode} replay-window {self.window} {esn} {keyed(self.algorithm)} {self.encap}""")
         to_west, to_east = adding
         self.sending = to_west
         number = self._number("east")

@@ -3,6 +3,7 @@
 #![no_main]
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use ring::hmac::{HMAC_SHA256, Key, sign};
@@ -58,7 +59,7 @@ fn protection(mode: Mode, in_udp: bool) -> Protection {
         }),
     }]));
     let inbound = InboundSa::new(sa, &keys, Window::new(64, true, 0)).expect("the key fits");
-    protection.apply(Change::Inbound(Box::new(inbound)));
+    protection.apply(Change::Inbound(Arc::new(inbound)));
     protection
 }
 

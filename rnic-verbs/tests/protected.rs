@@ -9,11 +9,12 @@ use std::time::Duration;
 use common::{End, until};
 use rnic_core::esp::{Algorithm, Keys, Mode, Sa, SaId};
 use rnic_core::wire::encapsulation::UdpPorts;
-use rnic_verbs::{ConnectionOptions, Device, DeviceConfig, SendRequest};
+use rnic_verbs::{ConnectionOptions, Device, DeviceConfig, Driving, SendRequest};
 use rnic_xdp::testing::{Namespace, VethEnd, give_association, veth_pair};
 
 const IF_ID: u32 = 0x524e;
 const SIZE: usize = 100_000;
+const QUEUES: u32 = 3;
 const ADDRESSES: [&str; 2] = ["10.77.3.1", "10.77.3.2"];
 
 /// Two namespaces, of which each protects what goes to the other. `netdevs` are their devices.
@@ -25,7 +26,7 @@ fn hosts(netdevs: [&str; 2], mtu: u16, mode: Mode, ports: Option<UdpPorts>) -> [
         name: netdevs[host],
         addresses: &addresses[host],
     });
-    veth_pair(one, other, 1).unwrap();
+    veth_pair(one, other, QUEUES).unwrap();
     for (host, netdev) in hosts.iter().zip(netdevs) {
         host.ip(&format!("link set dev {netdev} mtu {mtu}"))
             .unwrap();
@@ -138,5 +139,74 @@ fn all_that_devices_send_each_other_is_protected() {
                 "{mtu}, {mode}, {ports:?}: some came in the clear"
             );
         }
+    }
+}
+
+/// A device that protects frames has a worker for each queue, and all of them have the associations.
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+#[cfg_attr(all(root, not(ipsec)), ignore = "needs a kernel with IPsec")]
+fn workers_share_associations() {
+    const PAIRS: usize = 6;
+    const ROUNDS: usize = 30;
+    let netdevs = ["nearworkers", "farworkers"];
+    let hosts = hosts(netdevs, 1500, Mode::Transport, None);
+    let devices = [0, 1].map(|host: usize| {
+        let mut config = DeviceConfig::new(netdevs[host]);
+        config.interface.ipsec_if_id = NonZeroU32::new(IF_ID);
+        config.interface.require_protection = true;
+        config.driving = Driving::Threads {
+            most: Some(QUEUES),
+            idle: Duration::ZERO,
+            pin: false,
+        };
+        hosts[host].run(|| Device::open_with(&config)).unwrap()
+    });
+    let [near, far] = [&hosts[0], &hosts[1]];
+    assert_eq!(devices[0].workers(), QUEUES as usize);
+    let mut ends: Vec<_> = (0..PAIRS)
+        .map(|pair| {
+            let [mut client, mut server] = [0, 1].map(|host: usize| End::new(&devices[host], SIZE));
+            let listen = format!("{}:{}", ADDRESSES[1], 4420 + pair);
+            let qps = (&mut client.qp, &mut server.qp);
+            let options = ConnectionOptions::default();
+            common::connect([near, far], &devices, qps, &listen, &options);
+            [client, server]
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        let octets = |pair: usize| (0..SIZE).map(move |at| (at * 7 + pair + round) as u8);
+        for (pair, [client, server]) in ends.iter_mut().enumerate() {
+            let (from, to) = if round % 2 == 0 {
+                (client, server)
+            } else {
+                (server, client)
+            };
+            from.mr.write(0, &octets(pair).collect::<Vec<_>>()).unwrap();
+            let there = [from.mr.sge(0, SIZE as u32)];
+            let request = SendRequest::write(to.mr.remote(0)).memory(&there);
+            from.qp.post_send(&request).unwrap();
+        }
+        for (pair, [client, server]) in ends.iter_mut().enumerate() {
+            let (from, to) = if round % 2 == 0 {
+                (client, server)
+            } else {
+                (server, client)
+            };
+            let done = until(&devices, "a completion", || from.cq.poll_one());
+            assert!(done.is_success(), "{done:?}");
+            let mut came = vec![0; SIZE];
+            to.mr.read(0, &mut came).unwrap();
+            assert!(came.iter().copied().eq(octets(pair)), "other octets arrive");
+        }
+    }
+    for device in &devices {
+        let soon = Duration::from_secs(10);
+        let engines = (0..device.workers()).map(|worker| device.snapshot_of(worker, soon));
+        let opened: Vec<_> = engines
+            .map(|one| one.unwrap().unwrap().engine.frames_opened)
+            .collect();
+        let busy = opened.iter().filter(|opened| **opened > 100).count();
+        assert!(busy > 1, "one worker opens all: {opened:?}");
     }
 }

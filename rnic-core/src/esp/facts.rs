@@ -93,8 +93,8 @@ impl KnownProtection {
             }
             Change::Outbound(association) => {
                 self.remove(association.sa.id);
-                self.outbound
-                    .push((association.sa.clone(), association.rank));
+                let rank = Rank::new(association.age);
+                self.outbound.push((association.sa.clone(), rank));
             }
             Change::Dying(id) => {
                 let mut known = self.outbound.iter_mut();
@@ -103,7 +103,6 @@ impl KnownProtection {
                 }
             }
             Change::Gone(id) => self.remove(*id),
-            Change::Numbers(..) => {}
         }
     }
 

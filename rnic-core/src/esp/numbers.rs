@@ -1,7 +1,15 @@
 //! The sequence numbers of an association. They are the nonces of most ciphers: one that comes
 //! twice gives the key away. So they are taken from blocks that nobody else has, and each once.
+//!
+//! Workers share them, so that what they send is in the peer's window, whoever sends it.
 
 use core::ops::Range;
+
+#[cfg(loom)]
+mod models;
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Numbers of a block.
 pub const BLOCK: u64 = 1 << 20;
@@ -12,64 +20,105 @@ const LATELY: u64 = 1 << 16;
 /// The numbers that an association may use.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    current: Range<u64>,
-    /// The block behind it.
-    next: Range<u64>,
-    /// Another block was asked for.
-    asked: bool,
-    /// The first number that was used, and the last one.
-    first: u64,
-    last: u64,
+    /// The next number, and the end of its block. The next one is written first, and read first:
+    /// whoever sees a new end sees a number of that block.
+    next: AtomicU64,
+    end: AtomicU64,
+    /// The first number that may be used.
+    first: AtomicU64,
+    /// A block was asked for, or waits.
+    provided: AtomicBool,
+    /// The block behind this one. Whoever needs another block takes the lock.
+    waiting: Mutex<Range<u64>>,
 }
 
 impl Numbers {
-    /// Takes over a block. It must be behind all that were taken over before: others are refused.
-    pub fn add(&mut self, block: Range<u64>) -> bool {
-        let taken = self.next.end.max(self.current.end).max(self.last + 1);
-        if block.start < taken || block.is_empty() || !self.next.is_empty() {
+    /// Takes over a block. It must be behind all that were taken over before: others are refused,
+    /// and another one may be asked for.
+    pub fn add(&self, block: Range<u64>) -> bool {
+        let mut waiting = self.waiting();
+        let taken = self.end.load(Ordering::Relaxed).max(1);
+        if !waiting.is_empty() {
             return false;
         }
-        self.next = block;
-        self.asked = false;
+        if block.start < taken || block.is_empty() {
+            self.provided.store(false, Ordering::Relaxed);
+            return false;
+        }
+        *waiting = block;
+        self.provided.store(true, Ordering::Relaxed);
         true
     }
 
     /// Takes the next number. Returns `None` while there is none: nothing may be sealed then.
-    pub fn take(&mut self) -> Option<u64> {
-        if self.current.is_empty() {
-            self.current = core::mem::take(&mut self.next);
+    pub fn take(&self) -> Option<u64> {
+        loop {
+            let next = self.next.load(Ordering::Acquire);
+            if next >= self.end.load(Ordering::Acquire) {
+                self.begin_block()?;
+                continue;
+            }
+            let taken = self.next.compare_exchange_weak(
+                next,
+                next + 1,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                return Some(next);
+            }
         }
-        let number = self.current.next()?;
-        assert!(number > self.last, "a sequence number would come twice");
-        if self.last == 0 {
-            self.first = number;
+    }
+
+    /// Goes on to the block that waits, unless another thread has just done so. Returns `None` if
+    /// there is none.
+    fn begin_block(&self) -> Option<()> {
+        let mut waiting = self.waiting();
+        let end = self.end.load(Ordering::Relaxed);
+        if self.next.load(Ordering::Relaxed) < end {
+            return Some(());
         }
-        self.last = number;
-        Some(number)
+        if waiting.is_empty() {
+            return None;
+        }
+        let block = core::mem::take(&mut *waiting);
+        assert!(block.start >= end, "a sequence number would come twice");
+        if end == 0 {
+            self.first.store(block.start, Ordering::Relaxed);
+        }
+        // Release: who sees the new end sees the new number.
+        self.next.store(block.start, Ordering::Release);
+        self.end.store(block.end, Ordering::Release);
+        self.provided.store(false, Ordering::Relaxed);
+        Some(())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Range<u64>> {
+        // It is whole after every statement.
+        self.waiting
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Returns whether the lower half of a number is that of one that was used of late: it may
     /// still be on its way.
     pub fn used_lately(&self, number: u32) -> bool {
-        let ago = u64::from((self.last as u32).wrapping_sub(number));
-        self.last > 0 && ago <= LATELY && ago <= self.last - self.first
+        let (first, last) = (self.first.load(Ordering::Relaxed), self.last());
+        let ago = u64::from((last as u32).wrapping_sub(number));
+        last > 0 && last >= first && ago <= LATELY && ago <= last - first
     }
 
     /// Returns the last number that was used, 0 if none was.
     pub fn last(&self) -> u64 {
-        self.last
+        self.next.load(Ordering::Relaxed).saturating_sub(1)
     }
 
     /// Returns whether a block is to be asked for: once, when half of one is left.
-    pub fn is_low(&mut self) -> bool {
-        let left = self.current.end - self.current.start.min(self.current.end);
-        let is_low = !self.asked && self.next.is_empty() && left <= BLOCK / 2;
-        self.asked |= is_low;
-        is_low
-    }
-
-    /// Lets a block be asked for again: the last request came to nothing.
-    pub fn ask_again(&mut self) {
-        self.asked = false;
+    pub fn is_low(&self) -> bool {
+        let end = self.end.load(Ordering::Relaxed);
+        let left = end.saturating_sub(self.next.load(Ordering::Relaxed));
+        left <= BLOCK / 2
+            && !self.provided.load(Ordering::Relaxed)
+            && !self.provided.swap(true, Ordering::Relaxed)
     }
 }

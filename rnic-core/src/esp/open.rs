@@ -3,6 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::counters::{DropCounters, DropReason};
 use crate::wire::checksum::Checksums;
@@ -51,7 +52,7 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for Opened<'_, T> {
 /// Opens frames, and enforces the policies for what arrives.
 #[derive(Debug, Default)]
 pub struct Opener {
-    associations: HashMap<SaId, InboundSa>,
+    associations: HashMap<SaId, Arc<InboundSa>>,
     /// Policies for what arrives, those with precedence first.
     demands: Vec<Demand>,
     /// The addresses of this host: an end of a tunnel gets packets for others too.
@@ -61,6 +62,7 @@ pub struct Opener {
     /// The frames of a batch, and what was in those that were opened. Both are used again.
     verdicts: Vec<Verdict>,
     buffer: Vec<u8>,
+    scratch: Vec<u8>,
     opened: u64,
     drops: DropCounters,
 }
@@ -82,7 +84,7 @@ impl Opener {
         self.own = own.into_iter().collect();
     }
 
-    pub(super) fn add(&mut self, association: InboundSa) {
+    pub(super) fn add(&mut self, association: Arc<InboundSa>) {
         self.associations.insert(association.sa.id, association);
     }
 
@@ -179,11 +181,12 @@ impl Opener {
             spi: header.spi,
             destination: packet.destination,
         };
-        let association = self.associations.get_mut(&id);
-        let association = association
+        let association = self
+            .associations
+            .get(&id)
             .filter(|found| {
                 let to = found.sa.encapsulation.map(|ports| ports.destination);
-                found.sa.source == packet.source && to == port && !found.usage.is_spent()
+                found.sa.source == packet.source && to == port && !found.usage().is_spent()
             })
             .ok_or(DropReason::EspUnknown)?;
         let start = self.buffer.len();
@@ -193,6 +196,7 @@ impl Opener {
             &header,
             protected.len(),
             &mut self.buffer[start..],
+            &mut self.scratch,
         )?;
         let sa = association.sa.clone();
         let range = lay_bare(&sa, packet, plain, &mut self.buffer[start..])?;
@@ -221,34 +225,41 @@ struct Plain {
 
 /// Opens the packet that ends `frame`, whose last `len` octets are protected.
 fn decrypt(
-    association: &mut InboundSa,
+    association: &InboundSa,
     header: &EspHeader,
     len: usize,
     frame: &mut [u8],
+    scratch: &mut Vec<u8>,
 ) -> Result<Plain, DropReason> {
     let Shape { iv, block, icv } = association.cipher.shape();
     let text = len.checked_sub(iv + icv).ok_or(DropReason::EspMalformed)?;
     if text == 0 || text % block != 0 {
         return Err(DropReason::EspMalformed);
     }
-    let new = association.window.whole(header.number);
-    let new = new.filter(|number| association.window.is_new(*number));
-    let Some(number) = new else {
-        association.usage.replay();
-        return Err(DropReason::EspReplayed);
+    let replayed = || {
+        association.usage().replay();
+        DropReason::EspReplayed
     };
+    let window = association.window();
+    let new = window.whole(header.number);
+    let new = new.filter(|number| window.is_new(*number));
+    let number = new.ok_or_else(replayed)?;
     let label = association.label(number);
     let at = frame.len() - len;
     // rfc: 5040-125, 5041-101, 7146-4, 7146-5
-    if association.cipher.open(&label, &mut frame[at..]).is_err() {
-        association.usage.forge();
+    let opened = association.cipher.open(&label, &mut frame[at..], scratch);
+    if opened.is_err() {
+        association.usage().forge();
         return Err(DropReason::EspForged);
     }
     let text_at = at + iv;
     let (payload, next_header) = esp::parse_trailer(&frame[text_at..text_at + text])
         .map_err(|_| DropReason::EspMalformed)?;
     let payload = text_at..text_at + payload.len();
-    association.receive(number, payload.len());
+    if !association.receive(number, payload.len()) {
+        // Another worker was faster.
+        return Err(replayed());
+    }
     Ok(Plain {
         payload,
         next_header,

@@ -52,9 +52,8 @@ impl Protection {
                 opener.set_demands(incoming);
             }
             Change::Addresses(own) => opener.set_own(own),
-            Change::Inbound(association) => opener.add(*association),
-            Change::Outbound(association) => sealer.add(*association),
-            Change::Numbers(id, block) => sealer.add_numbers(id, block),
+            Change::Inbound(association) => opener.add(association),
+            Change::Outbound(association) => sealer.add(association),
             Change::Dying(id) => sealer.let_die(id),
             Change::Gone(id) => {
                 opener.remove(id);

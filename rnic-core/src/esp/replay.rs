@@ -1,5 +1,14 @@
 //! Protection from replays: which sequence numbers were received (RFC 4303 section 3.4.3), and the
 //! upper half of a number of which the lower one was sent (appendix A2).
+//!
+//! Workers share a window without locks: a device may bring the packets of an association to any
+//! of its queues. Each slot has the numbers of one block, and says which block that is. So a number
+//! is noted by changing one slot, once, whoever else moves the window meanwhile.
+
+#[cfg(loom)]
+mod models;
+
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The fewest numbers that a window has.
 pub const SMALLEST_WINDOW: u32 = 64;
@@ -8,19 +17,44 @@ pub const LARGEST_WINDOW: u32 = 4096;
 /// Those of a window where nothing else is wanted.
 pub const USUAL_WINDOW: u32 = 1024;
 
-/// Numbers of a word.
-const WORD: u64 = u64::BITS as u64;
+/// Numbers of a block: a bit for each in the lower part of a slot. The rest of it is the round in
+/// which the block has this slot. No window has less than 2^54 numbers by the last round.
+const BLOCK: u64 = 16;
+const ALL: u64 = (1 << BLOCK) - 1;
+const ROUNDS: u64 = 1 << (u64::BITS as u64 - BLOCK);
+
+/// What was received of a block, as a slot has it.
+#[derive(Clone, Copy)]
+struct Slot {
+    round: u64,
+    received: u64,
+}
+
+impl From<u64> for Slot {
+    fn from(word: u64) -> Self {
+        Self {
+            round: word >> BLOCK,
+            received: word & ALL,
+        }
+    }
+}
+
+impl From<Slot> for u64 {
+    fn from(slot: Slot) -> Self {
+        slot.round << BLOCK | slot.received
+    }
+}
 
 /// The highest number received, and which of those below it were.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Window {
     /// The highest number that was received, 0 at first.
-    top: u64,
+    top: AtomicU64,
     /// Numbers that it spans.
     size: u64,
-    /// Whether each of the last numbers was received: number *n* is bit *n* modulo all bits. One
-    /// word more than the window, so that a word begins empty (RFC 6479).
-    received: Box<[u64]>,
+    /// Those of block *n* are in slot *n* modulo all slots. One more than the window has blocks,
+    /// so that each block that it touches has a slot.
+    slots: Box<[AtomicU64]>,
     /// Numbers have 64 bits, of which the lower half is sent.
     extended: bool,
 }
@@ -29,26 +63,32 @@ impl Window {
     /// Makes a window of about `size` numbers, behind `top`: that and all below it were received.
     pub fn new(size: u32, extended: bool, top: u64) -> Self {
         let size = size.clamp(SMALLEST_WINDOW, LARGEST_WINDOW);
-        let size = u64::from(size).next_multiple_of(WORD);
-        let received = match top {
-            // Number 0 is never sent.
-            0 => 0,
-            _ => u64::MAX,
-        };
-        let mut window = Self {
-            top,
+        let size = u64::from(size).next_multiple_of(u64::from(SMALLEST_WINDOW));
+        let count = size / BLOCK + 1;
+        let mut slots: Vec<_> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let last = top / BLOCK;
+        for block in (0..=last).rev().take(count as usize) {
+            let slot = Slot {
+                round: block / count,
+                // Number 0 is never sent.
+                received: match block == last {
+                    true => mask_up_to(top),
+                    false => ALL,
+                },
+            };
+            slots[(block % count) as usize] = AtomicU64::new(slot.into());
+        }
+        Self {
+            top: AtomicU64::new(top),
             size,
-            received: vec![received; (size / WORD) as usize + 1].into(),
+            slots: slots.into(),
             extended,
-        };
-        // What is above the top in its word was not.
-        *window.word(top) = received & mask_up_to(top);
-        window
+        }
     }
 
     /// Returns the highest number that was received.
     pub fn top(&self) -> u64 {
-        self.top
+        self.top.load(Relaxed)
     }
 
     /// Returns the numbers that it spans.
@@ -62,7 +102,8 @@ impl Window {
         if !self.extended {
             return Some(low.into());
         }
-        let (top_low, top_high) = (self.top as u32, self.top >> 32);
+        let top = self.top();
+        let (top_low, top_high) = (top as u32, top >> 32);
         let bottom = top_low.wrapping_sub(self.size as u32 - 1);
         let high = match u64::from(top_low) >= self.size - 1 {
             // The window is within one range of lower halves, or begins in the one before.
@@ -77,44 +118,65 @@ impl Window {
 
     /// Returns whether a number could be new. Nothing changes: the packet may be forged.
     pub fn is_new(&self, number: u64) -> bool {
-        // rfc: 5040-124, 5041-100
-        if number == 0 {
+        if number == 0 || self.is_old(number) {
             return false;
         }
-        if number > self.top {
-            return true;
+        let (slot, round) = self.place(number);
+        noted(slot.load(Relaxed).into(), round, number).is_some()
+    }
+
+    /// Notes a number whose packet is genuine. Returns whether it was new, once for each number:
+    /// another worker may have received it since [`is_new`](Self::is_new) was asked.
+    #[must_use]
+    pub fn receive(&self, number: u64) -> bool {
+        if number == 0 || self.is_old(number) {
+            return false;
         }
-        let is_within = self.top - number < self.size;
-        is_within && self.received[self.index(number)] & bit(number) == 0
-    }
-
-    /// Notes a number that [is new](Self::is_new): its packet is genuine.
-    pub fn receive(&mut self, number: u64) {
-        if number > self.top {
-            let words = self.received.len() as u64;
-            let (from, to) = (self.top / WORD, number / WORD);
-            for word in (from..to).take(words as usize) {
-                self.received[((word + 1) % words) as usize] = 0;
-            }
-            self.top = number;
+        let (slot, round) = self.place(number);
+        // Relaxed: the slot says all by itself, and nothing else is published by it.
+        let was_new = slot.fetch_update(Relaxed, Relaxed, |word| {
+            noted(word.into(), round, number).map(u64::from)
+        });
+        if number > self.top() {
+            self.top.fetch_max(number, Relaxed);
         }
-        *self.word(number) |= bit(number);
+        was_new.is_ok()
     }
 
-    fn index(&self, number: u64) -> usize {
-        ((number / WORD) % self.received.len() as u64) as usize
+    /// Returns whether a number is below the window.
+    fn is_old(&self, number: u64) -> bool {
+        self.top().saturating_sub(number) >= self.size
     }
 
-    fn word(&mut self, number: u64) -> &mut u64 {
-        &mut self.received[self.index(number)]
+    /// Returns the slot of a number, and the round in which it has it.
+    fn place(&self, number: u64) -> (&AtomicU64, u64) {
+        let count = self.slots.len() as u64;
+        let block = number / BLOCK;
+        (&self.slots[(block % count) as usize], block / count)
     }
 }
 
-fn bit(number: u64) -> u64 {
-    1 << (number % WORD)
+/// Returns a slot with a number in it that has the slot in this round. `None` if the number was
+/// received, or a later block has the slot.
+fn noted(slot: Slot, round: u64, number: u64) -> Option<Slot> {
+    let bit = 1 << (number % BLOCK);
+    // Beyond the last round nobody could tell a block from one of the first.
+    if round < slot.round || round >= ROUNDS {
+        return None;
+    }
+    let received = match round == slot.round {
+        true => slot.received,
+        false => 0,
+    };
+    // rfc: 5040-124, 5041-100
+    (received & bit == 0).then_some(Slot {
+        round,
+        received: received | bit,
+    })
 }
 
-/// Returns the bits of a number and of those below it in its word.
+/// Returns the bits of a number and of those below it in its block.
 fn mask_up_to(number: u64) -> u64 {
-    bit(number) | (bit(number) - 1)
+    let bit = 1 << (number % BLOCK);
+    bit | (bit - 1)
 }

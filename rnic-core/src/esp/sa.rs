@@ -69,12 +69,11 @@ impl Sa {
     }
 }
 
-/// What an association has done, and may do. One worker counts, and others read.
+/// What an association has done, and may do. Workers count, and others read.
 #[derive(Debug)]
 pub struct Usage {
     packets: AtomicU64,
     octets: AtomicU64,
-    number: AtomicU64,
     replayed: AtomicU64,
     forged: AtomicU64,
     most_packets: AtomicU64,
@@ -86,7 +85,6 @@ impl Default for Usage {
         Self {
             packets: AtomicU64::default(),
             octets: AtomicU64::default(),
-            number: AtomicU64::default(),
             replayed: AtomicU64::default(),
             forged: AtomicU64::default(),
             most_packets: u64::MAX.into(),
@@ -115,18 +113,17 @@ impl Usage {
         self.octets.store(octets, Relaxed);
     }
 
-    fn pass(&self, octets: usize, number: u64) {
-        raise(&self.packets, 1);
-        raise(&self.octets, octets as u64);
-        self.number.store(number, Relaxed);
+    fn pass(&self, octets: usize) {
+        self.packets.fetch_add(1, Relaxed);
+        self.octets.fetch_add(octets as u64, Relaxed);
     }
 
     pub(super) fn replay(&self) {
-        raise(&self.replayed, 1);
+        self.replayed.fetch_add(1, Relaxed);
     }
 
     pub(super) fn forge(&self) {
-        raise(&self.forged, 1);
+        self.forged.fetch_add(1, Relaxed);
     }
 
     /// Returns the packets that were sealed or opened.
@@ -137,11 +134,6 @@ impl Usage {
     /// Returns the octets of what was protected.
     pub fn octets(&self) -> u64 {
         self.octets.load(Relaxed)
-    }
-
-    /// Returns the highest sequence number.
-    pub fn number(&self) -> u64 {
-        self.number.load(Relaxed)
     }
 
     /// Returns the packets whose number had been received before, or was too old.
@@ -155,30 +147,22 @@ impl Usage {
     }
 }
 
-/// Adds to a counter that one thread alone writes. Relaxed: nothing else is published by it.
-fn raise(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
-}
-
-/// An association that frames are opened with.
+/// An association that frames are opened with, by all workers of a device.
 pub struct InboundSa {
     pub(super) sa: Sa,
     pub(super) cipher: Box<dyn Cipher>,
-    pub(super) window: Window,
-    pub(super) usage: Arc<Usage>,
+    window: Arc<Window>,
+    usage: Arc<Usage>,
 }
 
 impl InboundSa {
     /// Makes one that has received what the window says.
     pub fn new(sa: Sa, keys: &Keys, window: Window) -> Result<Self, UnusableKey> {
-        let cipher = cipher(sa.algorithm, keys)?;
-        let usage = Arc::new(Usage::default());
-        usage.number.store(window.top(), Relaxed);
         Ok(Self {
+            cipher: cipher(sa.algorithm, keys)?,
             sa,
-            cipher,
-            window,
-            usage,
+            window: Arc::new(window),
+            usage: Arc::default(),
         })
     }
 
@@ -187,15 +171,23 @@ impl InboundSa {
         &self.usage
     }
 
+    /// Returns what it has received.
+    pub fn window(&self) -> &Arc<Window> {
+        &self.window
+    }
+
     /// Returns the label of a packet.
     pub(super) fn label(&self, number: u64) -> Label {
         label(&self.sa, number)
     }
 
-    /// Notes a genuine packet.
-    pub(super) fn receive(&mut self, number: u64, octets: usize) {
-        self.window.receive(number);
-        self.usage.pass(octets, self.window.top());
+    /// Notes a genuine packet. Returns whether it is new.
+    pub(super) fn receive(&self, number: u64, octets: usize) -> bool {
+        let is_new = self.window.receive(number);
+        if is_new {
+            self.usage.pass(octets);
+        }
+        is_new
     }
 }
 
@@ -208,13 +200,20 @@ pub(super) struct Rank {
     pub(super) age: u64,
 }
 
-/// An association that frames are sealed with.
+impl Rank {
+    /// Returns that of one which need not be replaced.
+    pub(super) fn new(age: u64) -> Self {
+        Self { stays: true, age }
+    }
+}
+
+/// An association that frames are sealed with, by all workers of a device.
 pub struct OutboundSa {
     pub(super) sa: Sa,
     pub(super) cipher: Box<dyn Cipher>,
-    pub(super) numbers: Numbers,
-    pub(super) usage: Arc<Usage>,
-    pub(super) rank: Rank,
+    numbers: Numbers,
+    usage: Arc<Usage>,
+    pub(super) age: u64,
 }
 
 impl OutboundSa {
@@ -226,7 +225,7 @@ impl OutboundSa {
             sa,
             numbers: Numbers::default(),
             usage: Arc::default(),
-            rank: Rank { stays: true, age },
+            age,
         })
     }
 
@@ -235,13 +234,18 @@ impl OutboundSa {
         &self.usage
     }
 
+    /// Returns the numbers that it may use.
+    pub fn numbers(&self) -> &Numbers {
+        &self.numbers
+    }
+
     pub(super) fn label(&self, number: u64) -> Label {
         label(&self.sa, number)
     }
 
     /// Notes a packet.
-    pub(super) fn send(&mut self, number: u64, octets: usize) {
-        self.usage.pass(octets, number);
+    pub(super) fn send(&self, octets: usize) {
+        self.usage.pass(octets);
     }
 
     /// Returns the longest IP packet that, sealed, is no longer than `mtu`.

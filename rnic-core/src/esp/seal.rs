@@ -7,6 +7,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::wire::checksum::Checksums;
@@ -41,15 +42,19 @@ enum Choice {
     Wait,
 }
 
+/// An association, and how it stands among others.
+type Ranked = (Arc<OutboundSa>, Rank);
+
 /// Seals frames, as the policies for what is sent say.
 #[derive(Debug, Default)]
 pub struct Sealer {
-    associations: Vec<OutboundSa>,
+    associations: Vec<Ranked>,
     /// Policies for what is sent, those with precedence first.
     demands: Vec<Demand>,
     choices: Decisions<Choice>,
     required: RequiredPorts,
     requests: VecDeque<Request>,
+    scratch: Vec<u8>,
     sealed: u64,
     unsealed: u64,
 }
@@ -67,33 +72,23 @@ impl Sealer {
         self.choices.clear();
     }
 
-    pub(super) fn add(&mut self, association: OutboundSa) {
+    pub(super) fn add(&mut self, association: Arc<OutboundSa>) {
         self.remove(association.sa.id);
-        self.associations.push(association);
+        let rank = Rank::new(association.age);
+        self.associations.push((association, rank));
     }
 
     pub(super) fn remove(&mut self, id: SaId) {
-        self.associations.retain(|known| known.sa.id != id);
+        self.associations.retain(|(known, _)| known.sa.id != id);
         self.choices.clear();
     }
 
     pub(super) fn let_die(&mut self, id: SaId) {
-        if let Some(association) = self.find(id) {
-            association.rank.stays = false;
+        let mut all = self.associations.iter_mut();
+        if let Some((_, rank)) = all.find(|(known, _)| known.sa.id == id) {
+            rank.stays = false;
             self.choices.clear();
         }
-    }
-
-    pub(super) fn add_numbers(&mut self, id: SaId, block: Range<u64>) {
-        if let Some(association) = self.find(id)
-            && !association.numbers.add(block)
-        {
-            association.numbers.ask_again();
-        }
-    }
-
-    fn find(&mut self, id: SaId) -> Option<&mut OutboundSa> {
-        self.associations.iter_mut().find(|known| known.sa.id == id)
     }
 
     pub(super) fn poll_request(&mut self) -> Option<Request> {
@@ -138,7 +133,7 @@ impl Sealer {
             }
             let ends = template.ends(local, remote);
             let found = youngest(ranked(&self.associations), &template, ends).ok_or(template)?;
-            least = least.min(self.associations[found].inner_mtu(mtu));
+            least = least.min(self.associations[found].0.inner_mtu(mtu));
         }
         Ok(least)
     }
@@ -157,10 +152,11 @@ impl Sealer {
             spi: told.header.spi,
             destination: told.destination,
         };
-        self.associations.iter().find(|known| {
+        let mut all = self.associations.iter().map(|(known, _)| &**known);
+        all.find(|known| {
             known.sa.id == id
                 && known.sa.source == told.source
-                && known.numbers.used_lately(told.header.number)
+                && known.numbers().used_lately(told.header.number)
         })
     }
 
@@ -252,21 +248,21 @@ impl Sealer {
         frame: FrameId,
         len: usize,
     ) -> Option<(FrameId, usize)> {
-        let association = &mut self.associations[place];
-        if association.usage.is_spent() {
+        let (association, _) = &self.associations[place];
+        if association.usage().is_spent() {
             // What is sent again goes by another one, or asks for it.
             let id = association.sa.id;
             self.remove(id);
             return None;
         }
-        let number = association.numbers.take();
-        if association.numbers.is_low() {
+        let number = association.numbers().take();
+        if association.numbers().is_low() {
             // Each association waits for one at most, and none may get lost: it is not repeated.
             self.requests.push_back(Request::Numbers(association.sa.id));
         }
         let (number, sealed) = (number?, tx.allocate()?);
-        let association = &mut self.associations[place];
-        let written = write(association, tx, number, (frame, len), sealed);
+        let scratch = &mut self.scratch;
+        let written = write(association, tx, number, (frame, len), sealed, scratch);
         if written.is_none() {
             tx.release(sealed);
         }
@@ -274,8 +270,8 @@ impl Sealer {
     }
 }
 
-fn ranked(associations: &[OutboundSa]) -> impl Iterator<Item = (&Sa, Rank)> {
-    associations.iter().map(|known| (&known.sa, known.rank))
+fn ranked(associations: &[Ranked]) -> impl Iterator<Item = (&Sa, Rank)> {
+    associations.iter().map(|(known, rank)| (&known.sa, *rank))
 }
 
 /// Returns the place of the association to use of those that a policy can use between two ends: the
@@ -293,11 +289,12 @@ pub(super) fn youngest<'a>(
 
 /// Writes a frame, sealed, into another one. Returns its length, `None` if it is too long.
 fn write<F: TxFrames>(
-    association: &mut OutboundSa,
+    association: &OutboundSa,
     tx: &mut F,
     number: u64,
     (frame, len): (FrameId, usize),
     sealed: FrameId,
+    scratch: &mut Vec<u8>,
 ) -> Option<usize> {
     // It was built here: its lengths are right.
     let packet = IpPacket::of_frame(&tx.bytes(frame)[..len], Checksums::Unnecessary).ok()?;
@@ -335,14 +332,13 @@ fn write<F: TxFrames>(
     header.emit(&mut octets[esp_at..]);
     esp::emit_trailer(&mut octets[payload_end..text_end], next_header);
     let label = association.label(number);
-    association
-        .cipher
-        .seal(&label, &mut octets[esp_at + HEADER_LEN..]);
+    let text = &mut octets[esp_at + HEADER_LEN..];
+    association.cipher.seal(&label, text, scratch);
     if let Some(ports) = association.sa.encapsulation {
         let Sa { source, id, .. } = association.sa;
         ports.emit(&mut octets[outer_at..], source, id.destination);
     }
-    association.send(number, payload_end - text_at);
+    association.send(payload_end - text_at);
     Some(end)
 }
 

@@ -120,5 +120,5 @@ pub(crate) mod atomic {
 
     atomic!(AtomicBool, bool, swap, fetch_or);
     atomic!(AtomicU8, u8, swap, fetch_or, fetch_max);
-    atomic!(AtomicU64, u64, swap, fetch_or);
+    atomic!(AtomicU64, u64, swap, fetch_or, fetch_max);
 }

@@ -7,9 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use nix::sys::prctl::set_dumpable;
-use rnic_core::esp::{
-    Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Usage, Window,
-};
+use rnic_core::esp::{Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Window};
 use rnic_manager::protection::{Association, Demanded, Protection};
 use tracing::{info, warn};
 
@@ -21,6 +19,8 @@ pub(super) struct PortProtection {
     pub(super) required: RequiredPorts,
     known: HostIpsec,
     associations: BTreeMap<SaId, Association>,
+    /// Those to send with, as the worker has them.
+    outbound: BTreeMap<SaId, Arc<OutboundSa>>,
     demands: Vec<Demand>,
     addresses: Vec<std::net::IpAddr>,
     changes: VecDeque<Change>,
@@ -29,7 +29,7 @@ pub(super) struct PortProtection {
     taken: HashMap<u64, u64>,
     /// What was received under each key: the kernel is not told of it, and may have the association
     /// again. What was received stays so.
-    received: HashMap<u64, Arc<Usage>>,
+    received: HashMap<u64, Arc<Window>>,
     hasher: RandomState,
 }
 
@@ -39,6 +39,7 @@ impl PortProtection {
             required,
             known,
             associations: BTreeMap::new(),
+            outbound: BTreeMap::new(),
             demands: Vec::new(),
             addresses: Vec::new(),
             changes: VecDeque::new(),
@@ -82,6 +83,7 @@ impl PortProtection {
         let gone = known.filter(|(id, known)| !is_still(id, known));
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.associations.remove(&id);
+            self.outbound.remove(&id);
             self.changes.push_back(Change::Gone(id));
             info!("the IPsec association of SPI {:#010x} is gone", id.spi);
         }
@@ -118,15 +120,17 @@ impl PortProtection {
         if !found.outbound {
             let print = keys.fingerprint(&self.hasher);
             let before = self.received.get(&print);
-            let received = before.map_or(0, |usage| usage.number()).max(found.received);
+            let received = before.map_or(0, |window| window.top()).max(found.received);
             let window = Window::new(found.window, found.extended, received);
             let made = InboundSa::new(sa, &keys, window).map_err(|why| why.to_string())?;
-            self.received.insert(print, made.usage().clone());
-            self.changes.push_back(Change::Inbound(Box::new(made)));
+            self.received.insert(print, made.window().clone());
+            self.changes.push_back(Change::Inbound(Arc::new(made)));
             return Ok(());
         }
         let made = OutboundSa::new(sa, &keys, found.age).map_err(|why| why.to_string())?;
-        self.changes.push_back(Change::Outbound(Box::new(made)));
+        let made = Arc::new(made);
+        self.outbound.insert(id, made.clone());
+        self.changes.push_back(Change::Outbound(made));
         if let Some((first, end)) = found.first {
             self.add(id, &keys, first..end);
         }
@@ -152,7 +156,9 @@ impl PortProtection {
             false => 0..0,
         };
         *taken = numbers.end.max(*taken);
-        self.changes.push_back(Change::Numbers(id, numbers));
+        if let Some(association) = self.outbound.get(&id) {
+            association.numbers().add(numbers);
+        }
     }
 }
 
@@ -199,7 +205,6 @@ mod tests {
             Change::Addresses(own) => format!("{} addresses", own.len()),
             Change::Inbound(_) => "in".into(),
             Change::Outbound(_) => "out".into(),
-            Change::Numbers(id, numbers) => format!("{numbers:?} of {}", id.spi),
             Change::Dying(id) => format!("{} dying", id.spi),
             Change::Gone(id) => format!("{} gone", id.spi),
         });
@@ -214,12 +219,21 @@ mod tests {
         changes(protection)
     }
 
+    /// Takes all numbers that an association has. Returns the first and the last.
+    fn taken(port: &PortProtection, id: SaId) -> Vec<u64> {
+        let numbers = port.outbound[&id].numbers();
+        let all: Vec<_> = std::iter::from_fn(|| numbers.take()).collect();
+        let ends = all.first().into_iter().chain(all.last());
+        ends.copied().collect()
+    }
+
     #[test]
     fn what_is_new_is_told_once() {
         let mut port = PortProtection::new(RequiredPorts::none(), HostIpsec::default());
         let (to, from) = (association(1, 1, Some((10, 20))), association(2, 2, None));
         let both = [to.clone(), from.clone()];
-        assert_eq!(set(&mut port, &both), ["out", "10..20 of 1", "in"]);
+        assert_eq!(set(&mut port, &both), ["out", "in"]);
+        assert_eq!(taken(&port, to.id()), [10, 19]);
         // rnicd, which may be another one, says it again. What was taken is not taken again, and
         // what was received is not forgotten.
         assert_eq!(set(&mut port, &both), [""; 0]);
@@ -235,19 +249,16 @@ mod tests {
         set(&mut port, &[association(1, 1, Some((10, 20)))]);
         set(&mut port, &[]);
         // The key comes back with another SPI, and with numbers of an earlier time.
-        let again = set(&mut port, &[association(3, 1, Some((15, 30)))]);
-        assert_eq!(again, ["out", "0..0 of 3"]);
         let id = association(3, 1, None).id();
-        for (said, told) in [
-            (19..40, "0..0 of 3"),
-            (20..40, "20..40 of 3"),
-            (20..40, "0..0 of 3"),
-        ] {
+        let again = set(&mut port, &[association(3, 1, Some((15, 30)))]);
+        assert_eq!((again, taken(&port, id)), (vec!["out".into()], vec![]));
+        for (said, told) in [(19..40, vec![]), (20..40, vec![20, 39]), (20..40, vec![])] {
             port.add_numbers(id, said);
-            assert_eq!(changes(&mut port), [told]);
+            assert_eq!(taken(&port, id), told);
         }
         // Another key under the same name is another association.
         let other = set(&mut port, &[association(3, 9, Some((5, 6)))]);
-        assert_eq!(other, ["3 gone", "out", "5..6 of 3"]);
+        assert_eq!(other, ["3 gone", "out"]);
+        assert_eq!(taken(&port, id), [5, 5]);
     }
 }

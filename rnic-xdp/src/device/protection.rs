@@ -47,6 +47,12 @@ pub(crate) trait Uses {
     /// Uses one no more.
     fn remove(&mut self, id: SaId);
 
+    /// Takes over numbers of an association, which nobody else uses.
+    fn add_numbers(&mut self, id: SaId, block: Range<u64>);
+
+    /// Returns the highest number that was received by an association, 0 if that is not known.
+    fn received(&self, id: SaId) -> u64;
+
     /// Takes note of any other change.
     fn tell(&mut self, change: Change);
 
@@ -452,7 +458,7 @@ impl<U: Uses> HostProtection<U> {
                     block.end - 1,
                     id.spi
                 );
-                self.uses.tell(Change::Numbers(id, block));
+                self.uses.add_numbers(id, block);
             }
             Err(why) => {
                 debug!("no numbers for SPI {:#010x}: {why}", id.spi);
@@ -478,7 +484,7 @@ impl<U: Uses> HostProtection<U> {
                 // The kernel would end it.
                 false => spent.below(hard_limit),
             };
-            let now = (spent, known.usage.number());
+            let now = (spent, self.uses.received(*id));
             if now != known.reported {
                 let reported = self.lock.report(
                     &mut self.socket,

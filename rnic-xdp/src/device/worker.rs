@@ -67,7 +67,9 @@ impl Worker {
         end: EngineEnd,
         bell: Bell,
     ) -> Result<Self, OpenError> {
-        Self::start(interface, config, secret, (end, bell), clock())
+        let mut worker = Self::start(interface, config, secret, (end, bell), clock())?;
+        worker.follow_notices(Instant::ZERO);
+        Ok(worker)
     }
 
     /// Makes a worker for each share of an open device. `ends` are of
@@ -82,9 +84,14 @@ impl Worker {
         // A peer may have connections on several of them: they share one clock and one secret.
         let started = clock();
         let shares = shares.into_iter().zip(ends);
-        shares
-            .map(|(interface, end)| Self::start(interface, config.clone(), secret, end, started))
-            .collect()
+        let workers = shares
+            .map(|(interface, end)| Self::start(interface, config.clone(), secret, end, started));
+        let mut workers: Vec<_> = workers.collect::<Result<_, _>>()?;
+        // What is known already counts from the first frame on.
+        for worker in &mut workers {
+            worker.follow_notices(Instant::ZERO);
+        }
+        Ok(workers)
     }
 
     fn start(
@@ -105,7 +112,7 @@ impl Worker {
         let control = interface.control().clone();
         let required = interface.required_ports();
         let protected = required.map(|ports| Box::new(Protected::new(ports.clone())));
-        let mut worker = Self {
+        Ok(Self {
             protected,
             notices: control.join(interface.number(), bell.waker())?,
             control,
@@ -116,10 +123,7 @@ impl Worker {
             sleeper: None,
             link: LinkState::Active,
             started,
-        };
-        // What is known already counts from the first frame on.
-        worker.follow_notices(Instant::ZERO);
-        Ok(worker)
+        })
     }
 
     /// Reports what the interface is.

@@ -84,7 +84,7 @@ impl Cipher for Aead {
         SHAPE
     }
 
-    fn seal(&mut self, label: &Label, packet: &mut [u8]) {
+    fn seal(&self, label: &Label, packet: &mut [u8], _: &mut Vec<u8>) {
         let (aad, len) = label.aad();
         let (iv, rest) = packet.split_at_mut(IV);
         iv.copy_from_slice(&label.number.to_be_bytes());
@@ -96,7 +96,7 @@ impl Cipher for Aead {
         icv.copy_from_slice(sealed.expect("a packet is short enough").as_ref());
     }
 
-    fn open(&mut self, label: &Label, packet: &mut [u8]) -> Result<(), Forged> {
+    fn open(&self, label: &Label, packet: &mut [u8], _: &mut Vec<u8>) -> Result<(), Forged> {
         let (aad, len) = label.aad();
         let (iv, rest) = packet.split_at_mut(IV);
         let nonce = self.0.nonce(iv);
@@ -109,27 +109,21 @@ impl Cipher for Aead {
 }
 
 /// AES-GMAC: AES-GCM of nothing, where all that is sent is authenticated beside it.
-pub(super) struct Gmac {
-    key: SaltedKey,
-    /// What is authenticated, in one run. Used again.
-    authenticated: Vec<u8>,
-}
+pub(super) struct Gmac(SaltedKey);
 
 impl Gmac {
     pub(super) fn new(key: &[u8]) -> Option<Self> {
-        Some(Self {
-            key: SaltedKey::aes(key)?,
-            authenticated: Vec::new(),
-        })
+        SaltedKey::aes(key).map(Self)
     }
+}
 
-    /// Gathers what is authenticated: the label, IV and text (RFC 4543 section 3.3).
-    fn gather(&mut self, label: &Label, text: &[u8]) {
-        let (aad, len) = label.aad();
-        self.authenticated.clear();
-        self.authenticated.extend_from_slice(&aad[..len]);
-        self.authenticated.extend_from_slice(text);
-    }
+/// Gathers what is authenticated: the label, IV and text (RFC 4543 section 3.3).
+fn gather<'a>(label: &Label, text: &[u8], scratch: &'a mut Vec<u8>) -> Aad<&'a [u8]> {
+    let (aad, len) = label.aad();
+    scratch.clear();
+    scratch.extend_from_slice(&aad[..len]);
+    scratch.extend_from_slice(text);
+    Aad::from(scratch.as_slice())
 }
 
 impl Cipher for Gmac {
@@ -137,24 +131,22 @@ impl Cipher for Gmac {
         SHAPE
     }
 
-    fn seal(&mut self, label: &Label, packet: &mut [u8]) {
+    fn seal(&self, label: &Label, packet: &mut [u8], scratch: &mut Vec<u8>) {
         packet[..IV].copy_from_slice(&label.number.to_be_bytes());
         let at = packet.len() - ICV;
         let (text, icv) = packet.split_at_mut(at);
-        self.gather(label, text);
-        let (key, nonce) = (&self.key.key, self.key.nonce(&text[..IV]));
-        let aad = Aad::from(self.authenticated.as_slice());
+        let aad = gather(label, text, scratch);
+        let (key, nonce) = (&self.0.key, self.0.nonce(&text[..IV]));
         let sealed = key.seal_in_place_separate_tag(nonce, aad, &mut []);
         icv.copy_from_slice(sealed.expect("a packet is short enough").as_ref());
     }
 
-    fn open(&mut self, label: &Label, packet: &mut [u8]) -> Result<(), Forged> {
+    fn open(&self, label: &Label, packet: &mut [u8], scratch: &mut Vec<u8>) -> Result<(), Forged> {
         let at = packet.len() - ICV;
         let (text, icv) = packet.split_at_mut(at);
-        self.gather(label, text);
-        let nonce = self.key.nonce(&text[..IV]);
-        let aad = Aad::from(self.authenticated.as_slice());
-        let opened = self.key.key.open_in_place(nonce, aad, icv);
+        let aad = gather(label, text, scratch);
+        let nonce = self.0.nonce(&text[..IV]);
+        let opened = self.0.key.open_in_place(nonce, aad, icv);
         opened.map(drop).map_err(|_| Forged)
     }
 }

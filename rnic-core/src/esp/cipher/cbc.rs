@@ -54,7 +54,7 @@ impl Cipher for Cbc {
         }
     }
 
-    fn seal(&mut self, label: &Label, packet: &mut [u8]) {
+    fn seal(&self, label: &Label, packet: &mut [u8], _: &mut Vec<u8>) {
         let iv = self.iv(label.number);
         let end = packet.len() - self.icv.len();
         packet[..BLOCK].copy_from_slice(&iv);
@@ -70,7 +70,7 @@ impl Cipher for Cbc {
         self.icv.write(label, packet);
     }
 
-    fn open(&mut self, label: &Label, packet: &mut [u8]) -> Result<(), Forged> {
+    fn open(&self, label: &Label, packet: &mut [u8], _: &mut Vec<u8>) -> Result<(), Forged> {
         self.icv.verify(label, packet)?;
         let end = packet.len() - self.icv.len();
         let (iv, text) = packet[..end].split_at_mut(BLOCK);

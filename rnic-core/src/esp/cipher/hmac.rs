@@ -92,11 +92,11 @@ impl Cipher for Null {
         }
     }
 
-    fn seal(&mut self, label: &Label, packet: &mut [u8]) {
+    fn seal(&self, label: &Label, packet: &mut [u8], _: &mut Vec<u8>) {
         self.0.write(label, packet);
     }
 
-    fn open(&mut self, label: &Label, packet: &mut [u8]) -> Result<(), Forged> {
+    fn open(&self, label: &Label, packet: &mut [u8], _: &mut Vec<u8>) -> Result<(), Forged> {
         self.0.verify(label, packet)
     }
 }

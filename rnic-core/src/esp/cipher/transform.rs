@@ -48,14 +48,14 @@ pub(in crate::esp) struct Shape {
 pub(in crate::esp) struct Forged;
 
 /// Seals and opens packets in place. A packet here is IV, what is encrypted (payload, padding and
-/// trailer), ICV.
-pub(in crate::esp) trait Cipher: Send {
+/// trailer), ICV. `scratch` is the caller's, for what a cipher must put together, and used again.
+pub(in crate::esp) trait Cipher: Send + Sync {
     fn shape(&self) -> Shape;
 
     /// Writes the IV, encrypts, and writes the ICV. The IV follows from the number, so that there
     /// are as many as numbers.
-    fn seal(&mut self, label: &Label, packet: &mut [u8]);
+    fn seal(&self, label: &Label, packet: &mut [u8], scratch: &mut Vec<u8>);
 
     /// Verifies the ICV, and decrypts. What is [`Forged`] may be spoilt afterwards.
-    fn open(&mut self, label: &Label, packet: &mut [u8]) -> Result<(), Forged>;
+    fn open(&self, label: &Label, packet: &mut [u8], scratch: &mut Vec<u8>) -> Result<(), Forged>;
 }

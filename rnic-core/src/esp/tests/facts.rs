@@ -1,6 +1,7 @@
 //! What an administrator is told of a connection, against what becomes of its packets.
 
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use super::packets::{ALGORITHMS, between, ip, keys, segment, segment_of};
 use crate::counters::DropReason;
@@ -70,11 +71,11 @@ impl End {
         let (id, keys) = (sa.id, keys(ALGORITHMS[0], spi as u8));
         if is_outbound {
             let made = OutboundSa::new(sa, &keys, spi.into()).unwrap();
-            self.apply(Change::Outbound(Box::new(made)));
-            self.apply(Change::Numbers(id, 1..BLOCK));
+            assert!(made.numbers().add(1..BLOCK));
+            self.apply(Change::Outbound(Arc::new(made)));
         } else {
             let made = InboundSa::new(sa, &keys, Window::new(64, true, 0)).unwrap();
-            self.apply(Change::Inbound(Box::new(made)));
+            self.apply(Change::Inbound(Arc::new(made)));
         }
         id
     }

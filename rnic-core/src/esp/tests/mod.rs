@@ -6,6 +6,7 @@ mod numbers;
 mod packets;
 mod policies;
 mod replay;
+mod shared;
 mod vectors;
 
 /// Reads octets in hexadecimal digits.

@@ -1,6 +1,7 @@
 //! Packets of each mode, version and algorithm from one end to the other.
 
 use core::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::counters::DropReason;
 use crate::esp::{
@@ -109,11 +110,11 @@ impl Pair {
         }]));
         to.apply(Change::Addresses(vec![remote]));
         let outbound = OutboundSa::new(sa.clone(), &keys, 0).unwrap();
-        from.apply(Change::Outbound(Box::new(outbound)));
-        from.apply(Change::Numbers(sa.id, 1..BLOCK));
+        assert!(outbound.numbers().add(1..BLOCK));
+        from.apply(Change::Outbound(Arc::new(outbound)));
         let window = Window::new(64, true, 0);
         let inbound = InboundSa::new(sa.clone(), &keys, window).unwrap();
-        to.apply(Change::Inbound(Box::new(inbound)));
+        to.apply(Change::Inbound(Arc::new(inbound)));
         Self {
             from,
             to,
@@ -381,9 +382,10 @@ fn without_association_or_number_nothing_leaves() {
     assert_eq!(pair.from.poll_request(), asked);
 
     let next = OutboundSa::new(pair.sa.clone(), &keys(ALGORITHMS[0], 9), 1).unwrap();
-    pair.from.apply(Change::Outbound(Box::new(next)));
+    let next = Arc::new(next);
+    pair.from.apply(Change::Outbound(next.clone()));
     assert_eq!(pair.send(&frame), None, "without a number");
-    pair.from.apply(Change::Numbers(pair.sa.id, 500..501));
+    assert!(next.numbers().add(500..501));
     let sealed = pair.send(&frame).unwrap();
     assert!(pair.receive(&sealed).is_ok());
     assert_eq!(pair.send(&frame), None, "the block is used up");

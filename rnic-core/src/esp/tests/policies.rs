@@ -1,5 +1,7 @@
 //! What policies say of plain frames, and of what was protected.
 
+use std::sync::Arc;
+
 use super::packets::{ALGORITHMS, Pair, between, ip, keys, segment, segment_of};
 use crate::counters::DropReason;
 use crate::esp::{
@@ -190,10 +192,9 @@ fn the_youngest_association_that_is_not_dying_is_used() {
         let mut sa = pair.sa.clone();
         sa.id.spi = spi;
         sa.request = request;
-        let id = sa.id;
         let made = OutboundSa::new(sa, &keys(ALGORITHMS[0], spi as u8), age).unwrap();
-        pair.from.apply(Change::Outbound(Box::new(made)));
-        pair.from.apply(Change::Numbers(id, 1..100));
+        assert!(made.numbers().add(1..100));
+        pair.from.apply(Change::Outbound(Arc::new(made)));
     };
     add(&mut pair, 0x2001, 5, 7);
     add(&mut pair, 0x3001, 3, 7);
@@ -226,8 +227,8 @@ fn an_association_ends_at_its_hard_limit() {
         let (sa, keys) = (limited(0x2001), keys(ALGORITHMS[0], 9));
         let made = OutboundSa::new(sa.clone(), &keys, 5).unwrap();
         made.usage().limit(packets, octets);
-        pair.from.apply(Change::Outbound(Box::new(made)));
-        pair.from.apply(Change::Numbers(sa.id, 1..100));
+        assert!(made.numbers().add(1..100));
+        pair.from.apply(Change::Outbound(Arc::new(made)));
         let sealed: Vec<_> = (0..3).map(|_| pair.send(&frame).unwrap()).collect();
         assert!(sealed.iter().all(|sealed| spi(sealed) == sa.id.spi));
         // What finds its end is sent again, by another one.
@@ -237,7 +238,7 @@ fn an_association_ends_at_its_hard_limit() {
         let made = InboundSa::new(sa, &keys, Window::new(64, true, 0)).unwrap();
         made.usage()
             .limit(packets.min(2), octets.min(protected + 1));
-        pair.to.apply(Change::Inbound(Box::new(made)));
+        pair.to.apply(Change::Inbound(Arc::new(made)));
         let opened = sealed.iter().map(|sealed| pair.receive(sealed).is_ok());
         assert_eq!(opened.collect::<Vec<_>>(), [true, true, false]);
     }
@@ -261,8 +262,8 @@ fn packets_that_wait_for_an_association_do_not_crowd_out_requests_for_numbers() 
     let id = pair.sa.id;
     // From here on the association has half of a block, and asks for the next one.
     let association = OutboundSa::new(pair.sa.clone(), &keys(ALGORITHMS[0], 9), 0).unwrap();
-    pair.from.apply(Change::Outbound(Box::new(association)));
-    pair.from.apply(Change::Numbers(id, 1..BLOCK / 2));
+    assert!(association.numbers().add(1..BLOCK / 2));
+    pair.from.apply(Change::Outbound(Arc::new(association)));
     let other = "192.0.2.3";
     let [local, remote, missing] = [HOSTS[0], HOSTS[1], other].map(ip);
     let action = Action::Protect(Template {

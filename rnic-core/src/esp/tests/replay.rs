@@ -29,7 +29,7 @@ proptest! {
         begin in prop_oneof![Just(0u64), 1u64..1 << 40],
         steps in prop::collection::vec((-6000i64..6000, prop::bool::ANY), 1..400),
     ) {
-        let mut window = Window::new(size, true, begin);
+        let window = Window::new(size, true, begin);
         let mut model = Model {
             received: (0..=begin).rev().take(5000).collect(),
             size: window.size().into(),
@@ -38,10 +38,12 @@ proptest! {
             let step = if small { step / 100 } else { step };
             let number = model.top().saturating_add_signed(step);
             prop_assert_eq!(window.is_new(number), model.is_new(number), "{}", number);
-            if window.is_new(number) {
-                window.receive(number);
+            let is_new = model.is_new(number);
+            prop_assert_eq!(window.receive(number), is_new, "{}", number);
+            if is_new {
                 model.received.insert(number);
             }
+            prop_assert!(!window.receive(number));
             prop_assert_eq!(window.top(), model.top());
         }
     }
@@ -87,7 +89,7 @@ fn a_number_from_below_the_first_or_above_the_last_is_none() {
 #[test]
 fn what_was_received_before_a_restart_is_never_new() {
     for top in [1, 63, 64, 65, 1 << 32, 12_345_678] {
-        let mut window = Window::new(256, true, top);
+        let window = Window::new(256, true, top);
         assert!(
             (0..=top)
                 .rev()
@@ -95,7 +97,7 @@ fn what_was_received_before_a_restart_is_never_new() {
                 .all(|number| !window.is_new(number))
         );
         assert!((1..600).all(|ahead| window.is_new(top + ahead)));
-        window.receive(top + 200);
+        assert!(window.receive(top + 200));
         assert!((1..200).all(|ahead| window.is_new(top + ahead)));
         assert!(!window.is_new(top) && !window.is_new(top + 200));
     }

@@ -13,10 +13,10 @@ fn open(
     label: &Label,
     packet: &[u8],
 ) -> Result<Vec<u8>, Forged> {
-    let mut cipher = cipher(algorithm, keys).unwrap();
+    let cipher = cipher(algorithm, keys).unwrap();
     let shape = cipher.shape();
     let mut packet = packet.to_vec();
-    cipher.open(label, &mut packet)?;
+    cipher.open(label, &mut packet, &mut Vec::new())?;
     Ok(packet[shape.iv..packet.len() - shape.icv].to_vec())
 }
 
@@ -77,9 +77,9 @@ fn the_example_of_cbc_is_decrypted() {
     let integrity = vec![7; 32];
     let keys = Keys::new(hex("90d382b410eeba7ad938c46cec1a82bf"), integrity.clone());
     packet.extend([0; 16]);
-    let mut authenticator =
+    let authenticator =
         cipher(Algorithm::NullHmacSha256, &Keys::new(Vec::new(), integrity)).unwrap();
-    authenticator.seal(&label, &mut packet);
+    authenticator.seal(&label, &mut packet, &mut Vec::new());
     let opened = open(Algorithm::AesCbcHmacSha256, &keys, &label, &packet);
     assert_eq!(opened, Ok(hex(text)));
 }
@@ -196,7 +196,7 @@ fn another_library_seals_the_same_octets() {
             extended,
         };
         let keys = keys(algorithm, len);
-        let mut cipher = cipher(algorithm, &keys).unwrap();
+        let cipher = cipher(algorithm, &keys).unwrap();
         let shape = cipher.shape();
         let figure = hex(figure);
         let text = figure.len() - shape.iv - shape.icv;
@@ -204,7 +204,7 @@ fn another_library_seals_the_same_octets() {
         let mut packet = vec![0; shape.iv];
         packet.extend(&text);
         packet.resize(figure.len(), 0);
-        cipher.seal(&label, &mut packet);
+        cipher.seal(&label, &mut packet, &mut Vec::new());
         assert_eq!(packet, figure, "{algorithm}, key of {len} octets");
         assert_eq!(open(algorithm, &keys, &label, &figure), Ok(text));
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use crate::connection::{AddressPair, NextHop};
 use crate::engine::{Command, Driver, EngineConfig, EngineEnd};
@@ -81,17 +82,16 @@ pub fn demands() -> Vec<Demand> {
 impl Protected {
     /// Adds an association to send with.
     pub fn add_outbound(&mut self, sa: Sa, age: u64) {
-        let id = sa.id;
         let made = OutboundSa::new(sa.clone(), &keys(&sa), age).expect("its keys fit");
-        self.apply(Change::Outbound(Box::new(made)));
-        self.apply(Change::Numbers(id, 1..NUMBERS));
+        made.numbers().add(1..NUMBERS);
+        self.apply(Change::Outbound(Arc::new(made)));
     }
 
     /// Adds an association to receive with.
     pub fn add_inbound(&mut self, sa: Sa) {
         let window = Window::new(USUAL_WINDOW, sa.extended, 0);
         let made = InboundSa::new(sa.clone(), &keys(&sa), window).expect("its keys fit");
-        self.apply(Change::Inbound(Box::new(made)));
+        self.apply(Change::Inbound(Arc::new(made)));
     }
 
     /// Heeds a change, as a worker does.

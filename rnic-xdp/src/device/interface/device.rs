@@ -49,12 +49,7 @@ impl OpenDevice {
         let queues = rx_queues(&link);
         steering.cover(queues)?;
         // Each worker sends on its first queue: what is added receives only.
-        let mut workers = workers.clamp(1, sending_queues(&link).clamp(1, queues_before));
-        let mut ignored = Vec::new();
-        if config.ipsec_if_id.is_some() && workers > 1 {
-            ignored.push(format!("{workers} workers: associations of ESP have one"));
-            workers = 1;
-        }
+        let workers = workers.clamp(1, sending_queues(&link).clamp(1, queues_before));
         let numa_node = numa::node_of(&link);
         let wanted = match queues > queues_before && steering.mode() == &Mode::Native {
             true => Err(added_queues(&link, queues_before, queues)),
@@ -101,7 +96,7 @@ impl OpenDevice {
             chunks: layout.chunks,
             link_mtu: link.mtu,
             mtu: link.mtu.min(layout.max_mtu()),
-            ignored,
+            ignored: Vec::new(),
         };
         let counted = opened.iter_mut().flat_map(|share| share.counted.drain(..));
         let device = Self {

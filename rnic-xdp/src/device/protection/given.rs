@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rnic_core::esp::{Change, InboundSa, Keys, OutboundSa, Sa, USUAL_WINDOW, Window};
+use rnic_core::esp::{InboundSa, Keys, OutboundSa, Sa, USUAL_WINDOW, Window};
 
-use super::{HostProtection, Own};
+use super::{HostProtection, Own, Uses};
 
 /// Network devices, with the associations that were given for them.
 static GIVEN: Mutex<Vec<(String, Sa, Keys)>> = Mutex::new(Vec::new());
@@ -23,19 +23,16 @@ impl HostProtection<Own> {
         let given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = given.iter().filter(|(name, ..)| *name == self.netdev);
         for (_, sa, keys) in here {
-            let Own { steered, changes } = &mut self.uses;
             if self.own.contains(&sa.source) {
                 let made = OutboundSa::new(sa.clone(), keys, 0).expect("its keys are usable");
-                changes.push_back(Change::Outbound(Box::new(made)));
-                changes.push_back(Change::Numbers(sa.id, 1..1 << 63));
+                self.uses.begin_outbound(sa.id, made);
+                self.uses.add_numbers(sa.id, 1..1 << 63);
             } else {
                 let window = Window::new(USUAL_WINDOW, sa.extended, 0);
                 let made = InboundSa::new(sa.clone(), keys, window).expect("its keys are usable");
                 let port = sa.encapsulation.map(|ports| ports.destination);
-                steered
-                    .add(sa.id, port)
-                    .expect("its packets can be steered");
-                changes.push_back(Change::Inbound(Box::new(made)));
+                let begun = self.uses.begin_inbound((sa.id, port), made);
+                begun.expect("its packets can be steered");
             }
         }
         self

@@ -1,7 +1,8 @@
-//! Associations that a worker of this process seals and opens frames with.
+//! Associations that the workers of this process seal and open frames with.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rnic_core::esp::{Change, InboundSa, OutboundSa, Sa, SaId, USUAL_WINDOW, Usage, Window};
@@ -11,10 +12,38 @@ use crate::device::error::OpenError;
 use crate::device::netlink::{Association, Link, Policies};
 use crate::device::steering::{SteeredAssociations, Steering};
 
-/// What the worker must be told.
+/// What the workers must be told, and what they share.
 pub(crate) struct Own {
     pub(super) steered: SteeredAssociations,
     pub(super) changes: VecDeque<Change>,
+    outbound: BTreeMap<SaId, Arc<OutboundSa>>,
+    inbound: BTreeMap<SaId, Arc<InboundSa>>,
+}
+
+impl Own {
+    /// Begins to use an association. Returns where it is counted what it does.
+    pub(super) fn begin_outbound(&mut self, id: SaId, made: OutboundSa) -> Arc<Usage> {
+        let usage = made.usage().clone();
+        let made = Arc::new(made);
+        self.outbound.insert(id, made.clone());
+        self.changes.push_back(Change::Outbound(made));
+        usage
+    }
+
+    /// Begins to open the packets of an association, from the moment when they come here.
+    pub(super) fn begin_inbound(
+        &mut self,
+        (id, port): (SaId, Option<u16>),
+        made: InboundSa,
+    ) -> Result<Arc<Usage>, String> {
+        let usage = made.usage().clone();
+        let made = Arc::new(made);
+        let steered = self.steered.add(id, port);
+        steered.map_err(|why| format!("cannot steer its packets here: {why}"))?;
+        self.inbound.insert(id, made.clone());
+        self.changes.push_back(Change::Inbound(made));
+        Ok(usage)
+    }
 }
 
 impl Uses for Own {
@@ -27,25 +56,32 @@ impl Uses for Own {
         let (_, _, keys) = found.usable.as_ref().map_err(Clone::clone)?;
         if is_outbound {
             let made = OutboundSa::new(sa, keys, found.added).map_err(|why| why.to_string())?;
-            let usage = made.usage().clone();
-            self.changes.push_back(Change::Outbound(Box::new(made)));
-            return Ok(usage);
+            return Ok(self.begin_outbound(found.id, made));
         }
         let port = sa.encapsulation.map(|ports| ports.destination);
         let window = found.window.max(USUAL_WINDOW);
         let window = Window::new(window, found.extended, found.received);
         let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
-        let usage = made.usage().clone();
-        let steered = self.steered.add(found.id, port);
-        steered.map_err(|why| format!("cannot steer its packets here: {why}"))?;
-        self.changes.push_back(Change::Inbound(Box::new(made)));
-        Ok(usage)
+        self.begin_inbound((found.id, port), made)
     }
 
     fn remove(&mut self, id: SaId) {
         // Nobody opens its packets any more. If it is not in the map, the kernel gets them already.
         let _ = self.steered.remove(id);
+        self.outbound.remove(&id);
+        self.inbound.remove(&id);
         self.changes.push_back(Change::Gone(id));
+    }
+
+    fn add_numbers(&mut self, id: SaId, block: Range<u64>) {
+        if let Some(association) = self.outbound.get(&id) {
+            association.numbers().add(block);
+        }
+    }
+
+    fn received(&self, id: SaId) -> u64 {
+        let association = self.inbound.get(&id);
+        association.map_or(0, |association| association.window().top())
     }
 
     fn tell(&mut self, change: Change) {
@@ -77,14 +113,19 @@ impl HostProtection<Own> {
                 doing: "open the map of steered associations",
                 source,
             })?;
-        let changes = VecDeque::new();
-        let opened = Self::open(&link.name, if_id, Own { steered, changes })?;
+        let own = Own {
+            steered,
+            changes: VecDeque::new(),
+            outbound: BTreeMap::new(),
+            inbound: BTreeMap::new(),
+        };
+        let opened = Self::open(&link.name, if_id, own)?;
         #[cfg(feature = "testing")]
         let opened = opened.with_given();
         Ok(opened)
     }
 
-    /// Returns the next change that the worker must be told.
+    /// Returns the next change that all workers must be told.
     pub(crate) fn poll_change(&mut self) -> Option<Change> {
         self.uses_mut().changes.pop_front()
     }

@@ -1,6 +1,7 @@
 //! What becomes of the host's associations on a shared device: clients use them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use rnic_core::esp::{Change, InboundSa, OutboundSa, Sa, SaId, USUAL_WINDOW, Usage, Window};
@@ -48,6 +49,16 @@ impl Uses for Clients {
         self.dying.remove(&id);
         self.replaced.insert(id);
         self.changed = true;
+    }
+
+    fn add_numbers(&mut self, _: SaId, _: Range<u64>) {
+        // They are taken so that nobody else has them: a client is told those that it asks for.
+        self.changed = true;
+    }
+
+    fn received(&self, _: SaId) -> u64 {
+        // The clients know.
+        0
     }
 
     fn tell(&mut self, change: Change) {

@@ -92,24 +92,25 @@ impl ControlThread {
         }
     }
 
-    /// Passes on what has changed of the host's associations, as far as there is room. It is for
-    /// the one worker that such a device has.
+    /// Passes on to all workers what has changed of the host's associations, as far as there is
+    /// room. No worker begins before all are there.
     fn follow_protection(&mut self, now: Instant) {
         let Some(protection) = &mut self.protection else {
             return;
         };
         protection.follow(&mut self.routes, now);
-        let Some(followed) = self.workers.first() else {
+        let workers = || self.workers.iter().map(|followed| &followed.worker);
+        if workers().count() < self.device.report().workers as usize {
             return;
-        };
-        while followed.worker.has_room()
+        }
+        while workers().all(FollowedWorker::has_room)
             && let Some(change) = protection.poll_change()
         {
             let known = &self.known.protection;
             let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
             known.note(&change);
             drop(known);
-            followed.worker.tell(WorkerNotice::Protection(change));
+            workers().for_each(|worker| worker.tell(WorkerNotice::Protection(change.clone())));
         }
     }
 
