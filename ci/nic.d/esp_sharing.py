@@ -4,7 +4,7 @@ for its own TCP ports; the west is the kernel's TCP behind the kernel's ESP."""
 import contextlib
 import json
 
-from esp import EAST, IF_ID, REQUEST, WEST, Protection, Wire, goes_on
+from esp import EAST, GCM, IF_ID, REQUEST, WEST, Protection, Wire, goes_on, keyed
 from nic import SIDES
 from nic_cases import CTL, case, expect
 from sharing import DIRECTORY, PREPARE, Sharing
@@ -198,6 +198,33 @@ def _(nics):
         received = sharing.ask("east", "dev show")[0]["received"]
         expect(received["unprotected"] > 0, "plain segments are not counted:", received)
         sharing.end(serving)
+
+
+def others(count):
+    """A batch of `ip` for the east: policies and associations for the listener with so many more peers."""
+    for number in range(1, count + 1):
+        peer, request = f"10.79.{1 + number // 200}.{1 + number % 200}", 1000 + number
+        for direction, (source, to), where in (("out", (EAST, peer), "sport"), ("in", (peer, EAST), "dport")):
+            yield f"xfrm policy add src {source} dst {to} proto 6 {where} {LISTENER} dir {direction} if_id {IF_ID} " \
+                f"tmpl src {source} dst {to} proto esp reqid {request} mode transport"
+            yield f"xfrm state add src {source} dst {to} proto esp spi {0x100 + number:#x} reqid {request} mode transport " \
+                f"replay-window 128 flag esn {keyed(GCM)} if_id {IF_ID}"
+
+
+@case("ESP for a client of rnicd: it has many peers", kinds=("virtio",))
+def _(nics):
+    count = 300
+    with shared(nics) as sharing, Narrow(nics, [LISTENER], silent=True) as protection, Wire(nics) as wire:
+        batch = "\n".join(others(count))
+        nics.east(f"ip -batch - <<END\n{batch}\nEND", 120).checked()
+        serving = sharing.serve("perf write-bw", f"-p {LISTENER}", 200, side="east")
+        has_all = lambda: sum(port is not None for port in given(sharing).values()) == 2 * count + 2
+        sharing.wait(lambda: has_all() or not serving.running(), "the listener has all associations", 60)
+        done = sharing.west(f"{CTL} perf write-bw --via kernel --verify -s 20000 -n 20 -p {LISTENER} {EAST}", 90)
+        served = serving.wait()
+        expect(done.code == 0 and served.code == 0, "the sides do not end well:", done, served)
+        wire.check(20)
+        protection.expect_no_errors()
 
 
 @case("ESP for a client of rnicd: who may not have keys is refused with the reason", kinds=("virtio",))

@@ -18,6 +18,39 @@ pub struct Protection {
     pub associations: Vec<Association>,
 }
 
+/// So much of it fits a message.
+const DEMANDS: usize = 48;
+const ADDRESSES: usize = 256;
+const ASSOCIATIONS: usize = 48;
+
+impl Protection {
+    /// Cuts it into parts that fit a message, of which there is one at least.
+    pub fn parts(mut self) -> Vec<Self> {
+        let mut parts = Vec::new();
+        loop {
+            parts.push(Self {
+                demands: front(&mut self.demands, DEMANDS),
+                addresses: front(&mut self.addresses, ADDRESSES),
+                associations: front(&mut self.associations, ASSOCIATIONS),
+            });
+            if self == Self::default() {
+                return parts;
+            }
+        }
+    }
+
+    /// Adds the next part.
+    pub fn extend(&mut self, next: Self) {
+        self.demands.extend(next.demands);
+        self.addresses.extend(next.addresses);
+        self.associations.extend(next.associations);
+    }
+}
+
+fn front<T>(all: &mut Vec<T>, most: usize) -> Vec<T> {
+    all.drain(..most.min(all.len())).collect()
+}
+
 /// A policy: [`Demand`] as JSON has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demanded {
@@ -242,6 +275,7 @@ fn mode(tunnel: bool) -> Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::MAX_MESSAGE;
 
     fn association() -> Association {
         Association {
@@ -277,6 +311,51 @@ mod tests {
         for bad in ["0", "0g", "0F"] {
             serde_json::from_str::<Secret>(&format!("\"{bad}\"")).unwrap_err();
         }
+    }
+
+    #[test]
+    fn parts_fit_a_message_and_make_the_whole() {
+        let demand = Demanded {
+            outgoing: true,
+            local: format!("{}/128", "ffff:".repeat(8).trim_end_matches(':')),
+            local_ports: (65535, 65535),
+            remote: format!("{}/128", "ffff:".repeat(8).trim_end_matches(':')),
+            remote_ports: (65535, 65535),
+            action: Done::Protect {
+                request: u32::MAX,
+                tunnel: false,
+                local: [0xffff; 8].into(),
+                remote: [0xffff; 8].into(),
+            },
+        };
+        let association = Association {
+            spi: u32::MAX,
+            source: [0xffff; 8].into(),
+            destination: [0xffff; 8].into(),
+            algorithm: "authenc(hmac(sha256),cbc(aes))".into(),
+            encryption: Secret::new(&[0xff; 36]),
+            integrity: Secret::new(&[0xff; 32]),
+            age: u64::MAX,
+            window: u32::MAX,
+            received: u64::MAX,
+            first: Some((u64::MAX, u64::MAX)),
+            ..association()
+        };
+        let whole = Protection {
+            demands: vec![demand; 500],
+            addresses: vec![[0xffff; 8].into(); 256],
+            associations: vec![association; 1000],
+        };
+        let parts = whole.clone().parts();
+        assert_eq!(parts.len(), 1000_usize.div_ceil(ASSOCIATIONS));
+        let mut together = Protection::default();
+        for part in parts {
+            let octets = serde_json::to_vec(&part).unwrap().len();
+            assert!(octets < MAX_MESSAGE - 100, "{octets}");
+            together.extend(part);
+        }
+        assert_eq!(together, whole);
+        assert_eq!(Protection::default().parts(), [Protection::default()]);
     }
 
     #[test]

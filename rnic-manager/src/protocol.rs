@@ -536,8 +536,11 @@ pub enum Notice {
     Protection {
         /// The port.
         port: u32,
-        /// All of it.
+        /// All of it, or a part.
         protection: Protection,
+        /// The next notices have other parts, up to one without this.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        more: bool,
     },
     /// A lease has ended: nothing more arrives there, and nothing is sent from there.
     Revoked {

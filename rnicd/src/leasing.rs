@@ -249,7 +249,7 @@ impl Server {
                 shared.device.update_protection();
                 let client = client.and_then(|client| self.clients.get_mut(client));
                 if let Some(client) = client {
-                    client.tell(protection(shared, number));
+                    protection(shared, number).for_each(|notice| client.tell(notice));
                 }
             }
         }

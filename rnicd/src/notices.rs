@@ -68,7 +68,7 @@ impl Server {
         }
         for port in std::mem::take(&mut client.protection_changed) {
             if let Some(shared) = device_of(port) {
-                client.tell(protection(shared, port));
+                protection(shared, port).for_each(|notice| client.tell(notice));
             }
         }
         for port in std::mem::take(&mut client.untagged_changed) {

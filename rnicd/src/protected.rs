@@ -7,14 +7,21 @@ use rnic_xdp::shared::PortAssociation;
 use crate::shared::Shared;
 
 /// Puts into words what protects a port.
-pub(crate) fn protection(shared: &Shared, port: u32) -> Notice {
+pub(crate) fn protection(shared: &Shared, port: u32) -> impl Iterator<Item = Notice> {
     let now = shared.device.protection_of(port);
     let protection = Protection {
         demands: now.demands.iter().map(Demanded::from).collect(),
         addresses: now.addresses,
         associations: now.associations.iter().map(association).collect(),
     };
-    Notice::Protection { port, protection }
+    let parts = protection.parts();
+    let last = parts.len() - 1;
+    let parts = parts.into_iter().enumerate();
+    parts.map(move |(part, protection)| Notice::Protection {
+        port,
+        protection,
+        more: part < last,
+    })
 }
 
 fn association(found: &PortAssociation) -> Association {

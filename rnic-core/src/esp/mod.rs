@@ -25,7 +25,7 @@ pub use cipher::{Algorithm, Keys, UnusableKey};
 pub use facts::{KnownProtection, ProtectionFacts, ProtectionState, SaFacts};
 pub use numbers::{BLOCK, Numbers};
 pub use open::{Opened, Opener};
-pub use protection::{Protection, ProtectionCounts};
+pub use protection::{Concerned, Protection, ProtectionCounts};
 pub use replay::{LARGEST_WINDOW, SMALLEST_WINDOW, USUAL_WINDOW, Window};
 pub use required::{Required, RequiredPorts};
 pub use sa::{InboundSa, Mode, OutboundSa, Sa, SaId, Usage};

@@ -8,6 +8,7 @@ use crate::wire::icmp::{EspTooBig, TooBig};
 use super::change::{Change, Request};
 use super::open::Opener;
 use super::required::RequiredPorts;
+use super::sa::{Mode, Sa};
 use super::seal::Sealer;
 
 /// What was counted of frames that are protected, or had to be.
@@ -21,6 +22,38 @@ pub struct ProtectionCounts {
     pub unsealed: u64,
     /// Received frames that were dropped, by the reason.
     pub drops: DropCounters,
+}
+
+/// The peers to whom a change may alter what protects the packets that are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concerned {
+    /// None.
+    Nobody,
+    /// One.
+    Peer(IpAddr),
+    /// Any.
+    Anybody,
+}
+
+impl Concerned {
+    /// Returns whether a peer may be one of them.
+    pub fn has(self, peer: IpAddr) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Peer(one) => one == peer,
+            Self::Anybody => true,
+        }
+    }
+}
+
+impl From<&Sa> for Concerned {
+    fn from(sa: &Sa) -> Self {
+        match sa.mode {
+            Mode::Transport => Self::Peer(sa.id.destination),
+            // What is inside may go to others.
+            Mode::Tunnel => Self::Anybody,
+        }
+    }
 }
 
 /// Opens what an engine receives, and seals what it sends.
@@ -38,6 +71,26 @@ impl Protection {
         Self {
             opener: Opener::new(required.clone()),
             sealer: Sealer::new(required),
+        }
+    }
+
+    /// Returns to whom something else may protect the packets once a change is
+    /// [applied](Self::apply): with many peers, not all need to be looked at for each of them.
+    pub fn concerned(&self, change: &Change) -> Concerned {
+        let known = |id| {
+            self.sealer
+                .known(id)
+                .map_or(Concerned::Nobody, Concerned::from)
+        };
+        match change {
+            Change::Demands(_) => Concerned::Anybody,
+            Change::Addresses(_) | Change::Inbound(_) => Concerned::Nobody,
+            Change::Outbound(association) => match known(association.sa.id) {
+                // It takes the place of one that it may have nothing in common with.
+                Concerned::Anybody => Concerned::Anybody,
+                _ => (&association.sa).into(),
+            },
+            Change::Dying(id) | Change::Gone(id) => known(*id),
         }
     }
 

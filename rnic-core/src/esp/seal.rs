@@ -83,6 +83,12 @@ impl Sealer {
         self.choices.clear();
     }
 
+    /// Returns what is known of an association.
+    pub(super) fn known(&self, id: SaId) -> Option<&Sa> {
+        let mut all = self.associations.iter().map(|(known, _)| &known.sa);
+        all.find(|sa| sa.id == id)
+    }
+
     pub(super) fn let_die(&mut self, id: SaId) {
         let mut all = self.associations.iter_mut();
         if let Some((_, rank)) = all.find(|(known, _)| known.sa.id == id) {

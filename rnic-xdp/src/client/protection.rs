@@ -24,6 +24,8 @@ pub(super) struct PortProtection {
     demands: Vec<Demand>,
     addresses: Vec<std::net::IpAddr>,
     changes: VecDeque<Change>,
+    /// What rnicd has said of what there is now, unless it has said all.
+    parts: Protection,
     /// The end of the last numbers under each key, by its fingerprint, whatever becomes of
     /// associations and of rnicd.
     taken: HashMap<u64, u64>,
@@ -43,6 +45,7 @@ impl PortProtection {
             demands: Vec::new(),
             addresses: Vec::new(),
             changes: VecDeque::new(),
+            parts: Protection::default(),
             taken: HashMap::new(),
             received: HashMap::new(),
             hasher: RandomState::new(),
@@ -63,8 +66,22 @@ impl PortProtection {
         !self.changes.is_empty()
     }
 
+    /// Takes over a part of what there is now, of which `more` come.
+    pub(super) fn add(&mut self, part: Protection, more: bool) {
+        self.parts.extend(part);
+        if !more {
+            let all = std::mem::take(&mut self.parts);
+            self.set(all);
+        }
+    }
+
+    /// Forgets parts of which the others do not come any more.
+    pub(super) fn forget_parts(&mut self) {
+        self.parts = Protection::default();
+    }
+
     /// Takes over all that there is now.
-    pub(super) fn set(&mut self, now: Protection) {
+    fn set(&mut self, now: Protection) {
         if now.addresses != self.addresses {
             self.changes
                 .push_back(Change::Addresses(now.addresses.clone()));
@@ -132,7 +149,7 @@ impl PortProtection {
         self.outbound.insert(id, made.clone());
         self.changes.push_back(Change::Outbound(made));
         if let Some((first, end)) = found.first {
-            self.add(id, &keys, first..end);
+            self.use_numbers(id, &keys, first..end);
         }
         Ok(())
     }
@@ -141,11 +158,11 @@ impl PortProtection {
     pub(super) fn add_numbers(&mut self, id: SaId, numbers: Range<u64>) {
         let found = self.associations.get(&id).and_then(Association::sa);
         if let Some((_, keys)) = found {
-            self.add(id, &keys, numbers);
+            self.use_numbers(id, &keys, numbers);
         }
     }
 
-    fn add(&mut self, id: SaId, keys: &Keys, numbers: Range<u64>) {
+    fn use_numbers(&mut self, id: SaId, keys: &Keys, numbers: Range<u64>) {
         let taken = self
             .taken
             .entry(keys.fingerprint(&self.hasher))
@@ -225,6 +242,24 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| numbers.take()).collect();
         let ends = all.first().into_iter().chain(all.last());
         ends.copied().collect()
+    }
+
+    #[test]
+    fn nothing_counts_before_all_parts_have_come() {
+        let mut port = PortProtection::new(RequiredPorts::none(), HostIpsec::default());
+        let part = |spi| Protection {
+            associations: vec![association(spi, spi as u8, None)],
+            ..Protection::default()
+        };
+        port.add(part(1), true);
+        assert_eq!(changes(&mut port), [""; 0]);
+        port.add(part(2), false);
+        assert_eq!(changes(&mut port), ["in", "in"]);
+        // The connection is lost between two parts.
+        port.add(part(1), true);
+        port.forget_parts();
+        port.add(part(2), false);
+        assert_eq!(changes(&mut port), ["1 gone"]);
     }
 
     #[test]

@@ -345,6 +345,9 @@ impl Session {
             return;
         };
         warn!("lost the connection to rnicd: {error}; connections of RDMA go on");
+        if let Some(known) = &mut self.protection {
+            known.forget_parts();
+        }
         let mut again: Vec<_> = lost.waiting.into_iter().collect();
         again.sort_by_key(|(id, _)| *id);
         for (_, waiting) in again {
@@ -465,9 +468,11 @@ impl Session {
             Notice::ProtectedTooBig { packet, .. } => {
                 self.tell(WorkerNotice::TooBig(Report::Protected(packet.into())))
             }
-            Notice::Protection { protection, .. } => {
+            Notice::Protection {
+                protection, more, ..
+            } => {
                 if let Some(known) = &mut self.protection {
-                    known.set(protection);
+                    known.add(protection, more);
                 }
                 self.tell_protection();
             }

@@ -30,8 +30,10 @@ impl Protected {
     pub(crate) fn apply(&mut self, driver: &mut Driver, change: Change) {
         // Of several that are missing to a host, one is asked for at a time.
         let may_lack_more = matches!(change, Change::Outbound(_));
+        let concerned = self.protection.concerned(&change);
         self.protection.apply(change);
-        for (path, hop) in &self.hops {
+        let hops = self.hops.iter();
+        for (path, hop) in hops.filter(|(path, _)| concerned.has(path.remote)) {
             tell(&self.protection, driver, *path, *hop);
             if may_lack_more {
                 self.protection.ask(path.local, path.remote);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::packets::{ALGORITHMS, Pair, between, ip, keys, segment, segment_of};
 use crate::counters::DropReason;
 use crate::esp::{
-    Action, BLOCK, Change, Demand, InboundSa, Mode, OutboundSa, Ports, Protection, Request,
-    RequiredPorts, SaId, Selector, Template, Window,
+    Action, BLOCK, Change, Concerned, Demand, InboundSa, Mode, OutboundSa, Ports, Protection,
+    Request, RequiredPorts, SaId, Selector, Template, Window,
 };
 
 use crate::wire::esp::EspHeader;
@@ -375,4 +375,43 @@ fn a_message_about_a_sealed_packet_is_heeded_if_that_was_sent_of_late() {
     }
     assert_eq!(pair.from.narrowed(&told(2, 1300), local, remote), None);
     assert_eq!(pair.from.narrowed(&told(3, 1300), local, remote), inner);
+}
+
+#[test]
+fn a_change_concerns_those_that_its_association_sends_to() {
+    let [peer, other] = ["192.0.2.2", "198.51.100.2"].map(ip);
+    let id = |spi, destination| SaId { spi, destination };
+    for (mode, expected) in [
+        (Mode::Transport, Concerned::Peer(peer)),
+        (Mode::Tunnel, Concerned::Anybody),
+    ] {
+        let hosts = ["192.0.2.1", "192.0.2.2"];
+        let mut pair = Pair::new(ALGORITHMS[0], mode, hosts, hosts);
+        let known = pair.sa.id;
+        let make = |spi| {
+            let mut sa = pair.sa.clone();
+            sa.id.spi = spi;
+            Arc::new(OutboundSa::new(sa, &keys(ALGORITHMS[0], 3), 1).unwrap())
+        };
+        let (new, again) = (make(0x2002), make(known.spi));
+        let sender = &mut pair.from;
+        for change in [
+            Change::Outbound(new.clone()),
+            Change::Outbound(again),
+            Change::Dying(known),
+            Change::Gone(known),
+        ] {
+            assert_eq!(sender.concerned(&change), expected, "{change:?}");
+        }
+        let unknown = Change::Gone(new.sa.id);
+        assert_eq!(sender.concerned(&unknown), Concerned::Nobody);
+        sender.apply(Change::Outbound(new));
+        assert_eq!(sender.concerned(&unknown), expected);
+        let demands = Change::Demands(Vec::new());
+        assert_eq!(sender.concerned(&demands), Concerned::Anybody);
+        let elsewhere = Change::Gone(id(known.spi, other));
+        assert_eq!(sender.concerned(&elsewhere), Concerned::Nobody);
+    }
+    assert!(Concerned::Peer(peer).has(peer) && !Concerned::Peer(peer).has(other));
+    assert!(Concerned::Anybody.has(other) && !Concerned::Nobody.has(other));
 }

@@ -96,8 +96,10 @@ impl Protected {
 
     /// Heeds a change, as a worker does.
     pub fn apply(&mut self, change: Change) {
+        let concerned = self.protection.concerned(&change);
         self.protection.apply(change);
-        for (path, hop) in &self.hops {
+        let hops = self.hops.iter();
+        for (path, hop) in hops.filter(|(path, _)| concerned.has(path.remote)) {
             let hop = narrowed(&self.protection, *path, *hop);
             if let Some(hop) = hop {
                 self.driver.set_next_hop(*path, hop);

@@ -11,9 +11,9 @@ use super::port::{PortAssociation, PortProtection, association};
 use super::scope::Leases;
 
 /// The most associations and policies of which a client is told, and the most addresses of this
-/// host: what it is told must fit a message. What it is not told of, it neither sends nor receives.
-pub(super) const MOST_ASSOCIATIONS: usize = 48;
-const MOST_DEMANDS: usize = 48;
+/// host: each change tells it all again. What it is not told of, it neither sends nor receives.
+pub(super) const MOST_ASSOCIATIONS: usize = 1024;
+const MOST_DEMANDS: usize = 1024;
 const MOST_ADDRESSES: usize = 256;
 
 impl SharedProtection {
