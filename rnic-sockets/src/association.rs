@@ -101,6 +101,10 @@ impl KernelAssociation {
                 Ok(Arrived::Other)
             }
             Notification::Restarted { outbound, inbound } => {
+                // The kernel has dropped what was outstanding, and nobody has acknowledged it.
+                self.partial.clear();
+                self.outstanding.clear();
+                self.least = 0;
                 Ok(Arrived::Restarted { outbound, inbound })
             }
             Notification::Closed => Ok(Arrived::Closed),
@@ -268,5 +272,48 @@ impl Drop for KernelAssociation {
         {
             let _ = rustix::net::shutdown(fd, Shutdown::Both);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Hands a message to an association. Returns the octets of the chunk, if it is whole.
+    fn take(
+        association: &mut KernelAssociation,
+        octets: &[u8],
+        (is_notification, is_whole): (bool, bool),
+    ) -> Option<Vec<u8>> {
+        let mut room = [0; 64];
+        room[..octets.len()].copy_from_slice(octets);
+        let received = sys::SctpReceived {
+            len: octets.len(),
+            is_notification,
+            is_whole,
+            stream: 0,
+            protocol: 16,
+        };
+        match association.take(&received, &mut room) {
+            Ok(Arrived::Chunk { len, .. }) => Some(room[..len].to_vec()),
+            Ok(_) => None,
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    #[test]
+    fn what_has_come_in_part_before_a_restart_is_gone() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let mut association = KernelAssociation::new(OwnedFd::from(one).into());
+        assert_eq!(take(&mut association, b"old ", (false, false)), None);
+        // `struct sctp_assoc_change` with SCTP_RESTART, and four streams each way.
+        let words: [u16; 10] = [0x8001, 0, 20, 0, 2, 0, 4, 4, 0, 0];
+        let restart: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(take(&mut association, &restart, (true, true)), None);
+        let new = take(&mut association, b"new", (false, true));
+        assert_eq!(new.as_deref(), Some(&b"new"[..]));
     }
 }

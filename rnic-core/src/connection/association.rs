@@ -149,8 +149,8 @@ pub trait Associations: Send + 'static {
     fn poll(&mut self, ready: &mut Vec<Ready>);
 }
 
-/// How long an association may take to come up at first. Each try has twice the time of the one
-/// before, so that far peers answer in time at last.
+/// How long an association may take to come up at first, and how often sessions look. Each try has
+/// twice the time of the one before, so that far peers answer in time at last.
 pub(crate) const FIRST_TRY: Duration = Duration::from_secs(1);
 
 /// Where a session has its connection.
@@ -184,8 +184,9 @@ pub(crate) struct Association<S> {
     /// Keeps the port of one that is ours.
     pub(crate) reservation: Option<PortReservation>,
     pub(crate) standing: Standing,
-    /// When its set-up began last, and the traffic class of that.
+    /// When its set-up began last, how long that may take, and its traffic class.
     pub(crate) set_up_at: Instant,
+    pub(crate) try_time: Duration,
     pub(crate) traffic_class: u8,
     /// Whether other queue pairs may have sessions on it.
     pub(crate) is_shared: bool,
@@ -236,6 +237,7 @@ impl<S: AssociationSocket> Association<S> {
             reservation,
             standing: Standing::Opening,
             set_up_at: Instant::ZERO,
+            try_time: FIRST_TRY,
             traffic_class: 0,
             is_shared: true,
             streams: StreamIds::default(),
@@ -305,8 +307,15 @@ impl<S: AssociationSocket> Association<S> {
         }
     }
 
-    /// Has the kernel know how long the most patient of its connections waits.
-    pub(crate) fn outlast_all(&mut self) {
+    /// Takes another socket, which knows nothing of what connections want.
+    pub(crate) fn replace(&mut self, socket: S) {
+        self.socket = socket;
+        if !self.patience.is_empty() {
+            self.outlast_all();
+        }
+    }
+
+    fn outlast_all(&mut self) {
         self.socket.outlast(self.patience.values().copied().max());
     }
 

@@ -267,7 +267,7 @@ impl<L: Associations> Connection<SctpSession<L>> {
         self.tcp.seat.connection = connection;
     }
 
-    /// Returns whether its association takes too long to come up: once for each try.
+    /// Returns whether it is time to look for its association, which is not up: once each time.
     pub(crate) fn take_overdue(&mut self) -> bool {
         self.tcp.set_up.take_overdue() && self.tcp.state == State::SynSent
     }

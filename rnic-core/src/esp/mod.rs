@@ -26,7 +26,7 @@ pub use facts::{KnownProtection, ProtectionFacts, ProtectionState, SaFacts};
 pub use numbers::{BLOCK, Numbers};
 pub use open::{Opened, Opener};
 pub use protection::{Concerned, Protection, ProtectionCounts};
-pub use replay::{LARGEST_WINDOW, SMALLEST_WINDOW, USUAL_WINDOW, Window};
+pub use replay::{LARGEST_WINDOW, SMALLEST_WINDOW, Top, USUAL_WINDOW, Window};
 pub use required::{Required, RequiredPorts};
 pub use sa::{InboundSa, Mode, OutboundSa, Sa, SaId, Usage};
 pub use seal::{Sealer, Sealing};

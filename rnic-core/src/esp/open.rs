@@ -256,9 +256,12 @@ fn decrypt(
     let (payload, next_header) = esp::parse_trailer(&frame[text_at..text_at + text])
         .map_err(|_| DropReason::EspMalformed)?;
     let payload = text_at..text_at + payload.len();
-    if !association.receive(number, payload.len()) {
-        // Another worker was faster.
+    // Another worker may have been faster.
+    if !window.receive(number) {
         return Err(replayed());
+    }
+    if !association.usage().count(payload.len()) {
+        return Err(DropReason::EspUnknown);
     }
     Ok(Plain {
         payload,

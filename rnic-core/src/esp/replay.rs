@@ -8,6 +8,8 @@
 #[cfg(loom)]
 mod models;
 
+use std::sync::Arc;
+
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The fewest numbers that a window has.
@@ -45,11 +47,21 @@ impl From<Slot> for u64 {
     }
 }
 
+/// The highest number that was received, 0 at first. It can be kept for longer than its window.
+#[derive(Clone, Debug)]
+pub struct Top(Arc<AtomicU64>);
+
+impl Top {
+    /// Returns the number.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// The highest number received, and which of those below it were.
 #[derive(Debug)]
 pub struct Window {
-    /// The highest number that was received, 0 at first.
-    top: AtomicU64,
+    top: Top,
     /// Numbers that it spans.
     size: u64,
     /// Those of block *n* are in slot *n* modulo all slots. One more than the window has blocks,
@@ -79,7 +91,7 @@ impl Window {
             slots[(block % count) as usize] = AtomicU64::new(slot.into());
         }
         Self {
-            top: AtomicU64::new(top),
+            top: Top(Arc::new(AtomicU64::new(top))),
             size,
             slots: slots.into(),
             extended,
@@ -88,7 +100,12 @@ impl Window {
 
     /// Returns the highest number that was received.
     pub fn top(&self) -> u64 {
-        self.top.load(Relaxed)
+        self.top.get()
+    }
+
+    /// Returns what knows that number from now on.
+    pub fn shared_top(&self) -> &Top {
+        &self.top
     }
 
     /// Returns the numbers that it spans.
@@ -138,7 +155,7 @@ impl Window {
             noted(word.into(), round, number).map(u64::from)
         });
         if number > self.top() {
-            self.top.fetch_max(number, Relaxed);
+            self.top.0.fetch_max(number, Relaxed);
         }
         was_new.is_ok()
     }

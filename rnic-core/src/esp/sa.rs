@@ -113,9 +113,19 @@ impl Usage {
         self.octets.store(octets, Relaxed);
     }
 
-    fn pass(&self, octets: usize) {
-        self.packets.fetch_add(1, Relaxed);
-        self.octets.fetch_add(octets as u64, Relaxed);
+    /// Counts a packet. Returns whether the association may have it: of those that workers have at
+    /// once, no more than its limits allow.
+    pub(super) fn count(&self, octets: usize) -> bool {
+        let octets = octets as u64;
+        let packets_before = self.packets.fetch_add(1, Relaxed);
+        let octets_before = self.octets.fetch_add(octets, Relaxed);
+        let may = packets_before < self.most_packets.load(Relaxed)
+            && octets_before < self.most_octets.load(Relaxed);
+        if !may {
+            self.packets.fetch_sub(1, Relaxed);
+            self.octets.fetch_sub(octets, Relaxed);
+        }
+        may
     }
 
     pub(super) fn replay(&self) {
@@ -151,7 +161,7 @@ impl Usage {
 pub struct InboundSa {
     pub(super) sa: Sa,
     pub(super) cipher: Box<dyn Cipher>,
-    window: Arc<Window>,
+    window: Window,
     usage: Arc<Usage>,
 }
 
@@ -161,7 +171,7 @@ impl InboundSa {
         Ok(Self {
             cipher: cipher(sa.algorithm, keys)?,
             sa,
-            window: Arc::new(window),
+            window,
             usage: Arc::default(),
         })
     }
@@ -172,22 +182,13 @@ impl InboundSa {
     }
 
     /// Returns what it has received.
-    pub fn window(&self) -> &Arc<Window> {
+    pub fn window(&self) -> &Window {
         &self.window
     }
 
     /// Returns the label of a packet.
     pub(super) fn label(&self, number: u64) -> Label {
         label(&self.sa, number)
-    }
-
-    /// Notes a genuine packet. Returns whether it is new.
-    pub(super) fn receive(&self, number: u64, octets: usize) -> bool {
-        let is_new = self.window.receive(number);
-        if is_new {
-            self.usage.pass(octets);
-        }
-        is_new
     }
 }
 
@@ -241,11 +242,6 @@ impl OutboundSa {
 
     pub(super) fn label(&self, number: u64) -> Label {
         label(&self.sa, number)
-    }
-
-    /// Notes a packet.
-    pub(super) fn send(&self, octets: usize) {
-        self.usage.pass(octets);
     }
 
     /// Returns the longest IP packet that, sealed, is no longer than `mtu`.

@@ -293,7 +293,8 @@ pub(super) fn youngest<'a>(
     found.map(|(place, _)| place)
 }
 
-/// Writes a frame, sealed, into another one. Returns its length, `None` if it is too long.
+/// Writes a frame, sealed, into another one. Returns its length, `None` if it is too long, or the
+/// association has come to its end.
 fn write<F: TxFrames>(
     association: &OutboundSa,
     tx: &mut F,
@@ -323,6 +324,9 @@ fn write<F: TxFrames>(
     }
 
     let payload_end = text_at + inner.len();
+    if !association.usage().count(inner.len()) {
+        return None;
+    }
     tx.copy(frame, inner, sealed, text_at);
     let front = match association.sa.mode {
         Mode::Transport => packet.payload_at,
@@ -344,7 +348,6 @@ fn write<F: TxFrames>(
         let Sa { source, id, .. } = association.sa;
         ports.emit(&mut octets[outer_at..], source, id.destination);
     }
-    association.send(payload_end - text_at);
     Some(end)
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::TestQp;
 
 use crate::common::{cut_link, empty_recv, inline_send};
@@ -85,6 +86,31 @@ fn sessions_that_wait_together_begin_again_once() {
     assert!(sim.hosts[0].failure_of(active[0].number).is_none());
     for host in &sim.hosts {
         assert_eq!(host.machine().associations().count(), 1);
+    }
+}
+
+/// Sessions that join later give it no less time.
+#[test]
+fn a_far_peer_answers_in_time_however_many_sessions_wait() {
+    let is_asked = |sim: &mut Sessions| sim.hosts[1].connect_requests().count() > 0;
+    for (others, every) in [(0, 100), (20, 500), (10, 1100), (40, 300)] {
+        let mut sim = sessions();
+        sim.link.set_impairments(Impairments {
+            delay: Duration::from_millis(600),
+            ..link()
+        });
+        sim.hosts[1].listen(7000);
+        let (remote, start) = (sim.hosts[1].socket(7000), sim.now);
+        for port in 0..=others {
+            let qp = sim.hosts[0].create_qp();
+            sim.hosts[0].connect(&qp, 40_000 + port, remote, &ConnectionOptions::default());
+            if sim.run_until(Duration::from_millis(every), is_asked) {
+                break;
+            }
+        }
+        assert!(sim.run_until(SECOND * 4, is_asked), "{others}, {every} ms");
+        let took = sim.now.since(start);
+        assert!(took < SECOND * 4, "{others}, {every} ms: {took:?}");
     }
 }
 

@@ -7,7 +7,9 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use nix::sys::prctl::set_dumpable;
-use rnic_core::esp::{Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Window};
+use rnic_core::esp::{
+    Change, Demand, InboundSa, Keys, OutboundSa, RequiredPorts, SaId, Top, Window,
+};
 use rnic_manager::protection::{Association, Demanded, Protection};
 use tracing::{info, warn};
 
@@ -31,7 +33,7 @@ pub(super) struct PortProtection {
     taken: HashMap<u64, u64>,
     /// What was received under each key: the kernel is not told of it, and may have the association
     /// again. What was received stays so.
-    received: HashMap<u64, Arc<Window>>,
+    received: HashMap<u64, Top>,
     hasher: RandomState,
 }
 
@@ -137,10 +139,11 @@ impl PortProtection {
         if !found.outbound {
             let print = keys.fingerprint(&self.hasher);
             let before = self.received.get(&print);
-            let received = before.map_or(0, |window| window.top()).max(found.received);
+            let received = before.map_or(0, Top::get).max(found.received);
             let window = Window::new(found.window, found.extended, received);
+            let top = window.shared_top().clone();
             let made = InboundSa::new(sa, &keys, window).map_err(|why| why.to_string())?;
-            self.received.insert(print, made.window().clone());
+            self.received.insert(print, top);
             self.changes.push_back(Change::Inbound(Arc::new(made)));
             return Ok(());
         }

@@ -135,7 +135,8 @@ impl Session {
                     worker.tell(WorkerNotice::Untagged(self.untagged.clone()));
                     self.worker = Some(worker);
                     // A worker that has ended needs no answer.
-                    let _ = joined.send(Ok(()));
+                    // Nothing is leased yet that would be protected.
+                    let _ = joined.send(Ok(Vec::new()));
                 }
                 WorkerRequest::NextHop(_, NextHopRequest::Follow(path)) => {
                     self.paths.insert(path);

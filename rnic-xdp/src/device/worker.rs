@@ -67,9 +67,7 @@ impl Worker {
         end: EngineEnd,
         bell: Bell,
     ) -> Result<Self, OpenError> {
-        let mut worker = Self::start(interface, config, secret, (end, bell), clock())?;
-        worker.follow_notices(Instant::ZERO);
-        Ok(worker)
+        Self::start(interface, config, secret, (end, bell), clock())
     }
 
     /// Makes a worker for each share of an open device. `ends` are of
@@ -84,14 +82,9 @@ impl Worker {
         // A peer may have connections on several of them: they share one clock and one secret.
         let started = clock();
         let shares = shares.into_iter().zip(ends);
-        let workers = shares
-            .map(|(interface, end)| Self::start(interface, config.clone(), secret, end, started));
-        let mut workers: Vec<_> = workers.collect::<Result<_, _>>()?;
-        // What is known already counts from the first frame on.
-        for worker in &mut workers {
-            worker.follow_notices(Instant::ZERO);
-        }
-        Ok(workers)
+        shares
+            .map(|(interface, end)| Self::start(interface, config.clone(), secret, end, started))
+            .collect()
     }
 
     fn start(
@@ -111,19 +104,29 @@ impl Worker {
         };
         let control = interface.control().clone();
         let required = interface.required_ports();
-        let protected = required.map(|ports| Box::new(Protected::new(ports.clone())));
-        Ok(Self {
+        let mut driver = Driver::new(config, secret, end);
+        let mut protected = required.map(|ports| Box::new(Protected::new(ports.clone())));
+        // What is known already counts from the first frame on.
+        let (notices, known) = control.join(interface.number(), bell.waker())?;
+        for change in known {
+            if let Some(protected) = &mut protected {
+                protected.apply(&mut driver, change);
+            }
+        }
+        let mut worker = Self {
             protected,
-            notices: control.join(interface.number(), bell.waker())?,
+            notices,
             control,
-            driver: Driver::new(config, secret, end),
+            driver,
             interface,
             notices_at: Instant::ZERO,
             bell,
             sleeper: None,
             link: LinkState::Active,
             started,
-        })
+        };
+        worker.follow_notices(Instant::ZERO);
+        Ok(worker)
     }
 
     /// Reports what the interface is.

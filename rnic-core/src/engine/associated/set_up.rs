@@ -1,6 +1,6 @@
 //! An association of ours that does not come up is set up anew.
 
-use crate::connection::{AssociationSocket, Associations, FIRST_TRY, Standing};
+use crate::connection::{AssociationSocket, Associations, Standing};
 use crate::memory::epoch::Guard;
 use crate::tcp::TcpFailure;
 use crate::time::Instant;
@@ -9,13 +9,13 @@ use super::SessionEngine;
 
 impl<L: Associations> SessionEngine<L> {
     /// Gives up what was begun to set up an association, and begins anew: from the same port, as
-    /// connections know it. Of several sessions that find it overdue the first counts.
+    /// connections know it. The next try has twice the time.
     pub(super) fn set_up_again(&mut self, number: usize, now: Instant, guard: &Guard<'_>) {
         let below = &mut self.below;
         let Some(association) = below.associations.get_mut(number) else {
             return;
         };
-        let is_overdue = association.set_up_at + FIRST_TRY <= now;
+        let is_overdue = association.set_up_at + association.try_time <= now;
         let Some(reservation) = &association.reservation else {
             return;
         };
@@ -23,14 +23,14 @@ impl<L: Associations> SessionEngine<L> {
             return;
         }
         association.set_up_at = now;
+        association.try_time *= 2;
         // It frees the port, too.
         association.socket.abort();
         let (remote, class) = (association.remote, association.traffic_class);
         let begun = below.sockets.connect(reservation, remote, class);
         let begun = begun.and_then(|socket| {
             below.sockets.watch(&socket, number)?;
-            association.socket = socket;
-            association.outlast_all();
+            association.replace(socket);
             Ok(())
         });
         if let Err(reason) = begun {

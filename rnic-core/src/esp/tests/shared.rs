@@ -1,6 +1,7 @@
 //! Workers that share associations: what one of them sends, any of the peer's may open, and once.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use super::packets::{ALGORITHMS, Pair, keys, segment};
@@ -59,6 +60,58 @@ fn a_limit_is_for_all_workers_together() {
     let frame = segment(ENDS, None, 0, b"payload");
     let sent = |turn: &usize| pairs[turn % 2].send(&frame).is_some();
     assert_eq!((0..20).filter(sent).count(), 5);
+}
+
+#[test]
+fn a_limit_holds_while_workers_send_and_receive_at_once() {
+    let keys = keys(ALGORITHMS[0], 9);
+    let frame = segment(ENDS, None, 0, b"payload");
+    for _ in 0..300 {
+        let mut pairs = workers();
+        let sa = pairs[0].sa.clone();
+        let outbound = Arc::new(OutboundSa::new(sa.clone(), &keys, 1).unwrap());
+        let inbound = InboundSa::new(sa, &keys, Window::new(64, true, 0)).unwrap();
+        let inbound = Arc::new(inbound);
+        outbound.usage().limit(7, u64::MAX);
+        // The packet that begins with an octet left may have more.
+        inbound.usage().limit(u64::MAX, 1);
+        assert!(outbound.numbers().add(1..BLOCK));
+        for pair in &mut pairs {
+            pair.from.apply(Change::Outbound(outbound.clone()));
+            pair.to.apply(Change::Inbound(inbound.clone()));
+        }
+        let barrier = Barrier::new(2);
+        let all = |pair: &mut Pair| {
+            barrier.wait();
+            (0..20)
+                .filter_map(|_| pair.send(&frame))
+                .collect::<Vec<_>>()
+        };
+        let sent: Vec<_> = thread::scope(|scope| {
+            let senders = pairs.each_mut().map(|pair| scope.spawn(|| all(pair)));
+            senders.map(|sender| sender.join().unwrap()).concat()
+        });
+        assert_eq!(sent.len(), 7);
+        let received = |(pair, frames): (&mut Pair, &[Vec<u8>])| {
+            barrier.wait();
+            let mut frames = frames.iter();
+            frames
+                .by_ref()
+                .filter(|frame| pair.receive(frame).is_ok())
+                .count()
+        };
+        let (some, others) = sent.split_at(3);
+        let opened: usize = thread::scope(|scope| {
+            let [one, other] = pairs.each_mut();
+            let receivers = [(one, some), (other, others)];
+            let receivers = receivers.map(|work| scope.spawn(|| received(work)));
+            receivers
+                .map(|receiver| receiver.join().unwrap())
+                .iter()
+                .sum()
+        });
+        assert_eq!(opened, 1);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rnic_core::esp::{InboundSa, Keys, OutboundSa, Sa, USUAL_WINDOW, Window};
+use rnic_core::esp::{Keys, OutboundSa, Sa};
 
 use super::{HostProtection, Own, Uses};
 
@@ -28,11 +28,8 @@ impl HostProtection<Own> {
                 self.uses.begin_outbound(sa.id, made);
                 self.uses.add_numbers(sa.id, 1..1 << 63);
             } else {
-                let window = Window::new(USUAL_WINDOW, sa.extended, 0);
-                let made = InboundSa::new(sa.clone(), keys, window).expect("its keys are usable");
-                let port = sa.encapsulation.map(|ports| ports.destination);
-                let begun = self.uses.begin_inbound((sa.id, port), made);
-                begun.expect("its packets can be steered");
+                let begun = self.uses.begin_inbound(sa.clone(), keys, (0, 0));
+                begun.expect("its keys are usable, and its packets can be steered");
             }
         }
         self

@@ -1,11 +1,14 @@
 //! Associations that the workers of this process seal and open frames with.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::RandomState;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rnic_core::esp::{Change, InboundSa, OutboundSa, Sa, SaId, USUAL_WINDOW, Usage, Window};
+use rnic_core::esp::{
+    Change, InboundSa, Keys, OutboundSa, Sa, SaId, Top, USUAL_WINDOW, Usage, Window,
+};
 
 use super::{HostProtection, Uses};
 use crate::device::error::OpenError;
@@ -18,6 +21,12 @@ pub(crate) struct Own {
     pub(super) changes: VecDeque<Change>,
     outbound: BTreeMap<SaId, Arc<OutboundSa>>,
     inbound: BTreeMap<SaId, Arc<InboundSa>>,
+    /// Those of which another one is to be used as soon as there is one.
+    dying: BTreeSet<SaId>,
+    /// What was received under each key, by its fingerprint: an association may be added again with
+    /// its key, and with the kernel's counter of a moment ago.
+    received: HashMap<u64, Top>,
+    hasher: RandomState,
 }
 
 impl Own {
@@ -30,12 +39,21 @@ impl Own {
         usage
     }
 
-    /// Begins to open the packets of an association, from the moment when they come here.
+    /// Begins to open the packets of an association, from the moment when they come here. `window`
+    /// and `received` are those of the kernel.
     pub(super) fn begin_inbound(
         &mut self,
-        (id, port): (SaId, Option<u16>),
-        made: InboundSa,
+        sa: Sa,
+        keys: &Keys,
+        (window, received): (u32, u64),
     ) -> Result<Arc<Usage>, String> {
+        let (id, port) = (sa.id, sa.encapsulation.map(|ports| ports.destination));
+        let print = keys.fingerprint(&self.hasher);
+        let before = self.received.get(&print).map_or(0, Top::get);
+        let window = Window::new(window.max(USUAL_WINDOW), sa.extended, received.max(before));
+        let top = window.shared_top().clone();
+        let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
+        self.received.insert(print, top);
         let usage = made.usage().clone();
         let made = Arc::new(made);
         let steered = self.steered.add(id, port);
@@ -58,19 +76,13 @@ impl Uses for Own {
             let made = OutboundSa::new(sa, keys, found.added).map_err(|why| why.to_string())?;
             return Ok(self.begin_outbound(found.id, made));
         }
-        let port = sa.encapsulation.map(|ports| ports.destination);
-        let window = found.window.max(USUAL_WINDOW);
-        let window = Window::new(window, found.extended, found.received);
-        let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
-        self.begin_inbound((found.id, port), made)
+        self.begin_inbound(sa, keys, (found.window, found.received))
     }
 
     fn remove(&mut self, id: SaId) {
         // Nobody opens its packets any more. If it is not in the map, the kernel gets them already.
         let _ = self.steered.remove(id);
-        self.outbound.remove(&id);
-        self.inbound.remove(&id);
-        self.changes.push_back(Change::Gone(id));
+        self.tell(Change::Gone(id));
     }
 
     fn add_numbers(&mut self, id: SaId, block: Range<u64>) {
@@ -85,6 +97,17 @@ impl Uses for Own {
     }
 
     fn tell(&mut self, change: Change) {
+        match change {
+            Change::Dying(id) if self.outbound.contains_key(&id) => {
+                self.dying.insert(id);
+            }
+            Change::Gone(id) => {
+                self.outbound.remove(&id);
+                self.inbound.remove(&id);
+                self.dying.remove(&id);
+            }
+            _ => {}
+        }
         self.changes.push_back(change);
     }
 
@@ -118,11 +141,27 @@ impl HostProtection<Own> {
             changes: VecDeque::new(),
             outbound: BTreeMap::new(),
             inbound: BTreeMap::new(),
+            dying: BTreeSet::new(),
+            received: HashMap::new(),
+            hasher: RandomState::new(),
         };
         let opened = Self::open(&link.name, if_id, own)?;
         #[cfg(feature = "testing")]
         let opened = opened.with_given();
         Ok(opened)
+    }
+
+    /// Returns all that a worker must know which begins, as changes.
+    pub(crate) fn state(&self) -> Vec<Change> {
+        let own = self.uses();
+        let mut state = vec![
+            Change::Addresses(self.own.iter().copied().collect()),
+            Change::Demands(self.demands.clone()),
+        ];
+        state.extend(own.inbound.values().cloned().map(Change::Inbound));
+        state.extend(own.outbound.values().cloned().map(Change::Outbound));
+        state.extend(own.dying.iter().copied().map(Change::Dying));
+        state
     }
 
     /// Returns the next change that all workers must be told.

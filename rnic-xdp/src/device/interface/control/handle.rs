@@ -57,10 +57,11 @@ pub(crate) enum WorkerNotice {
     Queues(Vec<RxRing>),
 }
 
-/// A worker that begins, and where to say whether it can.
+/// A worker that begins, and where to say whether it can, and what protects its frames from the first
+/// one on.
 pub(crate) struct Joining {
     pub(crate) worker: FollowedWorker,
-    pub(crate) joined: Sender<Result<(), OpenError>>,
+    pub(crate) joined: Sender<Result<Vec<Change>, OpenError>>,
 }
 
 /// The thread's record of a worker.
@@ -158,12 +159,12 @@ impl std::fmt::Debug for ControlHandle {
 
 impl ControlHandle {
     /// Adds a worker, whose next hops and link are followed from now on. Returns the channel of its
-    /// notices.
+    /// notices, and what protects its frames now.
     pub(crate) fn join(
         &self,
         worker: usize,
         waker: Waker,
-    ) -> Result<Receiver<WorkerNotice>, OpenError> {
+    ) -> Result<(Receiver<WorkerNotice>, Vec<Change>), OpenError> {
         let (notices, receiver) = bounded(MAX_NOTICES);
         let (joined, answer) = bounded(1);
         let worker = FollowedWorker {
@@ -176,7 +177,8 @@ impl ControlHandle {
             doing: "reach the control thread",
             source: std::io::Error::other("it has ended"),
         };
-        answer.recv().map_err(ended)?.map(|()| receiver)
+        let known = answer.recv().map_err(ended)??;
+        Ok((receiver, known))
     }
 
     /// Wakes the thread, for what it gets otherwise than by requests.

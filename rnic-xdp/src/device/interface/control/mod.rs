@@ -3,6 +3,9 @@
 mod handle;
 mod thread;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use handle::{
     Control, ControlHandle, FollowedWorker, HostIpsec, Joining, Request, WorkerNotice,
 };

@@ -3,6 +3,7 @@
 //! hold for seconds. A worker must not wait for that lock, since its frames would wait too. Workers
 //! and this thread communicate by channels.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crossbeam_channel::Receiver;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_core::engine::NextHopRequest;
+use rnic_core::esp::Change;
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -72,6 +74,8 @@ struct ControlThread {
 struct Followed {
     worker: FollowedWorker,
     routes: Routes,
+    /// Changes of what protects frames that it had no room for yet: it keeps none from the others.
+    changes: VecDeque<Change>,
 }
 
 impl ControlThread {
@@ -81,9 +85,10 @@ impl ControlThread {
             for worker in &mut self.workers {
                 worker.follow(now);
             }
-            self.follow_routers();
             self.follow_policies();
+            // Before what anybody can send, so that it finds room.
             self.follow_protection(now);
+            self.follow_routers();
             self.follow_queues(now);
             self.sleep(bell);
         }
@@ -92,26 +97,23 @@ impl ControlThread {
         }
     }
 
-    /// Passes on to all workers what has changed of the host's associations, as far as there is
-    /// room. No worker begins before all are there.
+    /// Passes on to all workers what has changed of the host's associations, as far as each has
+    /// room.
     fn follow_protection(&mut self, now: Instant) {
         let Some(protection) = &mut self.protection else {
             return;
         };
         protection.follow(&mut self.routes, now);
-        let workers = || self.workers.iter().map(|followed| &followed.worker);
-        if workers().count() < self.device.report().workers as usize {
-            return;
-        }
-        while workers().all(FollowedWorker::has_room)
-            && let Some(change) = protection.poll_change()
-        {
+        while let Some(change) = protection.poll_change() {
             let known = &self.known.protection;
             let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
             known.note(&change);
             drop(known);
-            workers().for_each(|worker| worker.tell(WorkerNotice::Protection(change.clone())));
+            for followed in &mut self.workers {
+                followed.changes.push_back(change.clone());
+            }
         }
+        self.workers.iter_mut().for_each(Followed::tell_protection);
     }
 
     /// Carries out all waiting requests. Returns false once the device closes.
@@ -148,16 +150,22 @@ impl ControlThread {
         let (device, mtu) = (&self.device, self.device.report().mtu);
         let links = (worker.number == 0).then(|| device.steering().links());
         let routes = Routes::open(device.link(), mtu, links);
-        let routes = routes.map(|routes| {
-            let mut followed = Followed { worker, routes };
+        // What is told to all from here on is new to it.
+        self.follow_protection(Instant::from_nanos(clock()));
+        let protection = self.protection.as_ref();
+        let answer = routes.map(|routes| {
+            let mut followed = Followed {
+                worker,
+                routes,
+                changes: VecDeque::new(),
+            };
             // Before it has any frame.
             followed.tell_untagged();
             self.workers.push(followed);
+            protection.map_or_else(Vec::new, HostProtection::state)
         });
-        // So are the policies there, for which frames are protected or dropped.
-        self.follow_protection(Instant::from_nanos(clock()));
         // A worker that has ended needs no answer.
-        let _ = joined.send(routes.map_err(OpenError::from));
+        let _ = joined.send(answer.map_err(OpenError::from));
     }
 
     /// Passes on ICMP messages of routers. A worker without room for notices misses them, as if the
@@ -260,7 +268,7 @@ impl ControlThread {
 impl Followed {
     /// Passes on changes, as far as there is room. The rest waits in the kernel.
     fn follow(&mut self, now: Instant) {
-        let Self { worker, routes } = self;
+        let Self { worker, routes, .. } = self;
         if !worker.has_room() {
             return;
         }
@@ -269,11 +277,19 @@ impl Followed {
             worker.tell(WorkerNotice::Link(state));
         }
         self.tell_untagged();
-        let Self { worker, routes } = self;
+        let Self { worker, routes, .. } = self;
         while worker.has_room()
             && let Some(update) = routes.poll_update()
         {
             worker.tell(WorkerNotice::NextHop(update));
+        }
+    }
+
+    fn tell_protection(&mut self) {
+        while self.worker.has_room()
+            && let Some(change) = self.changes.pop_front()
+        {
+            self.worker.tell(WorkerNotice::Protection(change));
         }
     }
 
