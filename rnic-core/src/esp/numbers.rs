@@ -50,13 +50,18 @@ impl Numbers {
         true
     }
 
-    /// Takes the next number. Returns `None` while there is none: nothing may be sealed then.
-    pub fn take(&self) -> Option<u64> {
+    /// Takes the next number. Returns `None` while there is none: nothing may be sealed then. `alone`:
+    /// no other thread takes any.
+    pub fn take(&self, alone: bool) -> Option<u64> {
         loop {
             let next = self.next.load(Ordering::Acquire);
             if next >= self.end.load(Ordering::Acquire) {
                 self.begin_block()?;
                 continue;
+            }
+            if alone {
+                self.next.store(next + 1, Ordering::Relaxed);
+                return Some(next);
             }
             let taken = self.next.compare_exchange_weak(
                 next,

@@ -257,10 +257,10 @@ fn decrypt(
         .map_err(|_| DropReason::EspMalformed)?;
     let payload = text_at..text_at + payload.len();
     // Another worker may have been faster.
-    if !window.receive(number) {
+    if !window.receive(number, association.alone) {
         return Err(replayed());
     }
-    if !association.usage().count(payload.len()) {
+    if !association.usage().count(payload.len(), association.alone) {
         return Err(DropReason::EspUnknown);
     }
     Ok(Plain {

@@ -143,14 +143,23 @@ impl Window {
     }
 
     /// Notes a number whose packet is genuine. Returns whether it was new, once for each number:
-    /// another worker may have received it since [`is_new`](Self::is_new) was asked.
+    /// another worker may have received it since [`is_new`](Self::is_new) was asked. `alone`: there is
+    /// no other.
     #[must_use]
-    pub fn receive(&self, number: u64) -> bool {
+    pub fn receive(&self, number: u64, alone: bool) -> bool {
         if number == 0 || self.is_old(number) {
             return false;
         }
         let (slot, round) = self.place(number);
         // Relaxed: the slot says all by itself, and nothing else is published by it.
+        if alone {
+            let Some(now) = noted(slot.load(Relaxed).into(), round, number) else {
+                return false;
+            };
+            slot.store(now.into(), Relaxed);
+            self.top.0.store(self.top().max(number), Relaxed);
+            return true;
+        }
         let was_new = slot.fetch_update(Relaxed, Relaxed, |word| {
             noted(word.into(), round, number).map(u64::from)
         });

@@ -114,11 +114,11 @@ impl Usage {
     }
 
     /// Counts a packet. Returns whether the association may have it: of those that workers have at
-    /// once, no more than its limits allow.
-    pub(super) fn count(&self, octets: usize) -> bool {
+    /// once, no more than its limits allow. `alone`: no other worker counts.
+    pub(super) fn count(&self, octets: usize, alone: bool) -> bool {
         let octets = octets as u64;
-        let packets_before = self.packets.fetch_add(1, Relaxed);
-        let octets_before = self.octets.fetch_add(octets, Relaxed);
+        let packets_before = add(&self.packets, 1, alone);
+        let octets_before = add(&self.octets, octets, alone);
         let may = packets_before < self.most_packets.load(Relaxed)
             && octets_before < self.most_octets.load(Relaxed);
         if !may {
@@ -157,8 +157,21 @@ impl Usage {
     }
 }
 
+/// Adds to a counter. Returns what it was. Relaxed: nothing else is published by it. Who is `alone` in
+/// changing it needs no locked instruction.
+fn add(counter: &AtomicU64, by: u64, alone: bool) -> u64 {
+    if !alone {
+        return counter.fetch_add(by, Relaxed);
+    }
+    let before = counter.load(Relaxed);
+    counter.store(before.wrapping_add(by), Relaxed);
+    before
+}
+
 /// An association that frames are opened with, by all workers of a device.
 pub struct InboundSa {
+    /// There is one worker.
+    pub(super) alone: bool,
     pub(super) sa: Sa,
     pub(super) cipher: Box<dyn Cipher>,
     window: Window,
@@ -169,6 +182,7 @@ impl InboundSa {
     /// Makes one that has received what the window says.
     pub fn new(sa: Sa, keys: &Keys, window: Window) -> Result<Self, UnusableKey> {
         Ok(Self {
+            alone: false,
             cipher: cipher(sa.algorithm, keys)?,
             sa,
             window,
@@ -179,6 +193,14 @@ impl InboundSa {
     /// Returns what it has done.
     pub fn usage(&self) -> &Arc<Usage> {
         &self.usage
+    }
+
+    /// Returns it for a device that has one worker, and never gets another.
+    pub fn for_one_worker(self) -> Self {
+        Self {
+            alone: true,
+            ..self
+        }
     }
 
     /// Returns what it has received.
@@ -210,6 +232,8 @@ impl Rank {
 
 /// An association that frames are sealed with, by all workers of a device.
 pub struct OutboundSa {
+    /// There is one worker.
+    pub(super) alone: bool,
     pub(super) sa: Sa,
     pub(super) cipher: Box<dyn Cipher>,
     numbers: Numbers,
@@ -222,6 +246,7 @@ impl OutboundSa {
     /// used.
     pub fn new(sa: Sa, keys: &Keys, age: u64) -> Result<Self, UnusableKey> {
         Ok(Self {
+            alone: false,
             cipher: cipher(sa.algorithm, keys)?,
             sa,
             numbers: Numbers::default(),
@@ -233,6 +258,14 @@ impl OutboundSa {
     /// Returns what it has done.
     pub fn usage(&self) -> &Arc<Usage> {
         &self.usage
+    }
+
+    /// Returns it for a device that has one worker, and never gets another.
+    pub fn for_one_worker(self) -> Self {
+        Self {
+            alone: true,
+            ..self
+        }
     }
 
     /// Returns the numbers that it may use.

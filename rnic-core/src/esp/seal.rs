@@ -261,7 +261,7 @@ impl Sealer {
             self.remove(id);
             return None;
         }
-        let number = association.numbers().take();
+        let number = association.numbers().take(association.alone);
         if association.numbers().is_low() {
             // Each association waits for one at most, and none may get lost: it is not repeated.
             self.requests.push_back(Request::Numbers(association.sa.id));
@@ -324,7 +324,7 @@ fn write<F: TxFrames>(
     }
 
     let payload_end = text_at + inner.len();
-    if !association.usage().count(inner.len()) {
+    if !association.usage().count(inner.len(), association.alone) {
         return None;
     }
     tx.copy(frame, inner, sealed, text_at);

@@ -143,11 +143,14 @@ impl PortProtection {
             let window = Window::new(found.window, found.extended, received);
             let top = window.shared_top().clone();
             let made = InboundSa::new(sa, &keys, window).map_err(|why| why.to_string())?;
+            let made = made.for_one_worker();
             self.received.insert(print, top);
             self.changes.push_back(Change::Inbound(Arc::new(made)));
             return Ok(());
         }
         let made = OutboundSa::new(sa, &keys, found.age).map_err(|why| why.to_string())?;
+        // A port has one worker.
+        let made = made.for_one_worker();
         let made = Arc::new(made);
         self.outbound.insert(id, made.clone());
         self.changes.push_back(Change::Outbound(made));
@@ -242,7 +245,7 @@ mod tests {
     /// Takes all numbers that an association has. Returns the first and the last.
     fn taken(port: &PortProtection, id: SaId) -> Vec<u64> {
         let numbers = port.outbound[&id].numbers();
-        let all: Vec<_> = std::iter::from_fn(|| numbers.take()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| numbers.take(false)).collect();
         let ends = all.first().into_iter().chain(all.last());
         ends.copied().collect()
     }

@@ -16,14 +16,14 @@ fn workers_take_each_number_once() {
     loom::model(|| {
         let numbers = Arc::new(Numbers::default());
         assert!(numbers.add(1..2));
-        assert_eq!(numbers.take(), Some(1));
+        assert_eq!(numbers.take(false), Some(1));
         assert!(numbers.add(10..12));
         let other = {
             let numbers = numbers.clone();
-            thread::spawn(move || numbers.take().unwrap())
+            thread::spawn(move || numbers.take(false).unwrap())
         };
-        let mut taken = [numbers.take().unwrap(), other.join().unwrap()];
+        let mut taken = [numbers.take(false).unwrap(), other.join().unwrap()];
         taken.sort_unstable();
-        assert_eq!((taken, numbers.take()), ([10, 11], None));
+        assert_eq!((taken, numbers.take(false)), ([10, 11], None));
     });
 }

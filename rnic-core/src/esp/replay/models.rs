@@ -19,9 +19,9 @@ fn each_number_is_new_once() {
             let window = Arc::new(Window::new(SMALLEST_WINDOW, true, 0));
             let other = {
                 let window = window.clone();
-                thread::spawn(move || numbers.map(|number| window.receive(number)))
+                thread::spawn(move || numbers.map(|number| window.receive(number, false)))
             };
-            let here = numbers.map(|number| window.receive(number));
+            let here = numbers.map(|number| window.receive(number, false));
             let there = other.join().unwrap();
             for at in 0..2 {
                 assert!(!(here[at] && there[at]), "{} came twice", numbers[at]);

@@ -27,6 +27,7 @@ proptest! {
     fn each_number_is_received_once(
         size in 1u32..5000,
         begin in prop_oneof![Just(0u64), 1u64..1 << 40],
+        alone in prop::bool::ANY,
         steps in prop::collection::vec((-6000i64..6000, prop::bool::ANY), 1..400),
     ) {
         let window = Window::new(size, true, begin);
@@ -39,11 +40,11 @@ proptest! {
             let number = model.top().saturating_add_signed(step);
             prop_assert_eq!(window.is_new(number), model.is_new(number), "{}", number);
             let is_new = model.is_new(number);
-            prop_assert_eq!(window.receive(number), is_new, "{}", number);
+            prop_assert_eq!(window.receive(number, alone), is_new, "{}", number);
             if is_new {
                 model.received.insert(number);
             }
-            prop_assert!(!window.receive(number));
+            prop_assert!(!window.receive(number, alone));
             prop_assert_eq!(window.top(), model.top());
         }
     }
@@ -97,7 +98,7 @@ fn what_was_received_before_a_restart_is_never_new() {
                 .all(|number| !window.is_new(number))
         );
         assert!((1..600).all(|ahead| window.is_new(top + ahead)));
-        assert!(window.receive(top + 200));
+        assert!(window.receive(top + 200, false));
         assert!((1..200).all(|ahead| window.is_new(top + ahead)));
         assert!(!window.is_new(top) && !window.is_new(top + 200));
     }

@@ -127,7 +127,7 @@ fn threads_take_each_number_once() {
                     let first = (numbers.last() / 100 + 1) * 100;
                     numbers.add(first..first + 100);
                 }
-                for number in (0..7).map_while(|_| numbers.take()) {
+                for number in (0..7).map_while(|_| numbers.take(false)) {
                     assert!(number > last);
                     last = number;
                     taken.push(number);
@@ -148,7 +148,11 @@ fn threads_receive_each_number_once() {
     const LAST: u64 = 100_000;
     let window = Window::new(64, true, 0);
     let new = thread::scope(|scope| {
-        let receiver = || (1..LAST).filter(|number| window.receive(*number)).count();
+        let receiver = || {
+            (1..LAST)
+                .filter(|number| window.receive(*number, false))
+                .count()
+        };
         let receivers = [scope.spawn(receiver), scope.spawn(receiver)];
         receivers.map(|receiver| receiver.join().unwrap() as u64)
     });

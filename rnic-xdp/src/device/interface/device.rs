@@ -138,7 +138,7 @@ impl OpenDevice {
         let Some(if_id) = self.config.ipsec_if_id else {
             return Ok(None);
         };
-        HostProtection::open_own(&self.link, if_id, &self.steering).map(Some)
+        HostProtection::open_own(&self.link, if_id, &self.steering, self.report.workers).map(Some)
     }
 
     pub(crate) fn config(&self) -> &InterfaceConfig {

@@ -27,13 +27,18 @@ pub(crate) struct Own {
     /// its key, and with the kernel's counter of a moment ago.
     received: HashMap<u64, Top>,
     hasher: RandomState,
+    /// The device has one worker.
+    pub(super) one_worker: bool,
 }
 
 impl Own {
     /// Begins to use an association. Returns where it is counted what it does.
     pub(super) fn begin_outbound(&mut self, id: SaId, made: OutboundSa) -> Arc<Usage> {
         let usage = made.usage().clone();
-        let made = Arc::new(made);
+        let made = Arc::new(match self.one_worker {
+            true => made.for_one_worker(),
+            false => made,
+        });
         self.outbound.insert(id, made.clone());
         self.changes.push_back(Change::Outbound(made));
         usage
@@ -55,7 +60,10 @@ impl Own {
         let made = InboundSa::new(sa, keys, window).map_err(|why| why.to_string())?;
         self.received.insert(print, top);
         let usage = made.usage().clone();
-        let made = Arc::new(made);
+        let made = Arc::new(match self.one_worker {
+            true => made.for_one_worker(),
+            false => made,
+        });
         let steered = self.steered.add(id, port);
         steered.map_err(|why| format!("cannot steer its packets here: {why}"))?;
         self.inbound.insert(id, made.clone());
@@ -129,6 +137,7 @@ impl HostProtection<Own> {
         link: &Link,
         if_id: NonZeroU32,
         steering: &Steering,
+        workers: u32,
     ) -> Result<Self, OpenError> {
         let steered = steering
             .associations()
@@ -144,6 +153,7 @@ impl HostProtection<Own> {
             dying: BTreeSet::new(),
             received: HashMap::new(),
             hasher: RandomState::new(),
+            one_worker: workers == 1,
         };
         let opened = Self::open(&link.name, if_id, own)?;
         #[cfg(feature = "testing")]

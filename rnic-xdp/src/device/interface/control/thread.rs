@@ -148,6 +148,7 @@ impl ControlThread {
     /// table of links up to date.
     fn join(&mut self, Joining { worker, joined }: Joining) {
         let (device, mtu) = (&self.device, self.device.report().mtu);
+        let workers = device.report().workers as usize;
         let links = (worker.number == 0).then(|| device.steering().links());
         let routes = Routes::open(device.link(), mtu, links);
         // What is told to all from here on is new to it.
@@ -162,6 +163,8 @@ impl ControlThread {
             // Before it has any frame.
             followed.tell_untagged();
             self.workers.push(followed);
+            // What one worker has of an association, no other may use.
+            assert!(self.workers.len() <= workers);
             protection.map_or_else(Vec::new, HostProtection::state)
         });
         // A worker that has ended needs no answer.
