@@ -1,7 +1,8 @@
 //! The sequence numbers of an association. They are the nonces of most ciphers: one that comes
 //! twice gives the key away. So they are taken from blocks that nobody else has, and each once.
 //!
-//! Workers share them, so that what they send is in the peer's window, whoever sends it.
+//! All workers of a device take them from one counter. With a block for each worker, the peer's
+//! replay window would drop the packets of the worker whose numbers are lower.
 
 use core::ops::Range;
 
@@ -20,8 +21,8 @@ const LATELY: u64 = 1 << 16;
 /// The numbers that an association may use.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    /// The next number, and the end of its block. The next one is written first, and read first:
-    /// whoever sees a new end sees a number of that block.
+    /// The next number, and the end of its block. `next` is written before `end`, and read before
+    /// it: a thread that reads the end of a new block cannot take a number of the old one.
     next: AtomicU64,
     end: AtomicU64,
     /// The first number that may be used.
@@ -50,8 +51,8 @@ impl Numbers {
         true
     }
 
-    /// Takes the next number. Returns `None` while there is none: nothing may be sealed then. `alone`:
-    /// no other thread takes any.
+    /// Takes the next number. Returns `None` while there is none: nothing may be sealed then.
+    /// `alone`: no other thread takes any.
     pub fn take(&self, alone: bool) -> Option<u64> {
         loop {
             let next = self.next.load(Ordering::Acquire);

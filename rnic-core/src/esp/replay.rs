@@ -2,8 +2,9 @@
 //! upper half of a number of which the lower one was sent (appendix A2).
 //!
 //! Workers share a window without locks: a device may bring the packets of an association to any
-//! of its queues. Each slot has the numbers of one block, and says which block that is. So a number
-//! is noted by changing one slot, once, whoever else moves the window meanwhile.
+//! of its queues. Each slot has the numbers of one block, and says which block that is. A number is
+//! noted by one change of one slot, so it is new once, even if another worker moves the window at
+//! the same time.
 
 #[cfg(loom)]
 mod models;
@@ -143,8 +144,8 @@ impl Window {
     }
 
     /// Notes a number whose packet is genuine. Returns whether it was new, once for each number:
-    /// another worker may have received it since [`is_new`](Self::is_new) was asked. `alone`: there is
-    /// no other.
+    /// another worker may have received it since [`is_new`](Self::is_new) was asked. `alone`: there
+    /// is no other.
     #[must_use]
     pub fn receive(&self, number: u64, alone: bool) -> bool {
         if number == 0 || self.is_old(number) {
