@@ -25,11 +25,10 @@ table(
       for operation in ("write", "read", "send")),
     *(perftest(", all sizes", f"ib_{operation}_lat", "-a -n 20", r"^ 8388608 +\d", ways=(ALONE,), seconds=60)
       for operation in ("write", "read", "send")),
-    # No more Sends than the server has receives: with more, the client may wait for credits, which
-    # come without an event.
-    # By sockets all leave before the first credit comes.
     perftest(", events", "ib_read_bw", "-s 4096 -n 1000 -e", BW),
-    perftest(", events", "ib_send_bw", "-s 4096 -n 500 -e", BW, frames_only=True),
+    # Of 499 Sends, which the program gives 500 receives, none waits for a credit. A credit comes
+    # without an event, and the program would wait for one for ever.
+    perftest(", events", "ib_send_bw", "-s 4096 -n 499 -e", BW),
     *(perftest(", events", f"ib_{operation}_lat", "-s 4096 -n 1000 -e", LAT, ways=(ALONE, SHARED))
       for operation in ("read", "send")),
     *(perftest(", 8 queue pairs", f"ib_{operation}_bw", "-s 16384 -n 500 -q 8", BW, ways=(ALONE, SHARED))
