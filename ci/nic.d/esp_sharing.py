@@ -213,7 +213,7 @@ def others(numbers):
 
 @case("ESP for a client of rnicd: it has many peers", kinds=("virtio",))
 def _(nics):
-    count = 100
+    count = 300
     with shared(nics) as sharing, Narrow(nics, [LISTENER], silent=True) as protection, Wire(nics) as wire:
         # A command has no room for all.
         for first in range(1, count, 50):

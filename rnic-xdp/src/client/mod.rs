@@ -6,6 +6,7 @@ mod net;
 mod open;
 mod protection;
 mod session;
+mod worker_news;
 
 pub use net::ManagedNet;
 pub use open::Manager;

@@ -28,6 +28,9 @@ pub(super) struct PortProtection {
     changes: VecDeque<Change>,
     /// What rnicd has said of what there is now, unless it has said all.
     parts: Protection,
+    /// What there is now, while the worker is still to be told what there was before: rnicd may
+    /// say so again and again, and one is kept.
+    newest: Option<Protection>,
     /// The end of the last numbers under each key, by its fingerprint, whatever becomes of
     /// associations and of rnicd.
     taken: HashMap<u64, u64>,
@@ -48,6 +51,7 @@ impl PortProtection {
             addresses: Vec::new(),
             changes: VecDeque::new(),
             parts: Protection::default(),
+            newest: None,
             taken: HashMap::new(),
             received: HashMap::new(),
             hasher: RandomState::new(),
@@ -56,6 +60,11 @@ impl PortProtection {
 
     /// Returns the next change that the worker must be told.
     pub(super) fn poll_change(&mut self) -> Option<Change> {
+        if self.changes.is_empty()
+            && let Some(newest) = self.newest.take()
+        {
+            self.set(newest);
+        }
         let change = self.changes.pop_front()?;
         let known = &self.known.protection;
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,17 +72,16 @@ impl PortProtection {
         Some(change)
     }
 
-    /// Returns whether the worker must be told something.
+    /// Returns whether the worker may have to be told something.
     pub(super) fn has_changes(&self) -> bool {
-        !self.changes.is_empty()
+        !self.changes.is_empty() || self.newest.is_some()
     }
 
     /// Takes over a part of what there is now, of which `more` come.
     pub(super) fn add(&mut self, part: Protection, more: bool) {
         self.parts.extend(part);
         if !more {
-            let all = std::mem::take(&mut self.parts);
-            self.set(all);
+            self.newest = Some(std::mem::take(&mut self.parts));
         }
     }
 
@@ -234,11 +242,17 @@ mod tests {
         all.collect()
     }
 
-    fn set(protection: &mut PortProtection, associations: &[Association]) -> Vec<String> {
-        protection.set(Protection {
+    /// Has rnicd say that there are these.
+    fn say(protection: &mut PortProtection, associations: &[Association]) {
+        let all = Protection {
             associations: associations.to_vec(),
             ..Protection::default()
-        });
+        };
+        protection.add(all, false);
+    }
+
+    fn set(protection: &mut PortProtection, associations: &[Association]) -> Vec<String> {
+        say(protection, associations);
         changes(protection)
     }
 
@@ -266,6 +280,25 @@ mod tests {
         port.forget_parts();
         port.add(part(2), false);
         assert_eq!(changes(&mut port), ["1 gone"]);
+    }
+
+    #[test]
+    fn a_worker_that_takes_nothing_has_one_state_waiting() {
+        let mut port = PortProtection::new(RequiredPorts::none(), HostIpsec::default());
+        let all: Vec<_> = (1..=9)
+            .map(|spi| association(spi, spi as u8, None))
+            .collect();
+        say(&mut port, &all[..1]);
+        assert!(port.has_changes());
+        assert!(matches!(port.poll_change(), Some(Change::Inbound(_))));
+        for round in 0..100 {
+            say(&mut port, &all[round % 7..]);
+        }
+        // It has the first one, and in the end there are all others.
+        let mut told = changes(&mut port);
+        assert_eq!(told.remove(0), "1 gone");
+        assert_eq!(told, ["in"; 8]);
+        assert!(!port.has_changes());
     }
 
     #[test]

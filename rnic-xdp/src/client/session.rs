@@ -27,8 +27,9 @@ use tracing::{debug, info, warn};
 
 use super::connection::{Connection, LOCATED_WITHIN, Waiting, refuse};
 use super::protection::PortProtection;
+use super::worker_news::WorkerNews;
 use crate::device::clock::clock;
-use crate::device::interface::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
+use crate::device::interface::{Joining, Request as WorkerRequest};
 use crate::device::routes::{LinkState, Update};
 use crate::device::vlans::Untagged;
 use rnic_manager::Bell;
@@ -69,7 +70,7 @@ pub(super) struct Session {
     inspections: Option<Sender<Inspection>>,
     connection: Option<Connection>,
     connect_at: Instant,
-    worker: Option<FollowedWorker>,
+    worker: WorkerNews,
     /// The local addresses whose frames arrive without a tag.
     untagged: Untagged,
     paths: HashSet<AddressPair>,
@@ -101,7 +102,7 @@ impl Session {
             inspections,
             connection: Some(Connection::new(channel, next_id)),
             connect_at: Instant::ZERO,
-            worker: None,
+            worker: WorkerNews::default(),
             untagged,
             paths: HashSet::new(),
             leases: HashMap::new(),
@@ -116,10 +117,10 @@ impl Session {
         while self.serve_worker(requests) {
             self.serve_application();
             self.connect_again();
-            self.tell_protection();
             if let Err(error) = self.exchange() {
                 self.lose_connection(&error);
             }
+            self.worker.pass_on(self.protection.as_mut());
             if let Some(connection) = &mut self.connection {
                 connection.give_up_locating(Instant::from_nanos(clock()));
             }
@@ -132,8 +133,8 @@ impl Session {
         for request in requests.try_iter() {
             match request {
                 WorkerRequest::Join(Joining { worker, joined }) => {
-                    worker.tell(WorkerNotice::Untagged(self.untagged.clone()));
-                    self.worker = Some(worker);
+                    self.worker.join(worker);
+                    self.worker.set_untagged(self.untagged.clone());
                     // A worker that has ended needs no answer.
                     // Nothing is leased yet that would be protected.
                     let _ = joined.send(Ok(Vec::new()));
@@ -144,6 +145,7 @@ impl Session {
                 }
                 WorkerRequest::NextHop(_, NextHopRequest::Forget(path)) => {
                     self.paths.remove(&path);
+                    self.worker.forget_hop(path);
                     let ask = Ask::Forget {
                         port: self.port,
                         source: Some(path.local),
@@ -178,24 +180,11 @@ impl Session {
         true
     }
 
-    /// Passes on what has changed of what protects the port, as far as there is room.
-    fn tell_protection(&mut self) {
-        let (Some(protection), Some(worker)) = (&mut self.protection, &self.worker) else {
-            return;
-        };
-        while worker.has_room()
-            && let Some(change) = protection.poll_change()
-        {
-            worker.tell(WorkerNotice::Protection(change));
-        }
-    }
-
     /// Hands numbers of an association to the worker, or says that there are none now.
     fn add_numbers(&mut self, id: SaId, (first, end): (u64, u64)) {
         if let Some(protection) = &mut self.protection {
             protection.add_numbers(id, first..end);
         }
-        self.tell_protection();
     }
 
     fn follow(&mut self, path: AddressPair) {
@@ -230,7 +219,9 @@ impl Session {
                 Some(hop) => Update::Set(path, hop),
                 None => Update::Unreachable(path),
             };
-            self.tell(WorkerNotice::NextHop(update));
+            if self.paths.contains(&path) {
+                self.worker.set_hop(path, update);
+            }
         }
     }
 
@@ -362,7 +353,7 @@ impl Session {
             connection.flush()?;
         }
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(connection) = self.connection.as_ref().filter(|_| self.has_room()) else {
+            let Some(connection) = &self.connection else {
                 return Ok(());
             };
             match connection.channel.receive() {
@@ -376,22 +367,11 @@ impl Session {
         Ok(())
     }
 
-    fn has_room(&self) -> bool {
-        let protection = self.protection.as_ref();
-        let waits = protection.is_some_and(PortProtection::has_changes);
-        let worker = self.worker.as_ref();
-        worker.is_none_or(|worker| worker.has_room() && !waits)
-    }
-
-    fn tell(&self, notice: WorkerNotice) {
-        if let Some(worker) = &self.worker {
-            worker.tell(notice);
-        }
-    }
-
     fn handle(&mut self, message: FromDaemon, descriptors: Vec<OwnedFd>) {
         match message {
             FromDaemon::Answer(Reply { id, answer }) => {
+                // Who waits for the answer finds the worker told of what came before it.
+                self.worker.pass_on(self.protection.as_mut());
                 let connection = self.connection.as_mut();
                 match connection.and_then(|connection| connection.waiting.remove(&id)) {
                     Some(waiting) => self.handle_answer(waiting, answer),
@@ -411,6 +391,15 @@ impl Session {
             (Waiting::Adopt, Answer::Refused(refused)) => {
                 warn!("rnicd does not know the port any more: {}", refused.message);
                 self.end();
+            }
+            // What the worker has there would end with what it had before.
+            (Waiting::Reserve(_, reply), Answer::Lease { local, .. })
+                if self.worker.is_revoked(local) =>
+            {
+                let why = "an administrator has just revoked it; try again";
+                let _ = reply.send(Err(Refused::new(Reason::NotReady, why)));
+                self.leases.insert(local, None);
+                self.begin(Waiting::Release(local));
             }
             (Waiting::Reserve(_, reply), Answer::Lease { local, protected }) => {
                 let protection = self.protection.as_ref().filter(|_| protected);
@@ -458,16 +447,16 @@ impl Session {
                 state: LinkState::Gone,
                 ..
             } => self.end(),
-            Notice::Link { state, .. } => self.tell(WorkerNotice::Link(state)),
+            Notice::Link { state, .. } => self.worker.set_link(state),
             Notice::Untagged { addresses, .. } => {
                 self.untagged = UntaggedAddress::all(&addresses);
-                self.tell(WorkerNotice::Untagged(self.untagged.clone()));
+                self.worker.set_untagged(self.untagged.clone());
             }
             Notice::TooBig { segment, .. } => {
-                self.tell(WorkerNotice::TooBig(Report::Segment(segment.into())))
+                self.worker.mention(Report::Segment(segment.into()));
             }
             Notice::ProtectedTooBig { packet, .. } => {
-                self.tell(WorkerNotice::TooBig(Report::Protected(packet.into())))
+                self.worker.mention(Report::Protected(packet.into()));
             }
             Notice::Protection {
                 protection, more, ..
@@ -475,12 +464,12 @@ impl Session {
                 if let Some(known) = &mut self.protection {
                     known.add(protection, more);
                 }
-                self.tell_protection();
             }
             Notice::Revoked { local, .. } => {
                 warn!("an administrator has revoked {local}: its listener and connections end");
-                self.leases.remove(&local);
-                self.tell(WorkerNotice::Revoked(local));
+                if self.leases.remove(&local).is_some() {
+                    self.worker.revoke(local);
+                }
             }
             Notice::Describe { what, within, .. } => {
                 let inspections = self
@@ -505,7 +494,7 @@ impl Session {
     /// Ends the port: rnicd has taken it away.
     fn end(&mut self) {
         self.ended = true;
-        self.tell(WorkerNotice::Link(LinkState::Gone));
+        self.worker.set_link(LinkState::Gone);
         let lost = self.connection.take();
         let waiting = lost.into_iter().flat_map(|lost| lost.waiting.into_values());
         for waiting in waiting.chain(std::mem::take(&mut self.postponed)) {
@@ -519,19 +508,16 @@ impl Session {
         let mut timeout = None;
         match &self.connection {
             Some(connection) => {
-                let mut events = PollFlags::empty();
+                let mut events = PollFlags::POLLIN;
                 events.set(PollFlags::POLLOUT, !connection.outgoing.is_empty());
-                match self.has_room() {
-                    true => events |= PollFlags::POLLIN,
-                    false => timeout = Some(LOOK_AGAIN),
-                }
-                let locates = connection.locates().then_some(LOCATED_WITHIN);
-                timeout = timeout.into_iter().chain(locates).min();
+                timeout = connection.locates().then_some(LOCATED_WITHIN);
                 fds.push(PollFd::new(connection.channel.as_fd(), events));
             }
             None if self.ended => {}
             None => timeout = Some(CONNECT_EVERY),
         }
+        let looks = self.worker.waits(self.protection.as_ref());
+        let timeout = timeout.into_iter().chain(looks.then_some(LOOK_AGAIN)).min();
         // A signal wakes it too.
         let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
         bell.silence();
