@@ -67,6 +67,17 @@ charon {{
 """
 
 
+def inside(root, command, *variables):
+    """A command in a root directory of its own, with what it shares with the guest."""
+    mounts = "\n".join(f"mount --bind /{each} {root}/{each}" for each in ("dev", "proc", "tmp"))
+    exports = "\n".join(f"export {each}" for each in variables)
+    return f"""set -e
+        {mounts}
+        mount -t tmpfs run {root}/run
+        {exports}
+        exec chroot {root} {command}"""
+
+
 class KeyManager:
     """charon on a side. In the east what it negotiates has a number."""
 
@@ -78,16 +89,8 @@ class KeyManager:
                                              options="\n        ".join([*numbers, *options]), version=version,
                                              encap="yes" if encap else "no",
                                              **PROPOSALS[version])
-        self._root = nic.image() / "charon"
-
-    def _inside(self, command):
-        """A command in charon's root directory, with what it shares with the guest."""
-        mounts = "\n".join(f"mount --bind /{each} {self._root}/{each}" for each in ("dev", "proc", "tmp"))
-        return f"""set -e
-            {mounts}
-            mount -t tmpfs run {self._root}/run
-            export STRONGSWAN_CONF=/tmp/{self.side}.strongswan SWANCTL_DIR=/tmp/{self.side}.swanctl
-            exec chroot {self._root} {command}"""
+        self._inside = lambda command: inside(nic.image() / "charon", command, f"STRONGSWAN_CONF=/tmp/{side}.strongswan",
+                                              f"SWANCTL_DIR=/tmp/{side}.swanctl")
 
     def __enter__(self):
         self.nics.bed.run(self.side, f"""set -e

@@ -48,8 +48,9 @@ impl KnownPolicies {
 
     /// Returns a policy that forbids an unprotected connection, if there is one.
     pub(crate) fn on_connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Policy> {
-        let found = self.policies.on_connection(&self.links, local, remote);
-        found.filter(|_| !self.own.protect(local, remote))
+        let is_met = |policy: &Policy| self.own.protect(policy.is_outgoing(), local, remote);
+        self.policies
+            .on_connection(&self.links, local, remote, is_met)
     }
 
     /// Returns a policy of rnic's own that forbids an unprotected connection, if there is one.
@@ -58,7 +59,8 @@ impl KnownPolicies {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Option<&Policy> {
-        self.own.on_connection(&self.links, local, remote)
+        self.own
+            .on_connection(&self.links, local, remote, |_| false)
     }
 
     /// Returns a policy of rnic's own that forbids a listener to talk unprotected to some of its
@@ -67,9 +69,9 @@ impl KnownPolicies {
         self.own.on_listener(&self.links, local, peers, |_| false)
     }
 
-    /// Returns whether rnic protects a connection both ways.
-    pub(crate) fn protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        self.own.protect(local, remote)
+    /// Returns whether rnic protects what goes to the other end of a connection.
+    pub(crate) fn protect_sent(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.own.protect(true, local, remote)
     }
 
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there

@@ -90,7 +90,8 @@ impl Policies {
                 Action::Protect(layers) => layers.as_slice(),
                 Action::Pass | Action::Block => &[],
             };
-            let demanded = layers.iter().map(|layer| (layer.request, false));
+            let demanded = layers.iter().filter(|layer| !layer.is_to_ask());
+            let demanded = demanded.map(|layer| (layer.request, false));
             let optional = policy.optional.iter().map(|request| (*request, true));
             for (request, optional) in demanded.chain(optional) {
                 found.entry(request).or_default().push(Selected {
@@ -113,14 +114,12 @@ impl Policies {
         all
     }
 
-    /// Returns whether what goes between two ends is protected both ways.
-    pub(crate) fn protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+    /// Returns whether what goes out from one end to the other, or comes in from there, is protected.
+    pub(crate) fn protect(&self, outgoing: bool, local: SocketAddr, remote: SocketAddr) -> bool {
         let all = self.by_precedence();
-        [true, false].into_iter().all(|outgoing| {
-            let mut of_direction = all.iter().filter(|policy| policy.outgoing == outgoing);
-            let first = of_direction.find(|policy| policy.selector().selects(local, remote));
-            first.is_some_and(|policy| matches!(policy.action, Action::Protect(_)))
-        })
+        let mut of_direction = all.iter().filter(|policy| policy.outgoing == outgoing);
+        let first = of_direction.find(|policy| policy.selector().selects(local, remote));
+        first.is_some_and(|policy| matches!(policy.action, Action::Protect(_)))
     }
 
     /// Returns whether all that another policy selects is protected: by the first policy that

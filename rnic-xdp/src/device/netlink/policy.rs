@@ -58,6 +58,12 @@ impl Layer {
             destination: end(raw.destination),
         }
     }
+
+    /// Returns whether it only has key managers asked (pluto): it names no request and no ends, and
+    /// another policy takes its place when associations are there.
+    pub(super) fn is_to_ask(&self) -> bool {
+        self.request == 0 && self.source.is_unspecified() && self.destination.is_unspecified()
+    }
 }
 
 fn ports([port, mask]: [[u8; 2]; 2]) -> Ports {
@@ -194,6 +200,11 @@ impl Policy {
         i32::from(self.protocol) == libc::IPPROTO_TCP
     }
 
+    /// Returns whether it is for what is sent.
+    pub(crate) fn is_outgoing(&self) -> bool {
+        self.outgoing
+    }
+
     pub(super) fn is_demand(&self) -> bool {
         self.action != Action::Pass
     }
@@ -298,13 +309,14 @@ impl Policies {
         self
     }
 
-    /// Returns a policy that forbids an unprotected connection, if there is one. `links` are those
-    /// that carry it.
+    /// Returns a policy that forbids an unprotected connection, if there is one that is not met
+    /// otherwise. `links` are those that carry it.
     pub(crate) fn on_connection(
         &self,
         links: &[u32],
         local: SocketAddr,
         remote: SocketAddr,
+        is_met: impl Fn(&Policy) -> bool,
     ) -> Option<&Policy> {
         let selects = |policy: &&Policy| policy.is_for_link(links) && policy.selects(local, remote);
         let first = |demand: &&Policy| {
@@ -315,7 +327,7 @@ impl Policies {
             .0
             .iter()
             .filter(selects)
-            .filter(|policy| policy.is_demand());
+            .filter(|policy| policy.is_demand() && !is_met(policy));
         demands.filter(first).min_by_key(|policy| !policy.outgoing)
     }
 

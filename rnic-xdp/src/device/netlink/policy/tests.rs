@@ -117,6 +117,11 @@ fn what_may_use_associations_counts_for_their_requests() {
     for policy in &mut policies.0 {
         policy.optional.iter_mut().for_each(|request| *request += 5);
     }
+    // One that has key managers asked alone is for no associations yet.
+    assert_eq!(policies.by_request().into_keys().collect::<Vec<_>>(), [5]);
+    if let Action::Protect(layers) = &mut policies.0[0].action {
+        layers[0].source = [192, 0, 2, 1].into();
+    }
     let found = policies.by_request();
     let optional = |request| -> Vec<bool> {
         let all = found[&request].iter();
@@ -221,7 +226,9 @@ fn the_first_policy_decides() {
     let (local, remote) = (at("192.0.2.1:1"), at("198.51.100.9:2"));
     let found = |policies: &[&Policy]| {
         let policies = Policies(policies.iter().copied().cloned().collect());
-        policies.on_connection(&[3], local, remote).is_some()
+        policies
+            .on_connection(&[3], local, remote, |_| false)
+            .is_some()
     };
     assert!(found(&[&demand]));
     assert!(found(&[&pass(11, THERE), &demand]));
@@ -329,7 +336,7 @@ fn the_kernels_policies_are_read_and_followed() {
     namespace.ip("xfrm policy setdefault out block").unwrap();
     let read = socket.read(0).unwrap();
     let policy = read
-        .on_connection(&[], at("192.0.2.1:1"), at("192.0.2.2:2"))
+        .on_connection(&[], at("192.0.2.1:1"), at("192.0.2.2:2"), |_| false)
         .unwrap();
     assert_eq!(policy.to_string(), "default out block");
 }
@@ -433,7 +440,7 @@ fn what_may_pass_on_one_link_may_not_pass_on_the_others() {
 }
 
 #[test]
-fn what_is_protected_both_ways_needs_no_other_protection() {
+fn each_direction_is_protected_by_its_own_policies() {
     let (local, remote) = (at("192.0.2.1:1"), at("198.51.100.9:2"));
     let out = || Raw::protecting(HERE, THERE);
     let incoming = || Raw {
@@ -441,17 +448,25 @@ fn what_is_protected_both_ways_needs_no_other_protection() {
         ..Raw::protecting(THERE, HERE)
     };
     let policies = |raw: Vec<Raw>| Policies(raw.iter().filter_map(Raw::read).collect());
-    assert!(policies(vec![out(), incoming()]).protect(local, remote));
-    assert!(!policies(vec![out()]).protect(local, remote));
-    assert!(!policies(vec![incoming()]).protect(local, remote));
-    assert!(!policies(vec![out(), incoming()]).protect(local, at("203.0.113.1:2")));
+    let both_ways = |raw, remote| {
+        let policies = policies(raw);
+        [true, false].map(|outgoing| policies.protect(outgoing, local, remote))
+    };
+    assert_eq!(both_ways(vec![out(), incoming()], remote), [true, true]);
+    assert_eq!(both_ways(vec![out()], remote), [true, false]);
+    assert_eq!(both_ways(vec![incoming()], remote), [false, true]);
+    let elsewhere = at("203.0.113.1:2");
+    assert_eq!(both_ways(vec![out(), incoming()], elsewhere), [false; 2]);
     // One that lets through has precedence.
     let pass = Raw {
         priority: 1,
         templates: Vec::new(),
         ..incoming()
     };
-    assert!(!policies(vec![out(), incoming(), pass]).protect(local, remote));
+    assert_eq!(
+        both_ways(vec![out(), incoming(), pass], remote),
+        [true, false]
+    );
 
     let narrow = Raw::protecting(("192.0.2.1", 32), THERE).read().unwrap();
     assert!(policies(vec![out()]).protect_all_of(&narrow));
