@@ -6,6 +6,7 @@
  * host accepts: they go back to their sender as the RST that answers them.
  */
 #include <linux/tcp.h>
+#include <linux/udp.h>
 
 #include "parse.h"
 #include "tables.h"
@@ -289,6 +290,12 @@ static __always_inline int route(const struct headers *headers, struct steer_key
 	return POLICE_TO_PORT;
 }
 
+/* Returns the protocol of a packet, if that is ESP or UDP; otherwise 0. */
+static __always_inline int may_be_esp(__u8 protocol)
+{
+	return protocol == IPPROTO_ESP || protocol == IPPROTO_UDP ? protocol : 0;
+}
+
 /* The ends of a frame of ESP. */
 struct esp_ends {
 	struct steer_key key; /* the destination */
@@ -296,8 +303,8 @@ struct esp_ends {
 };
 
 /*
- * Reads the IP header of a frame of ESP, as far as they are sent: IPv4 without options, or IPv6.
- * Returns whether it is one.
+ * Reads the IP header of a frame of ESP, or of UDP, as far as they are sent: IPv4 without options, or
+ * IPv6. Returns which it is, or else 0.
  */
 static __always_inline int read_esp(struct xdp_md *context, __u16 ethertype, struct headers *headers, struct esp_ends *ends)
 {
@@ -312,7 +319,7 @@ static __always_inline int read_esp(struct xdp_md *context, __u16 ethertype, str
 	switch (ethertype) {
 	case ETH_P_IP:
 		ip4 = octets(context, at, &room.v4, sizeof(room.v4));
-		if (!ip4 || ip4->version != 4 || ip4->ihl * 4 != sizeof(*ip4) || ip4->protocol != IPPROTO_ESP ||
+		if (!ip4 || ip4->version != 4 || ip4->ihl * 4 != sizeof(*ip4) ||
 		    ip4->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
 			return 0;
 		ends->key.family = STEER_IPV4;
@@ -322,10 +329,10 @@ static __always_inline int read_esp(struct xdp_md *context, __u16 ethertype, str
 		headers->priority |= ip4->tos & DSCP;
 		headers->ip_header_len = sizeof(*ip4);
 		headers->ip_len = bpf_ntohs(ip4->tot_len);
-		break;
+		return may_be_esp(ip4->protocol);
 	case ETH_P_IPV6:
 		ip6 = octets(context, at, &room.v6, sizeof(room.v6));
-		if (!ip6 || ip6->version != 6 || ip6->nexthdr != IPPROTO_ESP)
+		if (!ip6 || ip6->version != 6)
 			return 0;
 		ends->key.family = STEER_IPV6;
 		__builtin_memcpy(ends->key.address, &ip6->daddr, sizeof(ip6->daddr));
@@ -334,31 +341,43 @@ static __always_inline int read_esp(struct xdp_md *context, __u16 ethertype, str
 		headers->priority |= (ip6->priority << 4 | ip6->flow_lbl[0] >> 4) & DSCP;
 		headers->ip_header_len = sizeof(*ip6);
 		headers->ip_len = sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
-		break;
+		return may_be_esp(ip6->nexthdr);
 	default:
 		return 0;
 	}
-	return 1;
 }
 
 /*
- * Returns the association of a frame of ESP, if a client may send with it from its source to its
- * destination. What is inside was sealed with a key that the client has for what it leased alone:
+ * Returns the association of a frame of ESP, or of ESP in UDP between its ports, if a client may send
+ * with it from its source to its destination. A key manager's datagrams begin with an SPI of 0. What is inside was sealed with a key that the client has for what it leased alone:
  * the peer's policies bound it.
  */
 static __always_inline struct steer_sa_use *find_own_sa(struct xdp_md *context, const struct police_client *client,
-							const struct headers *headers, const struct esp_ends *ends)
+							const struct headers *headers, const struct esp_ends *ends,
+							int protocol)
 {
 	struct steer_sa sa = { .family = ends->key.family };
-	__u8 room[4], *spi = octets(context, headers->ip_at + headers->ip_header_len, room, sizeof(room));
+	__u32 at = headers->ip_at + headers->ip_header_len, udp_port = 0;
+	struct udphdr udp_room, *udp;
 	struct steer_sa_use *use;
+	__u8 room[4], *spi;
 
+	if (protocol == IPPROTO_UDP) {
+		udp = octets(context, at, &udp_room, sizeof(udp_room));
+		if (!udp || !udp->dest || bpf_ntohs(udp->len) != headers->ip_len - headers->ip_header_len)
+			return NULL;
+		udp_port = (__u32)bpf_ntohs(udp->source) << 16 | bpf_ntohs(udp->dest);
+		at += sizeof(*udp);
+	}
+	spi = octets(context, at, room, sizeof(room));
 	if (!spi)
 		return NULL;
 	__builtin_memcpy(sa.spi, spi, sizeof(sa.spi));
 	__builtin_memcpy(sa.address, ends->key.address, sizeof(sa.address));
 	use = bpf_map_lookup_elem(&police_sas, &sa);
-	return use && use->port == client->port && is_same(use->source, ends->source) ? use : NULL;
+	if (!use || use->port != client->port || use->udp_port != udp_port)
+		return NULL;
+	return is_same(use->source, ends->source) ? use : NULL;
 }
 
 /*
@@ -392,7 +411,8 @@ static __noinline int judge_esp(struct xdp_md *context, struct police_client *cl
 	struct headers *headers = &frame.headers;
 	struct steer_sa_use *use;
 	__u16 ethertype;
-	int verdict, knows_next_hop;
+	int protocol, verdict, knows_next_hop;
+	__u32 least = ESP_LEAST;
 
 	if (!client)
 		return POLICE_NOT_TCP;
@@ -401,15 +421,20 @@ static __noinline int judge_esp(struct xdp_md *context, struct police_client *cl
 	/* Here the addresses need not be kept, for which the stack has no room. */
 	verdict = check_ethernet(headers, ends.key.vlan);
 	knows_next_hop = is_neighbour(headers->destination_mac);
-	if (!read_esp(context, ethertype, headers, &ends))
+	protocol = read_esp(context, ethertype, headers, &ends);
+	if (!protocol)
 		return POLICE_NOT_TCP;
+	use = find_own_sa(context, client, headers, &ends, protocol);
+	if (!use && protocol == IPPROTO_UDP)
+		return POLICE_NOT_TCP;
+	if (protocol == IPPROTO_UDP)
+		least += sizeof(struct udphdr);
 	if (verdict == POLICE_TO_NIC)
-		verdict = headers->priority ? POLICE_PRIORITY : check_lengths(&frame, ESP_LEAST, client->mtu);
+		verdict = headers->priority ? POLICE_PRIORITY : check_lengths(&frame, least, client->mtu);
 	if (verdict != POLICE_TO_NIC)
 		return verdict;
 	if (!headers->hop_limit)
 		return POLICE_DESTINATION;
-	use = find_own_sa(context, client, headers, &ends);
 	if (!use)
 		return POLICE_NOT_SA;
 	verdict = check_esp_ends(&ends);

@@ -4,7 +4,7 @@ for its own TCP ports; the west is the kernel's TCP behind the kernel's ESP."""
 import contextlib
 import json
 
-from esp import EAST, GCM, IF_ID, REQUEST, WEST, Protection, Wire, goes_on, keyed
+from esp import EAST, GCM, IF_ID, REQUEST, UDP, WEST, Protection, Wire, goes_on, key_manager, keyed
 from nic import SIDES
 from nic_cases import CTL, case, expect
 from sharing import DIRECTORY, PREPARE, Sharing
@@ -209,6 +209,26 @@ def others(numbers):
                 f"tmpl src {source} dst {to} proto esp reqid {request} mode transport"
             yield f"xfrm state add src {source} dst {to} proto esp spi {0x100 + number:#x} reqid {request} mode transport " \
                 f"replay-window 128 flag esn {keyed(GCM)} if_id {IF_ID}"
+
+
+@case("ESP for a client of rnicd: in UDP", kinds=("virtio",))
+def _(nics):
+    encap = "encap espinudp 4500 4500 0.0.0.0"
+    with shared(nics) as sharing, key_manager(nics, WEST), Wire(nics, UDP) as wire:
+        for mode in ("transport", "tunnel"):
+            with Narrow(nics, [*PORTS, LISTENER], mode=mode, encap=encap, silent=True) as protection:
+                ends = begin(sharing, wire, 20)
+                shown = sharing.bed.run("east", f"RNICD_SOCKET={DIRECTORY}/east/socket {CTL} sa show").checked()
+                expect(shown.count("UDP 4500 to 4500") == 2, "the ports are not shown:", shown)
+                protection.rekey()
+                goes_on(sharing, wire)
+                end(wire, ends)
+                protection.rekey()
+                serving = sharing.serve("perf write-bw", f"-p {LISTENER}", 120, side="east")
+                done = sharing.west(f"{CTL} perf write-bw --via kernel --verify -s 20000 -n 20 -p {LISTENER} {EAST}", 90)
+                served = serving.wait()
+                expect(done.code == 0 and served.code == 0, "the sides do not end well:", done, served)
+                protection.expect_no_errors(but=["XfrmOutNoStates"])
 
 
 @case("ESP for a client of rnicd: it has many peers", kinds=("virtio",))

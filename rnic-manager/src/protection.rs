@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use rnic_core::esp::{Action, Algorithm, Demand, Keys, Mode, Ports, Sa, SaId, Selector, Template};
+use rnic_core::wire::encapsulation::UdpPorts;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -104,6 +105,9 @@ pub struct Association {
     pub algorithm: String,
     /// Sequence numbers have 64 bits.
     pub extended: bool,
+    /// The ports of UDP of the sender and the receiver, if its packets are in UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<(u16, u16)>,
     /// Its reqid.
     pub request: u32,
     /// The key for encryption, with its salt.
@@ -256,8 +260,10 @@ impl Association {
             mode: mode(self.tunnel),
             algorithm: Algorithm::of_name(&self.algorithm)?,
             extended: self.extended,
-            // The manager gives none in UDP.
-            encapsulation: None,
+            encapsulation: self.udp.map(|(source, destination)| UdpPorts {
+                source,
+                destination,
+            }),
             request: self.request,
         };
         let [encryption, integrity] = [&self.encryption, &self.integrity];
@@ -285,6 +291,7 @@ mod tests {
             tunnel: false,
             algorithm: "rfc4106(gcm(aes))".into(),
             extended: true,
+            udp: Some((4500, 65535)),
             request: 7,
             encryption: Secret::new(&[0x0f; 20]),
             integrity: Secret::new(&[]),

@@ -33,6 +33,10 @@ fn association(found: &PortAssociation) -> Association {
         tunnel: found.sa.mode == rnic_core::esp::Mode::Tunnel,
         algorithm: found.sa.algorithm.name().to_owned(),
         extended: found.sa.extended,
+        udp: found
+            .sa
+            .encapsulation
+            .map(|ports| (ports.source, ports.destination)),
         request: found.sa.request,
         encryption: Secret::new(encryption),
         integrity: Secret::new(integrity),

@@ -22,7 +22,7 @@ use super::cipher::Shape;
 use super::flow::Decisions;
 use super::required::RequiredPorts;
 use super::sa::{Mode, OutboundSa, Rank, Sa, SaId};
-use super::selector::{Action, Demand, Template, action};
+use super::selector::{Action, Demand, Selector, Template, action};
 
 /// Frames that are left to what is sealed: what the engine has built must find one.
 const SEALED_FRAMES: usize = 16;
@@ -130,11 +130,22 @@ impl Sealer {
         mtu: u16,
     ) -> Result<u16, Template> {
         let mut least = mtu;
-        for demand in &self.demands {
+        for (place, demand) in self.demands.iter().enumerate() {
             let Action::Protect(template) = demand.action else {
                 continue;
             };
-            if !demand.selector.selects_some(local, remote) {
+            let Selector {
+                local_ports,
+                remote_ports,
+                ..
+            } = demand.selector;
+            let has_precedence = |first: &Demand| {
+                first.selector.selects_some(local, remote)
+                    && first.selector.local_ports.covers(local_ports)
+                    && first.selector.remote_ports.covers(remote_ports)
+            };
+            let selects = demand.selector.selects_some(local, remote);
+            if !selects || self.demands[..place].iter().any(has_precedence) {
                 continue;
             }
             let ends = template.ends(local, remote);

@@ -442,6 +442,7 @@ fn protection() -> Protection {
             tunnel: false,
             algorithm: "rfc4106(gcm(aes))".into(),
             extended: true,
+            udp: Some((4500, 6000)),
             request: 7,
             encryption: Secret::new(&[1, 2]),
             integrity: Secret::new(&[]),
@@ -508,7 +509,7 @@ fn notices() -> Vec<(Notice, String)> {
         ),
         (
             Notice::Protection { port, protection: protection(), more: false },
-            r#"{"type":"protection","port":7,"protection":{"demands":[{"outgoing":true,"local":"192.0.2.1/32","local_ports":[7471,65535],"remote":"0.0.0.0/0","remote_ports":[0,0],"action":{"do":"protect","request":7,"tunnel":false,"local":"192.0.2.1","remote":"192.0.2.2"}}],"addresses":["192.0.2.1"],"associations":[{"spi":4097,"source":"192.0.2.1","destination":"192.0.2.2","tunnel":false,"algorithm":"rfc4106(gcm(aes))","extended":true,"request":7,"encryption":"0102","integrity":"","outbound":true,"dying":false,"age":1700000000,"window":1024,"received":0,"first":[65536,1114112]}]}}"#.into(),
+            r#"{"type":"protection","port":7,"protection":{"demands":[{"outgoing":true,"local":"192.0.2.1/32","local_ports":[7471,65535],"remote":"0.0.0.0/0","remote_ports":[0,0],"action":{"do":"protect","request":7,"tunnel":false,"local":"192.0.2.1","remote":"192.0.2.2"}}],"addresses":["192.0.2.1"],"associations":[{"spi":4097,"source":"192.0.2.1","destination":"192.0.2.2","tunnel":false,"algorithm":"rfc4106(gcm(aes))","extended":true,"udp":[4500,6000],"request":7,"encryption":"0102","integrity":"","outbound":true,"dying":false,"age":1700000000,"window":1024,"received":0,"first":[65536,1114112]}]}}"#.into(),
         ),
         (
             Notice::Protection { port, protection: rnic_manager::protection::Protection::default(), more: true },

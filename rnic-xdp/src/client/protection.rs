@@ -79,6 +79,13 @@ impl PortProtection {
 
     /// Takes over a part of what there is now, of which `more` come.
     pub(super) fn add(&mut self, part: Protection, more: bool) {
+        // A core dump would have the keys.
+        if !part.associations.is_empty()
+            && let Err(errno) = set_dumpable(false)
+        {
+            warn!("no IPsec association is used: it cannot be kept from core dumps: {errno}");
+            return self.forget_parts();
+        }
         self.parts.extend(part);
         if !more {
             self.newest = Some(std::mem::take(&mut self.parts));
@@ -137,8 +144,6 @@ impl PortProtection {
         let (sa, keys) = found
             .sa()
             .ok_or("its algorithm is unknown; upgrade the program")?;
-        // A core dump would have the keys.
-        set_dumpable(false).map_err(|errno| format!("cannot keep it from core dumps: {errno}"))?;
         let id = sa.id;
         info!(
             "ESP {} by {} from {} to {}, SPI {:#010x}",
@@ -216,6 +221,7 @@ mod tests {
             tunnel: false,
             algorithm: "rfc4106(gcm(aes))".into(),
             extended: true,
+            udp: None,
             request: 7,
             encryption: Secret::new(&[key; 20]),
             integrity: Secret::new(&[]),

@@ -135,6 +135,7 @@ impl Session {
                 WorkerRequest::Join(Joining { worker, joined }) => {
                     self.worker.join(worker);
                     self.worker.set_untagged(self.untagged.clone());
+                    self.worker.pass_on(None);
                     // A worker that has ended needs no answer.
                     // Nothing is leased yet that would be protected.
                     let _ = joined.send(Ok(Vec::new()));
@@ -398,8 +399,10 @@ impl Session {
             {
                 let why = "an administrator has just revoked it; try again";
                 let _ = reply.send(Err(Refused::new(Reason::NotReady, why)));
-                self.leases.insert(local, None);
-                self.begin(Waiting::Release(local));
+                let port = self.port;
+                if let Some(connection) = &mut self.connection {
+                    connection.ask(Ask::Release { port, local }, Waiting::Follow);
+                }
             }
             (Waiting::Reserve(_, reply), Answer::Lease { local, protected }) => {
                 let protection = self.protection.as_ref().filter(|_| protected);

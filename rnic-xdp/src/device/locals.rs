@@ -102,20 +102,18 @@ impl Locals {
         self.check_policies(remote, |policies| policies.own_on_connection(local, remote))
     }
 
-    /// Fails unless rnic's own policies protect what is sent to the other end of a connection. A key
-    /// manager may bring the policy for what is received only when it has negotiated: nothing is
-    /// received before.
+    /// Fails unless rnic's own policies can protect a connection both ways.
     pub(crate) fn check_protected(
         &self,
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<(), NetError> {
         let known = self.known_policies(remote)?;
-        match known.is_some_and(|known| known.protect_sent(local, remote)) {
+        match known.is_some_and(|known| known.can_protect(local, remote)) {
             true => Ok(()),
             false => Err(NetError::Unprotected {
                 address: remote,
-                reason: "no policy with the number of `ipsec_if_id` protects what is sent there",
+                reason: "no policy with the number of `ipsec_if_id` protects what is sent there, or one does not protect what comes from there",
             }),
         }
     }

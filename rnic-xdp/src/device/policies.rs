@@ -69,9 +69,9 @@ impl KnownPolicies {
         self.own.on_listener(&self.links, local, peers, |_| false)
     }
 
-    /// Returns whether rnic protects what goes to the other end of a connection.
-    pub(crate) fn protect_sent(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        self.own.protect(true, local, remote)
+    /// Returns whether rnic can protect a connection both ways.
+    pub(crate) fn can_protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.own.can_protect(local, remote)
     }
 
     /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there

@@ -22,7 +22,7 @@ use rnic_core::esp::{Change, Demand, Request, Sa, SaId, Template, Usage};
 use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
-use self::acquiring::Acquiring;
+use self::acquiring::{Acquiring, ends};
 #[cfg(feature = "testing")]
 pub use self::given::give_association;
 use self::limits::{Limits, Reached};
@@ -279,8 +279,10 @@ impl<U: Uses> HostProtection<U> {
                 remote,
             } if !self.has_one_for(&template) => {
                 let if_id = self.if_id.get();
-                let what = (template, local, remote);
-                self.acquiring.ask(&mut self.socket, if_id, what, now);
+                for ends in ends(&self.demands, &template, local, remote) {
+                    let what = (template, ends);
+                    self.acquiring.ask(&mut self.socket, if_id, what, now);
+                }
             }
             Request::Acquire { .. } => {}
         }

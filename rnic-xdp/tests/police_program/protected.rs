@@ -22,10 +22,16 @@ fn key(receiver: &str, spi: u32) -> Vec<u8> {
 }
 
 /// Gives an association to a client.
-fn give(rig: &Rig<'_>, client: u32, (sender, receiver): (&str, &str), spi: u32) {
+fn give(rig: &Rig<'_>, client: u32, ends: (&str, &str), spi: u32) {
+    give_in_udp(rig, client, ends, spi, 0);
+}
+
+/// Gives one to a client, whose packets are in UDP: between the port in the upper half of a word and
+/// that in the lower one. They are not if that is 0.
+fn give_in_udp(rig: &Rig<'_>, client: u32, (sender, receiver): (&str, &str), spi: u32, udp: u32) {
     let (address, _) = crate::program::octets(sender.parse().unwrap());
     let words = [client, 0].map(u32::to_ne_bytes).concat();
-    let value = [&words[..], &address, &[0; 24]].concat();
+    let value = [&words[..], &address, &udp.to_ne_bytes(), &[0; 20]].concat();
     let map = &rig.skeleton.maps.police_sas;
     let given = map.update(&key(receiver, spi), &value, MapFlags::ANY);
     given.unwrap();
@@ -159,6 +165,68 @@ fn frames_of_esp_are_as_right_as_others() {
         rig.expect(&own(), Rate);
         // What was dropped does not count.
         assert_eq!(counted(rig, TO), before);
+    });
+}
+
+/// Makes a frame of ESP in UDP, from port 4500 to 6000.
+fn in_udp(source: &str, destination: &str, spi: u32) -> Vec<u8> {
+    let mut frame = esp(source, destination, spi);
+    let (protocol, header) = match source.starts_with('[') {
+        true => (20, 54),
+        false => (23, 34),
+    };
+    frame[protocol] = 17;
+    let len = (frame.len() - header) as u16;
+    for (at, field) in [4500, 6000, len, 0].into_iter().enumerate() {
+        let at = header + 2 * at;
+        frame[at..at + 2].copy_from_slice(&field.to_be_bytes());
+    }
+    frame[header + 8..header + 12].copy_from_slice(&spi.to_be_bytes());
+    frame
+}
+
+#[test]
+#[cfg_attr(not(root), ignore = "needs root: network namespaces, XDP and AF_XDP")]
+fn associations_in_udp_have_their_ports_alone() {
+    const PORTS: u32 = 4500 << 16 | 6000;
+    with_esp_rig(|rig| {
+        for (from, to, header) in [(FROM, TO, 34), ("[fd00::1]", "[fd00::99]", 54)] {
+            let [sender, receiver] = [from, to].map(|end| end.trim_matches(['[', ']']));
+            let ends = (sender, receiver);
+            let frame = in_udp(from, to, SPI);
+            let expect = |verdict| rig.expect(&frame, verdict);
+            // As any other datagram.
+            expect(NotTcp);
+            give(rig, CLIENT, ends, SPI);
+            expect(NotTcp);
+            give_in_udp(rig, OTHER, ends, SPI, PORTS);
+            expect(NotTcp);
+            for ports in [PORTS + 1, PORTS + (1 << 16), 6000, 6000 << 16 | 4500] {
+                give_in_udp(rig, CLIENT, ends, SPI, ports);
+                expect(NotTcp);
+            }
+            give_in_udp(rig, CLIENT, ends, SPI, PORTS);
+            expect(ToNic);
+            assert_eq!(counted(rig, receiver), [1, frame.len() as u64]);
+            for linear in [header, header + 2, header + 8, header + 10] {
+                assert_eq!(rig.run(&frame, Some(linear)), ToNic, "{linear}");
+            }
+            // With the same SPI in ESP, to the key managers, and with another length.
+            rig.expect(&esp(from, to, SPI), NotSa);
+            rig.expect(&in_udp(from, to, 0), NotTcp);
+            rig.expect(&in_udp(from, to, SPI + 1), NotTcp);
+            let mut other = frame.clone();
+            other[header + 5] ^= 1;
+            rig.expect(&other, NotTcp);
+            other = frame.clone();
+            other[0..6].copy_from_slice(&[2, 0, 0, 0, 0, 8]);
+            rig.expect(&other, NextHop);
+        }
+        // Port 0 is none.
+        give(rig, CLIENT, (FROM, TO), SPI);
+        let mut frame = in_udp(FROM, TO, SPI);
+        frame[34..38].fill(0);
+        rig.expect(&frame, NotTcp);
     });
 }
 

@@ -23,14 +23,31 @@ impl Policy {
         }
     }
 
+    /// Returns what it demands of packets that it lets through.
+    fn layers(&self) -> &[Layer] {
+        match &self.action {
+            Action::Protect(layers) => layers,
+            Action::Pass | Action::Block => &[],
+        }
+    }
+
+    fn selected(&self, optional: bool) -> Selected {
+        Selected {
+            tcp_alone: self.is_for_tcp_alone(),
+            optional,
+            selector: self.selector(),
+            words: self.to_string(),
+        }
+    }
+
     /// Returns what it demands, if rnic can meet that.
     fn demanded(&self) -> Option<EspAction> {
-        let layers = match &self.action {
+        match self.action {
             Action::Pass => return Some(EspAction::Bypass),
             Action::Block => return Some(EspAction::Discard),
-            Action::Protect(layers) => layers.as_slice(),
-        };
-        let [layer] = layers else { return None };
+            Action::Protect(_) => {}
+        }
+        let [layer] = self.layers() else { return None };
         let Layer {
             protocol,
             mode,
@@ -86,23 +103,24 @@ impl Policies {
     pub(crate) fn by_request(&self) -> BTreeMap<u32, Vec<Selected>> {
         let mut found: BTreeMap<u32, Vec<Selected>> = BTreeMap::new();
         for policy in &self.0 {
-            let layers = match &policy.action {
-                Action::Protect(layers) => layers.as_slice(),
-                Action::Pass | Action::Block => &[],
-            };
-            let demanded = layers.iter().filter(|layer| !layer.is_to_ask());
+            let demanded = policy.layers().iter().filter(|layer| !layer.is_to_ask());
             let demanded = demanded.map(|layer| (layer.request, false));
             let optional = policy.optional.iter().map(|request| (*request, true));
             for (request, optional) in demanded.chain(optional) {
-                found.entry(request).or_default().push(Selected {
-                    tcp_alone: policy.is_for_tcp_alone(),
-                    optional,
-                    selector: policy.selector(),
-                    words: policy.to_string(),
-                });
+                found
+                    .entry(request)
+                    .or_default()
+                    .push(policy.selected(optional));
             }
         }
         found
+    }
+
+    /// Returns what is selected by the policies that only have key managers asked.
+    pub(crate) fn that_ask(&self) -> Vec<Selected> {
+        let asks = |policy: &&Policy| policy.layers().iter().any(Layer::is_to_ask);
+        let asking = self.0.iter().filter(asks);
+        asking.map(|policy| policy.selected(false)).collect()
     }
 
     /// Returns the policies, those with precedence first. One that lets through on a single link is
@@ -114,12 +132,26 @@ impl Policies {
         all
     }
 
+    /// Returns the policy that decides on what goes out from one end to the other, or comes in from
+    /// there, if one selects that.
+    fn first(&self, outgoing: bool, local: SocketAddr, remote: SocketAddr) -> Option<&Policy> {
+        let mut all = self.by_precedence().into_iter();
+        all.find(|policy| policy.outgoing == outgoing && policy.selector().selects(local, remote))
+    }
+
     /// Returns whether what goes out from one end to the other, or comes in from there, is protected.
     pub(crate) fn protect(&self, outgoing: bool, local: SocketAddr, remote: SocketAddr) -> bool {
-        let all = self.by_precedence();
-        let mut of_direction = all.iter().filter(|policy| policy.outgoing == outgoing);
-        let first = of_direction.find(|policy| policy.selector().selects(local, remote));
+        let first = self.first(outgoing, local, remote);
         first.is_some_and(|policy| matches!(policy.action, Action::Protect(_)))
+    }
+
+    /// Returns whether two ends can speak protected: what is sent is, and no policy lets what is
+    /// received through as it is, or blocks it. A key manager may bring the one that protects it only
+    /// when it has negotiated.
+    pub(crate) fn can_protect(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let received = self.first(false, local, remote);
+        let received = received.is_none_or(|policy| matches!(policy.action, Action::Protect(_)));
+        received && self.protect(true, local, remote)
     }
 
     /// Returns whether all that another policy selects is protected: by the first policy that

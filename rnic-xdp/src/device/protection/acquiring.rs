@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use rnic_core::esp::{Action, Demand, Sa, Template};
+use rnic_core::esp::{Action, Demand, Ports, Sa, Template};
 use rnic_core::time::Instant;
 use tracing::{debug, info};
 
@@ -22,6 +22,41 @@ const TIMES: u32 = SOON + 60;
 
 /// The most that is asked for at a time.
 const MOST: usize = 64;
+
+/// Between which ends something is to be protected. A port of 0 is any.
+pub(super) type Ends = (SocketAddr, SocketAddr);
+
+/// Returns the ends to name to key managers for what goes between two hosts and may use associations
+/// of a template: those of each policy that names no request, by which alone they find what they
+/// are to negotiate (pluto), or of the first one.
+pub(super) fn ends(
+    demands: &[Demand],
+    template: &Template,
+    local: IpAddr,
+    remote: IpAddr,
+) -> Vec<Ends> {
+    let single = |ports: Ports| match ports.mask {
+        u16::MAX => ports.port,
+        _ => 0,
+    };
+    let is_for = |demand: &&Demand| match demand.action {
+        Action::Protect(demanded) => {
+            let selects = demand.selector.selects_some(local, remote);
+            demand.outgoing
+                && selects
+                && demanded.between(local, remote) == template.between(local, remote)
+        }
+        Action::Bypass | Action::Discard => false,
+    };
+    let found = demands.iter().filter(is_for).map(|demand| {
+        let [here, there] = [demand.selector.local_ports, demand.selector.remote_ports].map(single);
+        (SocketAddr::new(local, here), SocketAddr::new(remote, there))
+    });
+    match template.request {
+        0 => found.collect(),
+        _ => found.take(1).collect(),
+    }
+}
 
 /// Who is asked.
 pub(super) trait KeyManagers {
@@ -49,7 +84,7 @@ impl KeyManagers for AssociationSocket {
 /// What was asked for.
 struct Asked {
     template: Template,
-    ends: (SocketAddr, SocketAddr),
+    ends: Ends,
     again_at: Instant,
     /// How often it is asked again. 0: it has come, and is not asked for anew so soon.
     left: u32,
@@ -65,11 +100,11 @@ impl Acquiring {
         &mut self,
         managers: &mut impl KeyManagers,
         if_id: u32,
-        (template, local, remote): (Template, IpAddr, IpAddr),
+        (template, ends): (Template, Ends),
         now: Instant,
     ) {
         let mut all = self.0.iter_mut();
-        if let Some(asked) = all.find(|asked| asked.template == template) {
+        if let Some(asked) = all.find(|asked| (asked.template, asked.ends) == (template, ends)) {
             asked.left = TIMES;
             return;
         }
@@ -84,10 +119,11 @@ impl Acquiring {
                 self.0.swap_remove(place);
             }
         }
+        let [local, remote] = [ends.0.ip(), ends.1.ip()];
         info!("asking for an IPsec association of if_id {if_id:#x} for {local} to {remote}");
         let mut asked = Asked {
             template,
-            ends: (SocketAddr::new(local, 0), SocketAddr::new(remote, 0)),
+            ends,
             again_at: now,
             left: TIMES,
         };
@@ -141,7 +177,7 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use rnic_core::engine::Prefix;
-    use rnic_core::esp::{Algorithm, Mode, Ports, SaId, Selector};
+    use rnic_core::esp::{Algorithm, Mode, SaId, Selector};
 
     use super::*;
 
@@ -202,7 +238,8 @@ mod tests {
     }
 
     fn ask(acquiring: &mut Acquiring, heard: &mut Heard, request: u32, seconds: u64) {
-        let what = (template(request), LOCAL, REMOTE);
+        let ends = (SocketAddr::new(LOCAL, 0), SocketAddr::new(REMOTE, 0));
+        let what = (template(request), ends);
         acquiring.ask(heard, IF_ID, what, at(seconds));
     }
 
@@ -277,6 +314,46 @@ mod tests {
         assert_eq!(heard.take(), [101]);
         ask(&mut acquiring, &mut heard, 9, 6);
         assert_eq!(heard.take(), [9]);
+    }
+
+    #[test]
+    fn a_policy_without_a_request_is_known_by_its_ends() {
+        let all: Prefix = "0.0.0.0/0".parse().unwrap();
+        let one = |port| Ports {
+            port,
+            mask: u16::MAX,
+        };
+        let range = Ports {
+            port: 40000,
+            mask: 0xffc0,
+        };
+        let demand = |request, outgoing, local_ports, remote_ports| Demand {
+            outgoing,
+            selector: Selector {
+                local: all,
+                local_ports,
+                remote: all,
+                remote_ports,
+            },
+            action: Action::Protect(template(request)),
+        };
+        let demands = |request| {
+            [
+                demand(request, true, one(7471), Ports::ALL),
+                demand(request, false, one(5), one(5)),
+                demand(request, true, range, one(7471)),
+                demand(request + 1, true, one(6), one(6)),
+            ]
+        };
+        let named = |request| -> Vec<_> {
+            let all = ends(&demands(request), &template(request), LOCAL, REMOTE);
+            let ports = all.into_iter();
+            ports
+                .map(|(local, remote)| (local.port(), remote.port()))
+                .collect()
+        };
+        assert_eq!(named(0), [(7471, 0), (0, 7471)]);
+        assert_eq!(named(1), [(7471, 0)]);
     }
 
     #[test]

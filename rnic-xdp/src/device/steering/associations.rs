@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use aya::maps::{HashMap, MapData};
 use rnic_core::esp::SaId;
+use rnic_core::wire::encapsulation::UdpPorts;
 
 use super::layout::{
     AssociationOctets, OWN_SOCKETS, UseOctets, UsedAssociation, association, association_of,
@@ -21,6 +22,21 @@ pub(crate) struct Holder {
     pub(crate) print: u32,
     /// The sender. What comes from others is not counted, and is not sent.
     pub(crate) source: Option<IpAddr>,
+    /// The ports of UDP, if its packets are in UDP.
+    pub(crate) udp: Option<UdpPorts>,
+    /// It sends with it, and does not receive.
+    pub(crate) sends: bool,
+}
+
+impl Holder {
+    fn used(&self) -> UsedAssociation {
+        let used = UsedAssociation::new(self.port, self.print, self.source);
+        match self.sends {
+            true => used.between(self.udp),
+            // A translator may have given the sender another one.
+            false => used.in_udp(self.udp.map(|ports| ports.destination)),
+        }
+    }
 }
 
 /// A map of associations, with who has them.
@@ -41,12 +57,13 @@ impl SteeredAssociations {
 
     /// Gives an association to a client.
     pub(crate) fn add_for(&mut self, holder: Holder, id: SaId) -> io::Result<()> {
-        let Holder {
-            port,
-            print,
-            source,
-        } = holder;
-        self.insert(id, UsedAssociation::new(port, print, source))
+        self.insert(id, holder.used())
+    }
+
+    /// Gives an association that is there to somebody else.
+    pub(crate) fn hand_to(&mut self, port: u32, print: u32, id: SaId) -> io::Result<()> {
+        let octets = self.0.get(&association(id), 0).map_err(io_error)?;
+        self.insert(id, UsedAssociation::read(octets).for_other(port, print))
     }
 
     fn insert(&mut self, id: SaId, used: UsedAssociation) -> io::Result<()> {

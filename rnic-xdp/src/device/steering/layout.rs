@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rnic_core::engine::Prefix;
 use rnic_core::esp::SaId;
+use rnic_core::wire::encapsulation::UdpPorts;
 use rnic_core::wire::ethernet::MacAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
@@ -74,7 +75,8 @@ pub(crate) struct UsedAssociation {
     /// A fingerprint of its key.
     pub(crate) print: u32,
     source: [u8; 16],
-    /// The port of UDP that its packets come to; 0 if they are not in UDP.
+    /// The port of UDP that its packets come to; among those that clients send with, that of the
+    /// sender above it. 0 if they are not in UDP.
     udp_port: u32,
     reserved: u32,
     pub(crate) packets: u64,
@@ -108,6 +110,23 @@ impl UsedAssociation {
         Self {
             udp_port: port.unwrap_or(0).into(),
             ..self
+        }
+    }
+
+    /// The same, with packets in UDP between these ports.
+    pub(crate) fn between(self, ports: Option<UdpPorts>) -> Self {
+        let word = |ports: UdpPorts| u32::from(ports.source) << 16 | u32::from(ports.destination);
+        Self {
+            udp_port: ports.map_or(0, word),
+            ..self
+        }
+    }
+
+    /// The same for somebody else, with which nothing was done.
+    pub(crate) fn for_other(self, port: u32, print: u32) -> Self {
+        Self {
+            udp_port: self.udp_port,
+            ..Self::new(port, print, None)
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Clients {
     pub(super) dying: BTreeSet<SaId>,
     /// What associations are for, by their requests.
     pub(super) scopes: BTreeMap<u32, Scope>,
+    /// What key managers are to be asked for, by policies that name no request.
+    pub(super) asking: Option<Scope>,
     /// Associations that are gone, of which another one may have the name.
     pub(super) replaced: BTreeSet<SaId>,
 }
@@ -29,9 +31,6 @@ impl Uses for Clients {
         is_outbound: bool,
     ) -> Result<Arc<Usage>, String> {
         let (_, _, keys) = found.usable.as_ref().map_err(Clone::clone)?;
-        if sa.encapsulation.is_some() {
-            return Err("it is in UDP, which clients of rnicd cannot send: only who has the interface for itself can".into());
-        }
         // Whether its client can use it.
         let made = match is_outbound {
             true => OutboundSa::new(sa, keys, found.added).map(drop),
@@ -69,6 +68,8 @@ impl Uses for Clients {
     }
 
     fn note_policies(&mut self, policies: &Policies) {
+        let asking = policies.that_ask();
+        self.asking = (!asking.is_empty()).then(|| Scope::that_asks(&asking));
         let requests = policies.by_request().into_iter();
         let scopes = requests.map(|(request, all)| (request, Scope::of(request, &all)));
         self.scopes = scopes.collect();

@@ -7,7 +7,7 @@ use rnic_core::esp::SaId;
 use tracing::{info, warn};
 
 use super::keys::NOBODY;
-use super::scope::{Leased, Leases, Scope};
+use super::scope::{Leased, Leases, Scope, UNNAMED};
 use super::telling::MOST_ASSOCIATIONS;
 use super::{Given, SharedProtection, print};
 use crate::device::steering::Holder;
@@ -113,7 +113,7 @@ impl SharedProtection {
         let Some(known) = self.host.known().get(&id) else {
             return;
         };
-        let is_outbound = known.is_outbound;
+        let (is_outbound, udp) = (known.is_outbound, known.association.encapsulation);
         let Some(print) = print(known) else {
             return;
         };
@@ -128,6 +128,8 @@ impl SharedProtection {
             port: NOBODY,
             print,
             source: None,
+            udp,
+            sends: is_outbound,
         };
         // Without room for it in the map, the kernel has it alone.
         let _ = map.add_for(nobody, id);
@@ -211,6 +213,9 @@ impl SharedProtection {
         if known.has_ended() {
             return Err(SPENT.into());
         }
+        if known.association.request == 0 {
+            return Err(UNNAMED.into());
+        }
         let recipient = recipients.get(&known.association.request);
         let Some(port) = recipient.cloned().unwrap_or(Ok(None))? else {
             return Ok(None);
@@ -237,7 +242,8 @@ impl SharedProtection {
             ));
         }
         let known = self.host.known().get(&id).ok_or("it is gone")?;
-        let (is_outbound, source) = (known.is_outbound, known.association.source);
+        let is_outbound = known.is_outbound;
+        let (source, udp) = (known.association.source, known.association.encapsulation);
         let print = print(known).ok_or("it has no key")?;
         let first = match is_outbound {
             true => Some(self.host.take_numbers(id)?).map(|first| (first.start, first.end)),
@@ -247,6 +253,8 @@ impl SharedProtection {
             port,
             print,
             source: Some(source),
+            udp,
+            sends: is_outbound,
         };
         let map = match is_outbound {
             true => &mut self.sent,
@@ -277,16 +285,9 @@ impl SharedProtection {
         };
         let had = std::mem::replace(&mut given.port, NOBODY);
         // First, so that who follows this process knows, and no packet goes to the kernel.
-        let nobody = Holder {
-            port: NOBODY,
-            print: given.print,
-            source: None,
-        };
         for map in [&mut self.received, &mut self.sent] {
-            if map.used(id).is_ok() {
-                // What is there can be overwritten.
-                let _ = map.add_for(nobody, id);
-            }
+            // It is in one of both, and what is there can be overwritten.
+            let _ = map.hand_to(NOBODY, given.print, id);
         }
         let ended = self.host.end(id);
         if had == NOBODY {

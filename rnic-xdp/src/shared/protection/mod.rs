@@ -31,7 +31,7 @@ use self::keys::{FormerKeys, NOBODY};
 pub use self::port::{PortAssociation, PortProtection};
 pub(super) use self::scope::Leases;
 pub use self::scope::MayProtect;
-use self::scope::Scope;
+use self::scope::{Scope, UNNAMED};
 use super::programs::SharedSteering;
 use crate::device::error::OpenError;
 use crate::device::netlink::{RouteSocket, Spent};
@@ -227,7 +227,8 @@ impl SharedProtection {
         local: SocketAddr,
         leases: &impl Deref<Target = Leases>,
     ) -> Result<(), Why> {
-        let scopes = self.host.uses().scopes.values();
+        let uses = self.host.uses();
+        let scopes = uses.scopes.values();
         let mut scopes = scopes.filter(|scope| scope.contains(local));
         let alone = |why| {
             format!("IPsec associations are for one port alone, and {why} (`rnic-ctl lease show`)")
@@ -236,6 +237,13 @@ impl SharedProtection {
             let may = self
                 .may_of(port)
                 .ok_or("it is not known what the port may have")?;
+            if let Some(asking) = uses.asking.as_ref().filter(|all| all.contains(local)) {
+                asking.is_within(may)?;
+                let mut known = self.host.known().values();
+                if known.any(|known| known.association.request == 0) {
+                    return Err(UNNAMED.into());
+                }
+            }
             return scopes.try_for_each(|scope| {
                 scope.is_within(may)?;
                 match scope.holder(leases).map_err(alone)? {

@@ -53,7 +53,7 @@ pub(super) fn association(
             mode: *mode,
             algorithm: *algorithm,
             extended: found.extended,
-            encapsulation: None,
+            encapsulation: found.encapsulation,
             request: found.request,
         },
         keys: keys.clone(),

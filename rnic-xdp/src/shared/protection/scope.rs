@@ -54,6 +54,9 @@ fn range(ports: Ports) -> Option<(u16, u16)> {
     (free & free.wrapping_add(1) == 0).then_some((first, first | free))
 }
 
+/// Why nobody gets associations that were negotiated in no name.
+pub(super) const UNNAMED: &str = "its policies have no reqid, by which it is known for whom it is";
+
 /// A lease: the port that has it, what it is, and whether it is for what is protected alone.
 pub(super) type Leased = (u32, SocketAddr, bool);
 
@@ -102,16 +105,22 @@ impl Scope {
     /// Returns what the policies select that can use the associations of a request. Nobody gets
     /// those if that is more than TCP ports of single addresses.
     pub(super) fn of(request: u32, selected: &[Selected]) -> Self {
+        let fault = (request == 0).then(|| UNNAMED.to_owned());
+        let all = Self::that_asks(selected);
+        Self {
+            fault: fault.or(all.fault),
+            ..all
+        }
+    }
+
+    /// Returns what policies select that only have key managers asked.
+    pub(super) fn that_asks(selected: &[Selected]) -> Self {
         let parts = selected
             .iter()
             .map(|each| (each.selector.local, each.selector.local_ports));
-        let fault = match request {
-            0 => Some("its policies have no reqid, by which it is known for whom it is".into()),
-            _ => selected.iter().find_map(fault),
-        };
         Self {
             parts: parts.collect(),
-            fault,
+            fault: selected.iter().find_map(fault),
         }
     }
 

@@ -119,9 +119,11 @@ fn what_may_use_associations_counts_for_their_requests() {
     }
     // One that has key managers asked alone is for no associations yet.
     assert_eq!(policies.by_request().into_keys().collect::<Vec<_>>(), [5]);
+    assert_eq!(policies.that_ask().len(), 1);
     if let Action::Protect(layers) = &mut policies.0[0].action {
         layers[0].source = [192, 0, 2, 1].into();
     }
+    assert_eq!(policies.that_ask(), []);
     let found = policies.by_request();
     let optional = |request| -> Vec<bool> {
         let all = found[&request].iter();
@@ -458,15 +460,25 @@ fn each_direction_is_protected_by_its_own_policies() {
     let elsewhere = at("203.0.113.1:2");
     assert_eq!(both_ways(vec![out(), incoming()], elsewhere), [false; 2]);
     // One that lets through has precedence.
-    let pass = Raw {
+    let pass = || Raw {
         priority: 1,
         templates: Vec::new(),
         ..incoming()
     };
+    let pass = |raw: Vec<Raw>| {
+        [raw, vec![pass()]]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+    };
     assert_eq!(
-        both_ways(vec![out(), incoming(), pass], remote),
+        both_ways(pass(vec![out(), incoming()]), remote),
         [true, false]
     );
+    // That one leaves nothing to be negotiated, as one that blocks does not.
+    let can = |raw| policies(raw).can_protect(local, remote);
+    assert!(can(vec![out(), incoming()]) && can(vec![out()]));
+    assert!(!can(vec![incoming()]) && !can(pass(vec![out(), incoming()])));
 
     let narrow = Raw::protecting(("192.0.2.1", 32), THERE).read().unwrap();
     assert!(policies(vec![out()]).protect_all_of(&narrow));
