@@ -214,9 +214,10 @@ def others(numbers):
 @case("ESP for a client of rnicd: in UDP", kinds=("virtio",))
 def _(nics):
     encap = "encap espinudp 4500 4500 0.0.0.0"
-    with shared(nics) as sharing, key_manager(nics, WEST), Wire(nics, UDP) as wire:
+    with shared(nics) as sharing, key_manager(nics, WEST):
         for mode in ("transport", "tunnel"):
-            with Narrow(nics, [*PORTS, LISTENER], mode=mode, encap=encap, silent=True) as protection:
+            narrow = Narrow(nics, [*PORTS, LISTENER], mode=mode, encap=encap, silent=True)
+            with narrow as protection, Wire(nics, UDP) as wire:
                 ends = begin(sharing, wire, 20)
                 shown = sharing.bed.run("east", f"RNICD_SOCKET={DIRECTORY}/east/socket {CTL} sa show").checked()
                 expect(shown.count("UDP 4500 to 4500") == 2, "the ports are not shown:", shown)
