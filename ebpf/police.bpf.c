@@ -348,9 +348,10 @@ static __always_inline int read_esp(struct xdp_md *context, __u16 ethertype, str
 }
 
 /*
- * Returns the association of a frame of ESP, or of ESP in UDP between its ports, if a client may send
- * with it from its source to its destination. A key manager's datagrams begin with an SPI of 0. What is inside was sealed with a key that the client has for what it leased alone:
- * the peer's policies bound it.
+ * Returns the association of a frame of ESP, which may be in UDP, if a client may send with it from
+ * its source to its destination, and between its ports. A key manager's datagrams begin with an SPI
+ * of 0. What is inside was sealed with a key that the client has for what it leased alone: the peer's
+ * policies bound it.
  */
 static __always_inline struct steer_sa_use *find_own_sa(struct xdp_md *context, const struct police_client *client,
 							const struct headers *headers, const struct esp_ends *ends,

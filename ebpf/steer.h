@@ -99,7 +99,7 @@ struct steer_sa_use {
 	__u32 port;       /* of the client; 0: the socket of the receive queue */
 	__u32 print;      /* of its key, by which the next rnicd knows it again */
 	__be32 source[4]; /* the sender, as in steer_key; zero where nothing is counted */
-	__u32 udp_port;   /* where its packets come to in UDP, below that of the sender in police_sas; 0: not in UDP */
+	__u32 udp_port;   /* where they come to in UDP, in police_sas with the sender's above it; 0: not in UDP */
 	__u32 reserved;   /* zero */
 	__u64 packets;
 	__u64 octets; /* of whole frames */

@@ -483,15 +483,17 @@ fn protection_that_is_required_and_not_there_is_an_error() {
         east.run(|| end.qp.connect(address, None, options))
     };
     assert!(unprotected(connect()).contains("no policy"));
-    let protect = |ends, direction| {
-        let (number, template) = ("if_id 0x524e", "proto esp mode transport");
-        let policy = format!("{ends} proto 6 dir {direction} {number} tmpl {template}");
-        east.ip(&format!("xfrm policy add {policy}")).unwrap();
-    };
-    protect("src 10.77.0.1 dst 10.77.0.2", "out");
-    // What comes is not protected yet.
-    assert!(unprotected(connect()).contains("both ways"));
-    protect("src 10.77.0.2 dst 10.77.0.1", "in");
+    let incoming = "src 10.77.0.2 dst 10.77.0.1 proto 6 dir in if_id 0x524e";
+    let policy = |change: String| east.ip(&format!("xfrm policy {change}")).unwrap();
+    policy(format!("add {incoming} tmpl proto esp mode transport"));
+    assert!(unprotected(connect()).contains("what is sent"));
+    policy(format!("delete {incoming}"));
+    let out = "src 10.77.0.1 dst 10.77.0.2 proto 6 dir out if_id 0x524e";
+    policy(format!("add {out} tmpl proto esp mode transport"));
+    // One that lets through what comes.
+    policy(format!("add {incoming}"));
+    assert!(unprotected(connect()).contains("what comes"));
+    policy(format!("delete {incoming}"));
     // It waits for an association.
     connect().unwrap();
 }

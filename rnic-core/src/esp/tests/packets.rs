@@ -399,6 +399,23 @@ fn without_association_or_number_nothing_leaves() {
     assert!(pair.from.inner_mtu(local, remote, 1500).is_some());
     pair.from.ask(local, remote);
     assert_ne!(pair.from.poll_request(), asked, "there is one");
+
+    // A policy that decides on nothing between these hosts needs no association.
+    let demand = |request| Demand {
+        outgoing: true,
+        selector: between(local, remote),
+        action: Action::Protect(Template {
+            request,
+            ..template
+        }),
+    };
+    let mut has_way = |requests: [u32; 2]| {
+        let demands = requests.map(demand).to_vec();
+        pair.from.apply(Change::Demands(demands));
+        pair.from.inner_mtu(local, remote, 1500).is_some()
+    };
+    assert!(has_way([7, 0]));
+    assert!(!has_way([0, 7]));
 }
 
 #[test]
