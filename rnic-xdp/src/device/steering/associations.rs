@@ -60,7 +60,7 @@ impl SteeredAssociations {
         self.insert(id, holder.used())
     }
 
-    /// Gives an association that is there to somebody else.
+    /// Changes the holder of an association that is in the map.
     pub(crate) fn hand_to(&mut self, port: u32, print: u32, id: SaId) -> io::Result<()> {
         let octets = self.0.get(&association(id), 0).map_err(io_error)?;
         self.insert(id, UsedAssociation::read(octets).for_other(port, print))

@@ -122,7 +122,8 @@ impl UsedAssociation {
         }
     }
 
-    /// The same for somebody else, with which nothing was done.
+    /// Returns the value for another holder of the same association: its counts begin at 0, and its
+    /// packets come to the same port of UDP.
     pub(crate) fn for_other(self, port: u32, print: u32) -> Self {
         Self {
             udp_port: self.udp_port,
