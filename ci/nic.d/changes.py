@@ -80,7 +80,7 @@ def _(nics):
     finally:
         done = nics.end(client)
         served = nics.end(serving)
-    expect(done.code == 130, "the client fails:", *said, done.output, served.output)
+    expect(done.code == 0, "the client fails:", *said, done.output, served.output)
     expect(count >= 6, "the driver refuses nearly all:", *said)
     nics.perf("write-bw", "--verify -s 4096 -n 40")
 

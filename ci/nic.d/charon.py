@@ -153,14 +153,14 @@ def associations(wire):
     return min(map(len, seen.values())) if len(seen) == 2 else 0
 
 
-def replaces(nics, rekeyings, deletions, seconds):
-    """A stream of so many seconds goes on while its associations are replaced and deleted."""
+def replaces(nics, rekeyings, deletions):
+    """A stream goes on while its associations are replaced and deleted."""
     # Nothing is negotiated before rnic asks.
     with KeyManagers(nics, "rekey_time = 2s", "rand_time = 0s", "life_time = 60s") as managers:
         with Wire(nics) as wire:
             state = nics.east("ip xfrm state").checked()
             expect("proto esp" not in state, "there is an association already:", state)
-            ends = begin_stream(nics, wire, seconds, "--verify")
+            ends = begin_stream(nics, wire, "--verify")
             shown = shown_protection(nics)
             expect(shown["state"] == "esp" and shown["algorithm"] == "rfc4106(gcm(aes))", "it is not shown:", shown)
             for number in range(1, rekeyings + 1):
@@ -176,12 +176,12 @@ def replaces(nics, rekeyings, deletions, seconds):
 
 @case("ESP with charon: an association is asked for, and replaced under load", kinds=("virtio",))
 def _(nics):
-    replaces(nics, 23, 3, 110)
+    replaces(nics, 23, 3)
 
 
 @case("ESP with charon: a hundred associations, and ten deletions", kinds=("virtio",), long=True)
 def _(nics):
-    replaces(nics, 100, 10, 420)
+    replaces(nics, 100, 10)
 
 
 @case("ESP with charon: octets are counted, and associations replaced by them", kinds=("virtio",))
@@ -190,7 +190,7 @@ def _(nics):
               "rand_bytes = 0")
     for mode, version in (("transport", 2), ("tunnel", 2), ("tunnel", 1)):
         with KeyManagers(nics, *limits, mode=mode, version=version) as managers, Wire(nics) as wire:
-            ends = begin_stream(nics, wire, 30, "--verify")
+            ends = begin_stream(nics, wire, "--verify")
             nics.wait(lambda: associations(wire) > 3, f"associations are replaced\n{managers.logs()}", 60)
             end_stream(wire, ends)
 
@@ -200,6 +200,6 @@ def _(nics):
     for mode in ("transport", "tunnel"):
         with KeyManagers(nics, "rekey_time = 3s", "rand_time = 0s", "life_time = 60s", mode=mode, encap=True) as managers:
             with Wire(nics, UDP) as wire:
-                ends = begin_stream(nics, wire, 30, "--verify")
+                ends = begin_stream(nics, wire, "--verify")
                 nics.wait(lambda: associations(wire) > 3, f"associations are replaced\n{managers.logs()}", 60)
                 end_stream(wire, ends)

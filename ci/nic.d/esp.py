@@ -328,8 +328,9 @@ def _(nics):
     expect(len(seen) > 1000, f"only {len(seen)} frames of ESP were captured")
 
 
-def begin_stream(nics, wire, seconds, options=""):
-    """Starts a stream of Writes that goes on for so long, and returns its two ends when it runs."""
+def begin_stream(nics, wire, options=""):
+    """Starts a stream of Writes that goes on until it is ended, and returns its two ends when it runs."""
+    seconds = 1000
     serving = nics.serve("perf write-bw", "--via kernel", timeout=seconds + 90)
     client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
                                     f"{options} -s 20000 -D {seconds} {WEST}", seconds + 60)
@@ -344,7 +345,9 @@ def goes_on(nics, wire):
 
 
 def end_stream(wire, ends):
-    """Waits for both ends of a stream, and checks all that was on the wire."""
+    """Ends a stream, whose client is the first of its ends, and checks all that was on the wire."""
+    expect(ends[0].running(), "the stream has ended:", ends[0].output())
+    ends[0].kill()
     done, served = (end.wait() for end in ends)
     expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
     wire.check(1000)
@@ -362,7 +365,7 @@ def shown_protection(nics):
 @case("ESP: rekeying and deletion end no stream", kinds=("virtio",))
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
-        ends = begin_stream(nics, wire, seconds=90)
+        ends = begin_stream(nics, wire)
         for number in range(6):
             if number % 3 == 2:
                 protection.delete(keep=0)
@@ -384,7 +387,7 @@ def _(nics):
 @case("ESP: an association ends at its hard limit, and the stream waits for the next", kinds=("virtio",))
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
-        ends = begin_stream(nics, wire, 60, "--verify")
+        ends = begin_stream(nics, wire, "--verify")
         for limit, at_most in (("byte-hard 1000000", 1000), ("packet-hard 400", 400)):
             listing = nics.bed.spawn("east", "exec timeout 60 ip xfrm monitor expire", 70)
             protection.rekey(limit)
@@ -406,7 +409,7 @@ def _(nics):
 @case("ESP: a key that is added again goes on with new numbers", kinds=("virtio",))
 def _(nics):
     with Protection(nics) as protection, Wire(nics) as wire:
-        ends = begin_stream(nics, wire, seconds=60)
+        ends = begin_stream(nics, wire)
         for _ in range(3):
             protection.add_again()
             goes_on(nics, wire)
@@ -455,7 +458,7 @@ def _(nics):
         expect(all(protocol != 6 for protocol, *_ in wire.packets()), "a segment went unprotected")
     # What the east's kernel opens meanwhile, it would answer in the clear.
     with Protection(nics, silent=True) as protection, Wire(nics) as wire:
-        ends = begin_stream(nics, wire, 40, require)
+        ends = begin_stream(nics, wire, require)
         protection.forget_policies()
         # The west, whose policies are there, sends again what it has no answer to.
         from_west = lambda: sum(1 for _, to, _ in wire.packets() if to == bytes(map(int, EAST.split("."))))

@@ -75,17 +75,18 @@ def shared(nics, rules=RULES):
     expect(not left, "this is left behind:", left)
 
 
-def stream(sharing, seconds, options="", port=""):
-    """Starts a stream from a program of nobody, and the kernel's server. Returns both ends."""
+def stream(sharing, options="", port=""):
+    """Starts a stream from a program of nobody, which goes on until it is ended, and the kernel's
+    server. Returns both ends."""
     serving = sharing.serve("perf write-bw", f"--via kernel {port}", timeout=400)
-    command = f"exec {sharing.ctl} -j perf write-bw --netdev nic0 {options} {port} -s 20000 -D {seconds} {WEST}"
+    command = f"exec {sharing.ctl} -j perf write-bw --netdev nic0 {options} {port} -s 20000 -D 350 {WEST}"
     client = sharing.bed.spawn("east", command, 400)
     return client, serving
 
 
-def begin(sharing, wire, seconds, options=""):
+def begin(sharing, wire, options=""):
     before = sum(1 for _ in wire.packets())
-    client, serving = stream(sharing, seconds, options)
+    client, serving = stream(sharing, options)
     more = lambda: sum(1 for _ in wire.packets()) > before + 200 or not client.running()
     sharing.wait(more, "frames are on the wire", 60)
     if not client.running():
@@ -95,6 +96,8 @@ def begin(sharing, wire, seconds, options=""):
 
 
 def end(wire, ends):
+    expect(ends[0].running(), "the stream has ended:", ends[0].output())
+    ends[0].kill()
     done, served = (end.wait() for end in ends)
     expect(done.code == 0 and served.code == 0, "the stream has ended:", done.output, served.output)
     wire.check(300)
@@ -111,7 +114,7 @@ def given(sharing):
 def _(nics):
     with shared(nics) as sharing, Narrow(nics, silent=True) as protection, Wire(nics) as wire:
         expect(set(given(sharing).values()) == {None}, "somebody has keys already:", given(sharing))
-        ends = begin(sharing, wire, 240, "--require-protection --ipsec-if-id " + IF_ID)
+        ends = begin(sharing, wire, "--require-protection --ipsec-if-id " + IF_ID)
         port, = {port["port"] for port in sharing.ask("east", "port show")}
         spis = {f"{spi:#010x}" for *_, spi in protection.states}
         expect(given(sharing) == {spi: port for spi in spis}, "it is not said who has the keys:", given(sharing))
@@ -127,7 +130,7 @@ def _(nics):
             goes_on(sharing, wire)
             protection.delete()
         # Nobody else gets the TCP ports, nor a second program of the user the keys.
-        second, serving = stream(sharing, 5, port="-p 7002")
+        second, serving = stream(sharing, port="-p 7002")
         done = second.wait()
         sharing.end(serving)
         expect(done.code != 0 and "for one port alone" in done.output, "a second program gets the keys:", done.output)
@@ -147,7 +150,7 @@ def _(nics):
 def _(nics):
     with shared(nics) as sharing, Narrow(nics, silent=True) as protection, Wire(nics) as wire:
         for round in range(3):
-            client, serving = begin(sharing, wire, 60)
+            client, serving = begin(sharing, wire)
             sharing.replace("east")
             goes_on(sharing, wire)
             sharing.kill("east", "rnic-ctl")
@@ -164,7 +167,7 @@ def _(nics):
 @case("ESP for a client of rnicd: a key that it had comes back, and is nobody else's", kinds=("virtio",))
 def _(nics):
     with shared(nics) as sharing, Narrow(nics, silent=True) as protection, Wire(nics) as wire:
-        ends = begin(sharing, wire, 90, "--require-protection --ipsec-if-id " + IF_ID)
+        ends = begin(sharing, wire, "--require-protection --ipsec-if-id " + IF_ID)
         _, _, spi = protection.states[-2]
         is_known = lambda: f"{spi:#010x}" in given(sharing)
         # The program goes on with it, and with new numbers.
@@ -218,7 +221,7 @@ def _(nics):
         for mode in ("transport", "tunnel"):
             narrow = Narrow(nics, [*PORTS, LISTENER], mode=mode, encap=encap, silent=True)
             with narrow as protection, Wire(nics, UDP) as wire:
-                ends = begin(sharing, wire, 20)
+                ends = begin(sharing, wire)
                 shown = sharing.bed.run("east", f"RNICD_SOCKET={DIRECTORY}/east/socket {CTL} sa show").checked()
                 expect(shown.count("UDP 4500 to 4500") == 2, "the ports are not shown:", shown)
                 protection.rekey()
@@ -254,7 +257,7 @@ def _(nics):
 @case("ESP for a client of rnicd: who may not have keys is refused with the reason", kinds=("virtio",))
 def _(nics):
     def refused(sharing, reason):
-        client, serving = stream(sharing, 5)
+        client, serving = stream(sharing)
         done = client.wait()
         sharing.end(serving)
         expect(done.code != 0 and reason in done.output, f"it is not refused by \"{reason}\":", done.output)

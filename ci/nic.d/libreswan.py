@@ -89,7 +89,7 @@ def _(nics):
             silence(nics)
             state = nics.east("ip xfrm state").checked()
             expect("proto esp" not in state, "there is an association already:", state)
-            ends = begin_stream(nics, wire, 20, "--verify --require-protection")
+            ends = begin_stream(nics, wire, "--verify --require-protection")
             shown = shown_protection(nics)
             expect((shown["state"], shown["mode"]) == ("esp", mode), "it is not shown:", shown)
             for number in range(1, 4):

@@ -55,6 +55,20 @@ impl Interrupt {
         self.signalled.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the user asked to stop, and forgets it: who asks again means it anew.
+    pub(crate) fn take(&self) -> bool {
+        self.signalled.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns what stops a part of the program that does not heed the user: it ends when the others
+    /// have failed.
+    pub(crate) fn without_signals(&self) -> Self {
+        Self {
+            signalled: Arc::default(),
+            failed: self.failed.clone(),
+        }
+    }
+
     /// Fails once the flag is set.
     pub(crate) fn check(&self) -> Outcome {
         if self.is_signalled() {

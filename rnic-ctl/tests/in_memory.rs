@@ -1,7 +1,7 @@
 //! The command as its users run it, both sides in one process over a link in memory: needs no
 //! rights.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -295,27 +295,63 @@ fn a_server_rejects() {
     );
 }
 
+/// Sends a signal to a command that has said something. Returns its exit code, and what it said.
+fn signalled(line: &str, begun: &str, signal: Signal) -> (Option<i32>, String) {
+    let mut command = rnic_ctl(line);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains(begun) {
+        assert!(said.read_line(&mut text).unwrap() > 0, "{line}: {text}");
+    }
+    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+    // It may print more before it ends.
+    let rest = std::thread::spawn(move || {
+        said.read_to_string(&mut text).unwrap();
+        text
+    });
+    let code = wait(child, line).status.code();
+    (code, rest.join().unwrap())
+}
+
 #[test]
 fn ctrl_c_ends_it() {
     for (line, begun) in [
-        ("perf write-bw --in-memory -D 3600", "#bytes"),
-        ("perf send-lat --in-memory -D 3600", "#bytes"),
+        ("perf write-bw --in-memory -n 1000000000", "#bytes"),
+        ("perf send-lat --in-memory -n 1000000000", "#bytes"),
         ("rping -c --in-memory -v", "ping data"),
     ] {
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
-            let mut command = rnic_ctl(line);
-            command.stdout(Stdio::piped()).stderr(Stdio::null());
-            let mut child = command.spawn().unwrap();
-            let mut said = BufReader::new(child.stdout.take().unwrap());
-            let mut text = String::new();
-            while !text.contains(begun) {
-                assert!(said.read_line(&mut text).unwrap() > 0, "{line}: {text}");
-            }
-            kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-            // It may print more before it ends.
-            std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-            assert_eq!(wait(child, line).status.code(), Some(130), "{line}");
+            let (code, _) = signalled(line, begun, signal);
+            assert_eq!(code, Some(130), "{line}");
         }
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_time_early_and_there_are_figures() {
+    for (line, size) in [
+        ("perf write-bw --in-memory -v -D 3600 -s 4096", "4096"),
+        ("perf send-bw --in-memory -D 3600 -a -f 5", "2"),
+        ("perf read-lat --in-memory -D 3600", "2"),
+    ] {
+        // Ahead of the first message it stops the command: then once more.
+        let (code, said) = (0..10)
+            .map(|_| signalled(line, "#bytes", Signal::SIGINT))
+            .find(|(code, _)| *code != Some(130))
+            .unwrap();
+        assert_eq!(code, Some(0), "{line}: {said}");
+        let rows = said.lines().skip_while(|line| !line.contains("#bytes"));
+        let rows: Vec<Vec<&str>> = rows
+            .map(|row| row.split_whitespace().collect())
+            .filter(|row: &Vec<&str>| row.len() > 1)
+            .collect();
+        let [_, row] = &rows[..] else {
+            panic!("{line}: {said}");
+        };
+        assert_eq!(row[0], size, "{line}: {said}");
+        assert!(row[1].parse::<u64>().unwrap() > 0, "{line}: {said}");
     }
 }
 

@@ -159,7 +159,8 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'n', long = "iters", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "duration")]
     pub iters: Option<u64>,
 
-    /// Measure for this many seconds instead of a number of messages
+    /// Measure for this many seconds instead of a number of messages; Ctrl-C ends it early, with
+    /// the figures until then
     #[arg(short = 'D', long, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub duration: Option<u64>,
 

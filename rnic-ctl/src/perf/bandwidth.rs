@@ -110,10 +110,10 @@ impl Run<'_> {
         Ok(self.figures(self.completed, self.last_completion))
     }
 
-    /// Runs for a time. What completes inside the margins does not count.
+    /// Runs for a time, or until the user ends it. What completes inside the margins does not count.
     fn for_a_time(
         &mut self,
-        duration: Duration,
+        mut duration: Duration,
         margin: Duration,
         progress: &mut Progress,
     ) -> Outcome<Bandwidth> {
@@ -126,7 +126,7 @@ impl Run<'_> {
             if elapsed >= margin {
                 begin.get_or_insert((elapsed, self.completed));
             }
-            if elapsed >= duration - margin {
+            if elapsed >= duration.saturating_sub(margin) {
                 end.get_or_insert((elapsed, self.completed));
             }
             if elapsed >= duration && self.limit == u64::MAX {
@@ -134,6 +134,9 @@ impl Run<'_> {
             }
             if progress.is_due(now) {
                 progress.show(now, elapsed.as_secs_f64() / duration.as_secs_f64())?;
+                if progress.has_ended_early() {
+                    duration = duration.min(elapsed);
+                }
                 self.look_up(now)?;
             }
         }

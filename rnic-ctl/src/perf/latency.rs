@@ -66,7 +66,7 @@ impl<'a> PingPong<'a> {
                 Length::Iterations(count) => self.share = self.sent as f64 / count as f64,
                 Length::Time { duration, .. } => {
                     self.share = (before - started).as_secs_f64() / duration.as_secs_f64();
-                    if self.share >= 1.0 {
+                    if self.share >= 1.0 || self.progress.has_ended_early() {
                         break;
                     }
                 }

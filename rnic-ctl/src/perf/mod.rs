@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use rnic_verbs::{Device, Peers};
 use serde_json::{Value, json};
 
-use self::args::{PerfArgs, Plan, Test};
+use self::args::{Length, PerfArgs, Plan, Test};
 use self::flow::{Flow, grant};
 use self::hello::{Hello, NO_BUFFER, Role};
 use self::limits::Limits;
@@ -76,17 +76,18 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
     )?;
     let listening = Listening::on(&far, Some((address, 0).into()), args.port, &Peers::all())?;
     let address = listening.local_address();
+    let of_server = &interrupt.without_signals();
     std::thread::scope(|scope| {
         let test = plan.test;
         let serving = scope.spawn(move || {
             let mut silent = Report::silent(test);
-            interrupt.guard(|| {
+            of_server.guard(|| {
                 server(
                     &far,
                     (&listening, &Limits::NONE),
                     test,
                     &mut silent,
-                    interrupt,
+                    of_server,
                 )
             })
         });
@@ -172,13 +173,15 @@ fn measure(
         expect(session, interrupt, |message| {
             matches!(message, Message::Ready)
         })?;
-        let mut progress = Progress::new(interrupt, report.shows_progress);
+        let lasts_a_time = matches!(plan.length, Length::Time { .. });
+        let mut progress = Progress::new(interrupt, lasts_a_time, report.shows_progress);
         let (row, bad) = if plan.test.is_latency() {
             latency::PingPong::new(session, size, &mut progress).measure(plan.length)?
         } else {
             let (row, bad) = bandwidth::run(session, size, plan.length, &mut progress)?;
             (Row::Bandwidth(row), bad)
         };
+        let ended_early = progress.has_ended_early();
         drop(progress);
         let messages = match row {
             Row::Bandwidth(row) => row.iterations,
@@ -199,6 +202,9 @@ fn measure(
         }
         report.row(row)?;
         session.control.send(&Message::Figures(row.to_figures()))?;
+        if ended_early {
+            break;
+        }
     }
     Ok(())
 }

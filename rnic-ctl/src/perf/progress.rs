@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rnic_verbs::Cq;
 
-use crate::failure::{Doing, Outcome};
+use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 
 /// Runs shorter than this show no bar.
@@ -14,9 +14,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a loop checks for Ctrl-C, which must end it within a second.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Shows progress and checks for Ctrl-C; a measuring loop calls it now and then.
+/// How long a run that Ctrl-C has ended early may take to complete what it has posted.
+const LAST_MESSAGES: Duration = Duration::from_secs(5);
+
+/// Shows progress and checks for Ctrl-C; a measuring loop calls it now and then. Ctrl-C stops a run
+/// of a number of messages, and ends one that lasts a time.
 pub(super) struct Progress {
     interrupt: Interrupt,
+    lasts_a_time: bool,
+    ended_early: Option<Instant>,
     started: Instant,
     next: Instant,
     wanted: bool,
@@ -24,12 +30,15 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Begins the progress of a run. `wanted` is false if none is to be shown.
-    pub(super) fn new(interrupt: &Interrupt, wanted: bool) -> Self {
+    /// Begins the progress of a run, which may last a time. `wanted` is false if none is to be
+    /// shown.
+    pub(super) fn new(interrupt: &Interrupt, lasts_a_time: bool, wanted: bool) -> Self {
         let started = Instant::now();
         let wanted = wanted && stderr().is_terminal();
         Self {
             interrupt: interrupt.clone(),
+            lasts_a_time,
+            ended_early: None,
             started,
             next: started + TICK,
             wanted,
@@ -42,14 +51,27 @@ impl Progress {
         now >= self.next
     }
 
-    /// Shows the progress, from 0 to 1. Fails if the user asked to stop.
+    /// Returns whether the user has ended the run ahead of its time.
+    pub(super) fn has_ended_early(&self) -> bool {
+        self.ended_early.is_some()
+    }
+
+    /// Shows the progress, from 0 to 1. Fails if the user asked to stop, unless that ends the run
+    /// early; then fails if its last messages do not complete, or the user asks again.
     pub(super) fn show(&mut self, now: Instant, share: f64) -> Outcome {
         self.next = now + TICK;
         if self.wanted && now - self.started >= PATIENCE {
             let bar = self.bar.get_or_insert_with(new_bar);
             bar.set_position((share.clamp(0.0, 1.0) * 1000.0) as u64);
         }
-        self.interrupt.check()
+        match self.ended_early {
+            None if self.lasts_a_time && self.interrupt.take() => {
+                self.ended_early = Some(now);
+                Ok(())
+            }
+            Some(at) if now - at > LAST_MESSAGES => Err(Failure::interrupted()),
+            _ => self.interrupt.check(),
+        }
     }
 }
 

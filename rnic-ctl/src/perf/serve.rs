@@ -61,7 +61,7 @@ fn run(session: &mut Session, size: u64, interrupt: &Interrupt) -> Outcome {
     let layout = Layout::new(hello.largest, size, hello.depth, hello.verify);
     prepare(session, size, &layout)?;
     session.control.send(&Message::Ready)?;
-    let mut progress = Progress::new(interrupt, false);
+    let mut progress = Progress::new(interrupt, false, false);
     let (messages, bad) = match hello.test {
         Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicBw | Test::AtomicLat => {
             match receive(session, interrupt)? {
