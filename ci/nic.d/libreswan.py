@@ -4,8 +4,8 @@ that number, too, into which nothing is routed here."""
 import nic
 from charon import associations, inside
 from esp import EAST, IF_ID, WEST, Wire, begin_stream, end_stream, goes_on, shown_protection
-from esp_sharing import LISTENER, given, shared
-from nic_cases import CTL, case, expect
+from esp_sharing import LISTENER, PORTS, given, shared
+from nic_cases import CTL, case, expect, listening
 
 # A number for a protocol would be taken for one of those that it knows by name.
 CONNECTION = """
@@ -116,4 +116,29 @@ def _(nics):
             expect(client.running(), "the client ends early:", client.output(), east.log()[-3000:])
             done, served = client.wait(), serving.wait()
             expect(done.code == 0 and served.code == 0, "the sides do not end well:", done, served, east.log()[-3000:])
+            wire.check(40)
+
+
+@case("ESP with libreswan: for a client of rnicd that connects", kinds=("virtio",))
+def _(nics):
+    # From the one port that pluto protects, one connection.
+    narrow = f"tcp/{PORTS[0]}"
+    with shared(nics) as sharing, Pluto(nics, "west", "transport", narrow), Pluto(nics, "east", "transport", narrow) as east:
+        silence(nics)
+        with Wire(nics) as wire:
+            serving = listening(nics.bed, "west", f"{CTL} rping -s -a {WEST} --via kernel", 150)
+            client = sharing.bed.spawn("east", f"exec {sharing.ctl} rping -c -a {WEST} --netdev nic0 -v -V", 120)
+            pings = lambda: client.output().count("ping data")
+            sharing.wait(lambda: pings() > 20 or not client.running(), "pings go to and fro", 60)
+            expect(client.running(), "the client ends early:", client.output()[-300:], east.log()[-3000:])
+            port, = {port["port"] for port in sharing.ask("east", "port show")}
+            holders = set(given(sharing).values())
+            expect(holders == {port}, "the program has not the keys:", holders, client.output(), east.log()[-3000:])
+            said = east.control("--rekey-ipsec --name rnic")
+            sharing.wait(lambda: associations(wire) > 1, f"another association is used\n{said}\n{east.log()[-3000:]}", 60)
+            before = pings()
+            sharing.wait(lambda: pings() > before + 20 or not client.running(), "pings go on", 60)
+            expect(client.running(), "the client ends early:", client.output()[-300:], east.log()[-3000:])
+            nics.end(client)
+            nics.end(serving)
             wire.check(40)
