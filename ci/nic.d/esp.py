@@ -196,8 +196,8 @@ class Wire:
         self._bed.wait(lambda: sum(1 for _ in self.numbers()) >= at_least, f"{at_least} frames of ESP are captured")
         # Of the two, only the key managers send UDP.
         not_there = (6,) if self._carrier == ESP else (6, ESP)
-        for protocol, *_ in self.packets():
-            expect(protocol not in not_there, f"a packet of protocol {protocol} came")
+        for protocol, to, payload in self.packets():
+            expect(protocol not in not_there, f"a packet of protocol {protocol} went to {to.hex()}:", payload[:40].hex())
         seen = set()
         for number in self.numbers():
             expect(number not in seen, f"SPI and number {number[1].hex()} came twice")

@@ -6,14 +6,23 @@ use std::collections::HashMap;
 /// The most ends that are remembered. Anybody can send from as many, so all are forgotten then.
 const MOST: usize = 4096;
 
+type Ends = (SocketAddr, SocketAddr);
+
 /// Decisions, until the policies change.
 #[derive(Debug)]
-pub(super) struct Decisions<T>(HashMap<(SocketAddr, SocketAddr), T>);
+pub(super) struct Decisions<T> {
+    all: HashMap<Ends, T>,
+    /// The last one that was found: packets come in runs, and the hash takes as long as the rest.
+    last: Option<(Ends, T)>,
+}
 
 impl<T> Default for Decisions<T> {
     fn default() -> Self {
-        // No frame waits for memory.
-        Self(HashMap::with_capacity(MOST))
+        Self {
+            // No frame waits for memory.
+            all: HashMap::with_capacity(MOST),
+            last: None,
+        }
     }
 }
 
@@ -25,19 +34,32 @@ impl<T: Copy> Decisions<T> {
         remote: SocketAddr,
         decide: impl FnOnce() -> T,
     ) -> T {
-        if let Some(found) = self.0.get(&(local, remote)) {
+        let ends = (local, remote);
+        match self.last {
+            Some((of, decision)) if of == ends => decision,
+            _ => {
+                let decision = self.find_or_decide(ends, decide);
+                self.last = Some((ends, decision));
+                decision
+            }
+        }
+    }
+
+    fn find_or_decide(&mut self, ends: Ends, decide: impl FnOnce() -> T) -> T {
+        if let Some(found) = self.all.get(&ends) {
             return *found;
         }
-        if self.0.len() >= MOST {
-            self.0.clear();
+        if self.all.len() >= MOST {
+            self.all.clear();
         }
         let decision = decide();
-        self.0.insert((local, remote), decision);
+        self.all.insert(ends, decision);
         decision
     }
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.all.clear();
+        self.last = None;
     }
 }

@@ -1,5 +1,6 @@
 //! Received frames: those that are protected are opened, and plain ones that had to be are dropped.
 
+use core::hash::BuildHasherDefault;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{HashMap, HashSet};
@@ -17,7 +18,7 @@ use crate::wire::tcp;
 use super::cipher::Shape;
 use super::flow::Decisions;
 use super::required::RequiredPorts;
-use super::sa::{InboundSa, Mode, Sa, SaId};
+use super::sa::{InboundSa, Mode, Sa, SaId, SpiHasher};
 use super::selector::{Action, Demand, action};
 
 /// What became of a received frame.
@@ -52,7 +53,7 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for Opened<'_, T> {
 /// Opens frames, and enforces the policies for what arrives.
 #[derive(Debug, Default)]
 pub struct Opener {
-    associations: HashMap<SaId, Arc<InboundSa>>,
+    associations: HashMap<SaId, Arc<InboundSa>, BuildHasherDefault<SpiHasher>>,
     /// Policies for what arrives, those with precedence first.
     demands: Vec<Demand>,
     /// The addresses of this host: an end of a tunnel gets packets for others too.
@@ -153,17 +154,10 @@ impl Opener {
         let Some((remote, local)) = addresses(frame) else {
             return Ok(Verdict::Plain);
         };
-        match self.decide(local, remote) {
+        match decide(&mut self.decisions, &self.demands, local, remote) {
             Action::Bypass if !self.required.contains(local.port()) => Ok(Verdict::Plain),
             Action::Bypass | Action::Discard | Action::Protect(_) => Err(DropReason::Unprotected),
         }
-    }
-
-    /// Returns what the policies say of what arrives from a peer.
-    fn decide(&mut self, local: SocketAddr, remote: SocketAddr) -> Action {
-        let demands = &self.demands;
-        self.decisions
-            .find(local, remote, || action(demands, local, remote))
     }
 
     /// Opens a packet into the buffer. Returns where the plain frame is there.
@@ -198,14 +192,14 @@ impl Opener {
             &mut self.buffer[start..],
             &mut self.scratch,
         )?;
-        let sa = association.sa.clone();
-        let range = lay_bare(&sa, packet, plain, &mut self.buffer[start..])?;
+        let sa = &association.sa;
+        let range = lay_bare(sa, packet, plain, &mut self.buffer[start..])?;
         let range = start + range.start..start + range.end;
 
         let (remote, local) =
             addresses(&self.buffer[range.clone()]).ok_or(DropReason::EspMalformed)?;
-        let within = match self.decide(local, remote) {
-            Action::Protect(template) => template.admits_inbound(&sa, local.ip(), remote.ip()),
+        let within = match decide(&mut self.decisions, &self.demands, local, remote) {
+            Action::Protect(template) => template.admits_inbound(sa, local.ip(), remote.ip()),
             Action::Bypass | Action::Discard => false,
         };
         let is_ours = sa.mode == Mode::Transport || self.own.contains(&local.ip());
@@ -215,6 +209,16 @@ impl Opener {
         self.opened += 1;
         Ok(range)
     }
+}
+
+/// Returns what the policies say of what arrives from a peer.
+fn decide(
+    decisions: &mut Decisions<Action>,
+    demands: &[Demand],
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> Action {
+    decisions.find(local, remote, || action(demands, local, remote))
 }
 
 /// Where what an association has protected lies in a frame: payload, and what it is.
