@@ -1,9 +1,14 @@
-"""`rnic-ctl capture` of a process that has its NIC for itself, both ways: in zero-copy, and in copy
-mode."""
+"""`rnic-ctl capture` of a process that has its NIC for itself, both ways: in zero-copy, in copy mode,
+and of what ESP protects."""
 
+import base64
 import json
+import os
+import pathlib
+import subprocess
 
-from nic import EAST
+from esp import ALGORITHMS, IF_ID, Protection
+from nic import EAST, WEST
 from nic_cases import EACH, case, expect
 
 
@@ -33,3 +38,39 @@ def _(nics):
         expect(frames >= counted > 0, f"-Q {way}: {frames} frames are captured of {counted}")
         # Behind its report, the server ends its connection: a few frames more.
         expect(frames <= counted + 20, f"-Q {way}: {frames} frames are captured of {counted}")
+
+
+def dissected(capture, config):
+    """What tshark finds in each packet of ESP of a capture, with the keys in a directory, or without."""
+    command = ["tshark", "-r", capture, "-o", "esp.enable_encryption_decode:TRUE", "-Y", "esp", "-T", "fields", "-e", "frame.protocols"]
+    environment = {**os.environ, "WIRESHARK_CONFIG_DIR": str(config)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, "tshark cannot read it:", done.stderr)
+    return done.stdout.split()
+
+
+@case("capture of ESP, with the keys for tshark", kinds=("virtio",))
+def _(nics):
+    directory = pathlib.Path(nics.bed.directory) / "wireshark"
+    directory.mkdir()
+    for algorithm in ("GCM", "GCM of 256 bits", "CBC and SHA2", "CBC and SHA1", "NULL and SHA2"):
+        with Protection(nics, algorithm=ALGORITHMS[algorithm]) as protection:
+            capture = nics.bed.spawn("east", f"exec {nics.ctl} capture -i nic0 -w /tmp/esp.pcapng --keys /tmp/esp_sa 2>&1", 120)
+            nics.wait(lambda: nics.east("test -e /tmp/esp_sa").code == 0, "it captures", 40)
+            # These come later.
+            protection.rekey()
+            nics.perf("send-bw", f"--via xdp --ipsec-if-id {IF_ID} -s 5000 -n 10", "--via kernel", host=WEST)
+            said = nics.end(capture)
+        expect(said.code == 0 and "the keys of 4 associations" in said.output, f"capture ends with {said.code}:", said.output)
+        rights = nics.east("stat -c %a /tmp/esp_sa").checked().strip()
+        expect(rights == "600", "others can read the keys:", rights)
+        for name in ("esp.pcapng", "esp_sa"):
+            octets = base64.b64decode(nics.east(f"base64 /tmp/{name} && rm /tmp/{name}").checked())
+            (directory / name).write_bytes(octets)
+        packets = dissected(directory / "esp.pcapng", directory)
+        expect(len(packets) > 40 and all(":tcp" in each for each in packets), f"{algorithm}: not all is read:", *packets[:60])
+        expect(any("iwarp_ddp" in each for each in packets), f"{algorithm}: no segment of DDP is found:", *packets[:60])
+        if "NULL" not in algorithm:
+            (directory / "esp_sa").unlink()
+            packets = dissected(directory / "esp.pcapng", directory)
+            expect(not any(":tcp" in each for each in packets), f"{algorithm}: it is read without keys:", *packets[:60])

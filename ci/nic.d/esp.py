@@ -305,8 +305,17 @@ def _(nics):
 
 @case("ESP: no number comes twice, whoever is killed", kinds=("virtio",))
 def _(nics):
+    kill_again_and_again(nics, 4)
+
+
+@case("ESP: no number comes twice, of sixty that are killed", kinds=("virtio",), long=True)
+def _(nics):
+    kill_again_and_again(nics, 60)
+
+
+def kill_again_and_again(nics, times):
     with Protection(nics, silent=True), Wire(nics) as wire:
-        for _ in range(4):
+        for _ in range(times):
             serving = nics.serve("perf write-bw", "--via kernel")
             client = nics.bed.spawn("east", f"exec {nics.ctl} perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "
                                             f"-D 20 {WEST}", 60)

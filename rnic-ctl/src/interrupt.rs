@@ -15,6 +15,8 @@ use crate::failure::{Failure, Outcome};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt {
     signalled: Arc<AtomicBool>,
+    /// A signal has ended something ahead of its time.
+    taken: Arc<AtomicBool>,
     /// When a part of the program failed.
     failed: Arc<OnceLock<Instant>>,
 }
@@ -50,22 +52,29 @@ impl Interrupt {
         Ok(done)
     }
 
-    /// Returns whether the user asked to stop. Failures after that are consequences.
+    /// Returns whether the user asked to stop.
     pub(crate) fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Relaxed)
     }
 
     /// Returns whether the user asked to stop, and forgets it: who asks again means it anew.
     pub(crate) fn take(&self) -> bool {
-        self.signalled.swap(false, Ordering::Relaxed)
+        let signalled = self.signalled.swap(false, Ordering::Relaxed);
+        self.taken.fetch_or(signalled, Ordering::Relaxed);
+        signalled
+    }
+
+    /// Returns whether the user ever asked to stop. Failures after that are consequences.
+    pub(crate) fn was_signalled(&self) -> bool {
+        self.is_signalled() || self.taken.load(Ordering::Relaxed)
     }
 
     /// Returns what stops a part of the program that does not heed the user: it ends when the others
     /// have failed.
     pub(crate) fn without_signals(&self) -> Self {
         Self {
-            signalled: Arc::default(),
             failed: self.failed.clone(),
+            ..Self::default()
         }
     }
 

@@ -59,6 +59,11 @@ pub(crate) struct CaptureArgs {
     #[arg(short = 'a', long, value_name = "duration:SECONDS", value_parser = duration)]
     pub(super) autostop: Option<Duration>,
 
+    /// Write the keys of the IPsec associations that rnic can take to this file, which must not exist:
+    /// Wireshark and tshark read it as `esp_sa`. Who has it can read all that they protect
+    #[arg(long, value_name = "FILE")]
+    pub(super) keys: Option<PathBuf>,
+
     /// Memory of the kernel for frames that wait to be written, for all CPUs together, in MiB
     #[arg(short = 'B', long, value_name = "MIB", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=4096))]

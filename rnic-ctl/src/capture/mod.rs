@@ -10,9 +10,10 @@ use rnic_manager::channel::default_socket;
 use rnic_xdp::capture::{Capture, CaptureError, Direction, Frame, Lost};
 use serde_json::json;
 
-// From the ground up: args, pcapng, interfaces < this
+// From the ground up: args, pcapng, interfaces, keys < this
 mod args;
 mod interfaces;
+mod keys;
 mod pcapng;
 
 pub(crate) use args::CaptureArgs;
@@ -21,6 +22,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out;
 use interfaces::{DEVICE, Interfaces, name};
+use keys::KeyFile;
 use pcapng::{Packet, Pcapng};
 
 /// How long a frame may wait before it is written: it is what a live view lags behind.
@@ -34,6 +36,7 @@ pub(crate) fn run(args: &CaptureArgs, json: bool, interrupt: &Interrupt) -> Outc
     let mut capture = Capture::open(&args.netdev, &args.wanted(), ring)
         .map_err(|error| failed(&args.netdev, &error))?;
     let mut output = Output::open(args)?;
+    let mut keys = args.keys.as_deref().map(KeyFile::create).transpose()?;
     note_gaps(&mut capture);
     if !json {
         out::note(format_args!("capturing on {}", args.netdev));
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &CaptureArgs, json: bool, interrupt: &Interrupt) -> Outc
         let frames = capture.next(left.min(PATIENCE));
         output.write(&frames.map_err(|error| failed(&args.netdev, &error))?)?;
         note_gaps(&mut capture);
+        keys.as_mut().map_or(Ok(()), KeyFile::look_now_and_then)?;
     }
     let rest = capture
         .finish()
@@ -55,6 +59,7 @@ pub(crate) fn run(args: &CaptureArgs, json: bool, interrupt: &Interrupt) -> Outc
     let (rest, lost) = rest.map_err(|error| failed(&args.netdev, &error))?;
     output.write(&rest)?;
     let captured = output.finish(lost)?;
+    keys.map_or(Ok(()), |keys| keys.finish(json))?;
     report(json, captured, lost)
 }
 

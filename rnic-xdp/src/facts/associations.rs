@@ -1,8 +1,9 @@
-//! The host's Security Associations that a process can take, without their keys.
+//! The host's Security Associations that a process can take. Their keys are asked for by name.
 
 use std::net::IpAddr;
 
-use rnic_core::esp::{Algorithm, Mode, SaId};
+use nix::sys::prctl::set_dumpable;
+use rnic_core::esp::{Algorithm, Keys, Mode, SaId};
 use rnic_core::wire::encapsulation::UdpPorts;
 
 use crate::device::netlink::{AssociationSocket, NetlinkError};
@@ -52,4 +53,46 @@ pub fn associations() -> Result<Vec<AssociationFacts>, NetlinkError> {
         packets: found.spent.packets,
     });
     Ok(facts.collect())
+}
+
+/// The keys of a Security Association.
+#[derive(Clone)]
+pub struct AssociationKeys {
+    /// SPI and receiver.
+    pub id: SaId,
+    /// The sender.
+    pub source: IpAddr,
+    /// What they are for.
+    pub algorithm: Algorithm,
+    /// The keys.
+    pub keys: Keys,
+}
+
+/// Why keys are not read.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// A core dump would have them.
+    #[error("this process cannot be kept from core dumps: {0}")]
+    Dumpable(#[source] nix::Error),
+    /// The kernel does not say them.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+}
+
+/// Reads the keys of the associations of this network namespace that a process can use. Only root
+/// may. From then on this process leaves no core dump.
+pub fn association_keys() -> Result<Vec<AssociationKeys>, KeysError> {
+    set_dumpable(false).map_err(KeysError::Dumpable)?;
+    let read = AssociationSocket::open()?.read()?;
+    let with_number = read.into_iter().filter(|found| found.if_id != 0);
+    let with_keys = with_number.filter_map(|found| {
+        let (_, algorithm, keys) = found.usable.ok()?;
+        Some(AssociationKeys {
+            id: found.id,
+            source: found.source,
+            algorithm,
+            keys,
+        })
+    });
+    Ok(with_keys.collect())
 }

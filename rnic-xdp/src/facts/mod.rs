@@ -6,7 +6,9 @@ mod fact;
 mod host;
 mod offloads;
 
-pub use associations::{AssociationFacts, associations};
+pub use associations::{
+    AssociationFacts, AssociationKeys, KeysError, association_keys, associations,
+};
 pub use fact::{Fact, Verdict};
 
 /// Checks the host: kernel, rights, memory.
