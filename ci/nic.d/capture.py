@@ -1,5 +1,5 @@
-"""`rnic-ctl capture` of a process that has its NIC for itself, both ways: in zero-copy, in copy mode,
-and of what ESP protects."""
+"""`rnic-ctl capture` of a process that has its NIC for itself, both ways: in zero-copy, in copy
+mode, and of what ESP protects."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ def _(nics):
 
 
 def dissected(capture, config):
-    """What tshark finds in each packet of ESP of a capture, with the keys in a directory, or without."""
+    """What tshark finds in each packet of ESP of a capture, with the keys in a directory."""
     command = ["tshark", "-r", capture, "-o", "esp.enable_encryption_decode:TRUE", "-Y", "esp", "-T", "fields", "-e", "frame.protocols"]
     environment = {**os.environ, "WIRESHARK_CONFIG_DIR": str(config)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -55,13 +55,19 @@ def _(nics):
     directory.mkdir()
     for algorithm in ("GCM", "GCM of 256 bits", "CBC and SHA2", "CBC and SHA1", "NULL and SHA2"):
         with Protection(nics, algorithm=ALGORITHMS[algorithm]) as protection:
-            capture = nics.bed.spawn("east", f"exec {nics.ctl} capture -i nic0 -w /tmp/esp.pcapng --keys /tmp/esp_sa 2>&1", 120)
-            nics.wait(lambda: nics.east("test -e /tmp/esp_sa").code == 0, "it captures", 40)
-            # These come later.
+            command = f"{nics.ctl} capture -i nic0 -w /tmp/esp.pcapng --keys /tmp/esp_sa --ipsec-if-id"
+            capture = nics.bed.spawn("east", f"exec {command} {IF_ID} 2>&1", 120)
+            nics.wait(lambda: nics.east("test -s /tmp/esp.pcapng").code == 0, "it captures", 40)
+            # These come later, and the first ones are gone before it ends.
             protection.rekey()
+            keys = lambda: int(nics.east("wc -l </tmp/esp_sa").checked())
+            nics.wait(lambda: keys() == 4, "the keys of later associations are written", 40)
+            protection.delete()
             nics.perf("send-bw", f"--via xdp --ipsec-if-id {IF_ID} -s 5000 -n 10", "--via kernel", host=WEST)
             said = nics.end(capture)
         expect(said.code == 0 and "the keys of 4 associations" in said.output, f"capture ends with {said.code}:", said.output)
+        refused = nics.east(f"{command} 0x7", 30)
+        expect(refused.code == 1 and "it exists" in refused.output, "it takes a file that exists:", refused)
         rights = nics.east("stat -c %a /tmp/esp_sa").checked().strip()
         expect(rights == "600", "others can read the keys:", rights)
         for name in ("esp.pcapng", "esp_sa"):

@@ -322,7 +322,8 @@ def kill_again_and_again(nics, times):
             before = len(wire.packets())
             nics.wait(lambda: len(wire.packets()) > before + 300, "frames are on the wire", 40)
             nics.kill("east")
-            client.wait()
+            killed = client.wait()
+            expect(killed.code == 137, "it ended before it was killed:", killed)
             nics.end(serving)
             nics.wait_for_carrier()
         report = nics.perf("write-bw", f"--via xdp --ipsec-if-id {IF_ID} -s 20000 -n 10 --verify", "--via kernel")
@@ -334,11 +335,11 @@ def kill_again_and_again(nics, times):
         if protocol == 50:
             expect((to, payload[:8]) not in seen, f"SPI and number {payload[:8].hex()} came twice")
             seen.add((to, payload[:8]))
-    expect(len(seen) > 1000, f"only {len(seen)} frames of ESP were captured")
+    expect(len(seen) > 250 * times, f"only {len(seen)} frames of ESP were captured")
 
 
 def begin_stream(nics, wire, options=""):
-    """Starts a stream of Writes that goes on until it is ended, and returns its two ends when it runs."""
+    """Starts a stream of Writes that goes on until it is ended, and returns its ends when it runs."""
     seconds = 1000
     serving = nics.serve("perf write-bw", "--via kernel", timeout=seconds + 90)
     client = nics.bed.spawn("east", f"exec {nics.ctl} -j perf write-bw --netdev nic0 --via xdp --ipsec-if-id {IF_ID} "

@@ -15,8 +15,6 @@ use crate::failure::{Failure, Outcome};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt {
     signalled: Arc<AtomicBool>,
-    /// A signal has ended something ahead of its time.
-    taken: Arc<AtomicBool>,
     /// When a part of the program failed.
     failed: Arc<OnceLock<Instant>>,
 }
@@ -25,8 +23,8 @@ pub(crate) struct Interrupt {
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Interrupt {
-    /// Installs the signal handlers: the first SIGINT, SIGTERM or SIGHUP sets the flag, the second
-    /// ends the process.
+    /// Installs the signal handlers: SIGINT, SIGTERM and SIGHUP set the flag, and end the process
+    /// where it is set already.
     pub(crate) fn install() -> io::Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -52,25 +50,18 @@ impl Interrupt {
         Ok(done)
     }
 
-    /// Returns whether the user asked to stop.
+    /// Returns whether the user asked to stop. Failures after that are consequences.
     pub(crate) fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Relaxed)
     }
 
     /// Returns whether the user asked to stop, and forgets it: who asks again means it anew.
     pub(crate) fn take(&self) -> bool {
-        let signalled = self.signalled.swap(false, Ordering::Relaxed);
-        self.taken.fetch_or(signalled, Ordering::Relaxed);
-        signalled
+        self.signalled.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns whether the user ever asked to stop. Failures after that are consequences.
-    pub(crate) fn was_signalled(&self) -> bool {
-        self.is_signalled() || self.taken.load(Ordering::Relaxed)
-    }
-
-    /// Returns what stops a part of the program that does not heed the user: it ends when the others
-    /// have failed.
+    /// Returns what stops a part of the program that does not heed the user: it ends when the
+    /// others have failed.
     pub(crate) fn without_signals(&self) -> Self {
         Self {
             failed: self.failed.clone(),

@@ -51,7 +51,7 @@ pub fn rnic_ctl() -> ExitCode {
     match run(&cli, &interrupt) {
         Ok(code) => code,
         Err(failure) => {
-            let failure = if interrupt.was_signalled() {
+            let failure = if interrupt.is_signalled() {
                 Failure::interrupted()
             } else {
                 failure

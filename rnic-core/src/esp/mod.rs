@@ -11,6 +11,7 @@ mod change;
 mod cipher;
 mod facts;
 mod flow;
+mod inbound;
 mod numbers;
 mod open;
 mod protection;

@@ -1,9 +1,8 @@
 //! Received frames: those that are protected are opened, and plain ones that had to be are dropped.
 
-use core::hash::BuildHasherDefault;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::counters::{DropCounters, DropReason};
@@ -17,8 +16,9 @@ use crate::wire::tcp;
 
 use super::cipher::Shape;
 use super::flow::Decisions;
+use super::inbound::InboundSas;
 use super::required::RequiredPorts;
-use super::sa::{InboundSa, Mode, Sa, SaId, SpiHasher};
+use super::sa::{InboundSa, Mode, Sa, SaId};
 use super::selector::{Action, Demand, action};
 
 /// What became of a received frame.
@@ -53,7 +53,7 @@ impl<T: AsRef<[u8]>> AsRef<[u8]> for Opened<'_, T> {
 /// Opens frames, and enforces the policies for what arrives.
 #[derive(Debug, Default)]
 pub struct Opener {
-    associations: HashMap<SaId, Arc<InboundSa>, BuildHasherDefault<SpiHasher>>,
+    associations: InboundSas,
     /// Policies for what arrives, those with precedence first.
     demands: Vec<Demand>,
     /// The addresses of this host: an end of a tunnel gets packets for others too.
@@ -86,11 +86,11 @@ impl Opener {
     }
 
     pub(super) fn add(&mut self, association: Arc<InboundSa>) {
-        self.associations.insert(association.sa.id, association);
+        self.associations.insert(association);
     }
 
     pub(super) fn remove(&mut self, id: SaId) {
-        self.associations.remove(&id);
+        self.associations.remove(id);
     }
 
     /// Returns what was counted since the last call.
@@ -177,7 +177,7 @@ impl Opener {
         };
         let association = self
             .associations
-            .get(&id)
+            .get(id)
             .filter(|found| {
                 let to = found.sa.encapsulation.map(|ports| ports.destination);
                 found.sa.source == packet.source && to == port && !found.usage().is_spent()

@@ -1,7 +1,6 @@
 //! Security Associations (RFC 4301 section 4.4.2): what is known of one, and what it has done.
 
 use core::fmt;
-use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -15,39 +14,12 @@ use super::numbers::Numbers;
 use super::replay::Window;
 
 /// Names an association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SaId {
     /// Its Security Parameters Index, which the receiver has chosen.
     pub spi: u32,
     /// The receiver.
     pub destination: IpAddr,
-}
-
-impl Hash for SaId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u32(self.spi);
-    }
-}
-
-/// Hashes an [`SaId`]. No peer chooses what is in a table: SPIs are this host's own.
-#[derive(Default)]
-pub(super) struct SpiHasher(u64);
-
-impl Hasher for SpiHasher {
-    fn write(&mut self, octets: &[u8]) {
-        for octet in octets {
-            self.write_u32(u32::from(*octet));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // The ratio of 2^64 to the golden one spreads what is alike (Fibonacci hashing).
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// What is protected of a packet.

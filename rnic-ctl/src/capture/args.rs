@@ -1,10 +1,12 @@
 //! The options of `rnic-ctl capture`, with dumpcap's letters.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rnic_verbs::if_id;
 use rnic_xdp::capture::{Direction, Peers, Wanted};
 
 /// Captures the frames of rnic, which pass the kernel by, so that tcpdump does not see them: as
@@ -59,10 +61,15 @@ pub(crate) struct CaptureArgs {
     #[arg(short = 'a', long, value_name = "duration:SECONDS", value_parser = duration)]
     pub(super) autostop: Option<Duration>,
 
-    /// Write the keys of the IPsec associations that rnic can take to this file, which must not exist:
-    /// Wireshark and tshark read it as `esp_sa`. Who has it can read all that they protect
+    /// Write the keys of all IPsec associations of this host that have a number (`if_id`) to this
+    /// file, which must not exist: Wireshark and tshark read it as `esp_sa`. Who has it can read all
+    /// that they protect
     #[arg(long, value_name = "FILE")]
     pub(super) keys: Option<PathBuf>,
+
+    /// The keys of associations with this number alone
+    #[arg(long, value_name = "NUMBER", value_parser = if_id, requires = "keys")]
+    pub(super) ipsec_if_id: Option<NonZeroU32>,
 
     /// Memory of the kernel for frames that wait to be written, for all CPUs together, in MiB
     #[arg(short = 'B', long, value_name = "MIB", default_value_t = 32,

@@ -1,11 +1,12 @@
-//! The keys of associations that protect what is captured, in a file that Wireshark and tshark read:
-//! its table `esp_sa`.
+//! The keys of associations that have a number, as those have that protect what is captured, in a
+//! file that Wireshark and tshark read: their table `esp_sa`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,16 +24,20 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct KeyFile {
     file: File,
     path: PathBuf,
+    /// The number of associations whose keys are wanted; all, if there is none.
+    if_id: Option<NonZeroU32>,
     /// Associations that were looked at: by name, and by a fingerprint of the key, as a name comes
     /// again with another one.
     known: BTreeSet<(SaId, u32)>,
     written: usize,
     next: Instant,
+    /// Looking has failed, which was said.
+    fails: bool,
 }
 
 impl KeyFile {
     /// Makes the file, with the keys of the associations that are there.
-    pub(super) fn create(path: &Path) -> Outcome<Self> {
+    pub(super) fn create(path: &Path, if_id: Option<NonZeroU32>) -> Outcome<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let file = options.open(path).map_err(|error| match error.kind() {
@@ -43,27 +48,47 @@ impl KeyFile {
         let mut keys = Self {
             file,
             path: path.to_owned(),
+            if_id,
             known: BTreeSet::new(),
             written: 0,
             next: Instant::now(),
+            fails: false,
         };
-        keys.look()?;
+        let looked = keys.look();
+        // The next try is not to find a file without keys.
+        looked.inspect_err(|_| keys.remove())?;
         Ok(keys)
     }
 
-    /// Looks for new associations, once a second.
-    pub(super) fn look_now_and_then(&mut self) -> Outcome {
-        match Instant::now() >= self.next {
-            true => self.look(),
-            false => Ok(()),
+    /// Removes the file.
+    pub(super) fn remove(&self) {
+        // Who is told why says more than that this fails too.
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Looks for new associations, once a second. The capture goes on where that fails.
+    pub(super) fn look_now_and_then(&mut self) {
+        if Instant::now() < self.next {
+            return;
+        }
+        match self.look() {
+            Err(why) if !self.fails => {
+                self.fails = true;
+                out::note(format_args!("rnic-ctl: keys may be missing: {why}"));
+            }
+            Err(_) => {}
+            Ok(()) => self.fails = false,
         }
     }
 
     /// Adds the keys of new associations.
-    pub(super) fn look(&mut self) -> Outcome {
+    fn look(&mut self) -> Outcome {
         self.next = Instant::now() + INTERVAL;
         let found = association_keys();
         for found in found.map_err(|why| Failure::environment("read keys", why))? {
+            if self.if_id.is_some_and(|wanted| wanted.get() != found.if_id) {
+                continue;
+            }
             if !self.known.insert((found.id, found.keys.print())) {
                 continue;
             }
@@ -117,9 +142,9 @@ fn line(association: &AssociationKeys) -> Option<String> {
     let (of_encryption, of_integrity) = association.keys.octets();
     let (spi, destination) = (id.spi, id.destination);
     let (of_encryption, of_integrity) = (hexadecimal(of_encryption), hexadecimal(of_integrity));
+    let ends = format!("\"{version}\",\"{source}\",\"{destination}\",\"{spi:#010x}\"");
     Some(format!(
-        "\"{version}\",\"{source}\",\"{destination}\",\"{spi:#010x}\",\"{encryption}\",\"{of_encryption}\",\
-         \"{integrity}\",\"{of_integrity}\"\n"
+        "{ends},\"{encryption}\",\"{of_encryption}\",\"{integrity}\",\"{of_integrity}\"\n"
     ))
 }
 
@@ -149,6 +174,7 @@ mod tests {
                 destination: "192.0.2.2".parse().unwrap(),
             },
             source: "192.0.2.1".parse().unwrap(),
+            if_id: 7,
             algorithm,
             keys: Keys::new(encryption.to_vec(), integrity.to_vec()),
         }

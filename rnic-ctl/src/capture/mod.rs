@@ -35,8 +35,16 @@ pub(crate) fn run(args: &CaptureArgs, json: bool, interrupt: &Interrupt) -> Outc
     let ring = args.buffer_size as usize * 1024 * 1024;
     let mut capture = Capture::open(&args.netdev, &args.wanted(), ring)
         .map_err(|error| failed(&args.netdev, &error))?;
-    let mut output = Output::open(args)?;
-    let mut keys = args.keys.as_deref().map(KeyFile::create).transpose()?;
+    // Ahead of the file of frames, which is begun anew.
+    let keys = args.keys.as_deref();
+    let mut keys = keys
+        .map(|path| KeyFile::create(path, args.ipsec_if_id))
+        .transpose()?;
+    let mut output = Output::open(args).inspect_err(|_| {
+        if let Some(keys) = &keys {
+            keys.remove();
+        }
+    })?;
     note_gaps(&mut capture);
     if !json {
         out::note(format_args!("capturing on {}", args.netdev));
@@ -51,7 +59,9 @@ pub(crate) fn run(args: &CaptureArgs, json: bool, interrupt: &Interrupt) -> Outc
         let frames = capture.next(left.min(PATIENCE));
         output.write(&frames.map_err(|error| failed(&args.netdev, &error))?)?;
         note_gaps(&mut capture);
-        keys.as_mut().map_or(Ok(()), KeyFile::look_now_and_then)?;
+        if let Some(keys) = &mut keys {
+            keys.look_now_and_then();
+        }
     }
     let rest = capture
         .finish()
@@ -59,8 +69,9 @@ pub(crate) fn run(args: &CaptureArgs, json: bool, interrupt: &Interrupt) -> Outc
     let (rest, lost) = rest.map_err(|error| failed(&args.netdev, &error))?;
     output.write(&rest)?;
     let captured = output.finish(lost)?;
-    keys.map_or(Ok(()), |keys| keys.finish(json))?;
-    report(json, captured, lost)
+    let has_keys = keys.map_or(Ok(()), |keys| keys.finish(json));
+    report(json, captured, lost)?;
+    has_keys
 }
 
 /// Checks what does not fit together, and who asks.

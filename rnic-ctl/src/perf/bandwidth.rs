@@ -110,7 +110,8 @@ impl Run<'_> {
         Ok(self.figures(self.completed, self.last_completion))
     }
 
-    /// Runs for a time, or until the user ends it. What completes inside the margins does not count.
+    /// Runs for a time, or until the user ends it. What completes inside the margins does not
+    /// count, unless it ends within the first one.
     fn for_a_time(
         &mut self,
         mut duration: Duration,
@@ -123,7 +124,7 @@ impl Run<'_> {
             self.step()?;
             let now = Instant::now();
             let elapsed = now - self.started;
-            if elapsed >= margin {
+            if elapsed >= margin && end.is_none() {
                 begin.get_or_insert((elapsed, self.completed));
             }
             if elapsed >= duration.saturating_sub(margin) {

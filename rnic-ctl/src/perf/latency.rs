@@ -90,7 +90,7 @@ impl<'a> PingPong<'a> {
         let latency = samples.figures(divisor).ok_or_else(|| {
             Failure::operation(
                 "measure latency",
-                "no message came back in time; choose a longer -D",
+                "no message came back in time; choose a longer -D, or end it later",
             )
         })?;
         Ok((

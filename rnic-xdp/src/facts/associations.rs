@@ -62,6 +62,8 @@ pub struct AssociationKeys {
     pub id: SaId,
     /// The sender.
     pub source: IpAddr,
+    /// The number (`if_id`).
+    pub if_id: u32,
     /// What they are for.
     pub algorithm: Algorithm,
     /// The keys.
@@ -90,6 +92,7 @@ pub fn association_keys() -> Result<Vec<AssociationKeys>, KeysError> {
         Some(AssociationKeys {
             id: found.id,
             source: found.source,
+            if_id: found.if_id,
             algorithm,
             keys,
         })
